@@ -16,13 +16,13 @@ from reading import ReadingTarget
 
 from paceline.backends.recorded import Recording
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import ENDLESS, Means, ends
+from paceline.bench.replay.lane import ENDLESS, ReplayContext, ends
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import Learner, Target
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.interfaces import LearningDrafter, Target
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.speculative.stats import Stats
@@ -65,7 +65,13 @@ class Replica:
     its owner's. Raises UsageError for means without costs."""
 
     def __init__(
-        self, method: Method, recordings: Sequence[Recording], means: Means, *, sessions: int, chunk: int
+        self,
+        method: Method,
+        recordings: Sequence[Recording],
+        means: ReplayContext,
+        *,
+        sessions: int,
+        chunk: int,
     ) -> None:
         costs = known(means)
         self.clock, self.stats = VirtualClock(), Stats()
@@ -140,7 +146,7 @@ class Replica:
         """As a server that has just begun."""
         self._target.forget()
         self._policy.forget()
-        if isinstance(self._made, Learner):
+        if isinstance(self._made, LearningDrafter):
             self._made.forget()
 
     def close(self) -> None:
@@ -156,7 +162,7 @@ class _Open:
     first: float = field(default=0.0)
 
 
-def known(means: Means) -> Costs:
+def known(means: ReplayContext) -> DecodingCosts:
     if means.costs is None:
         raise UsageError("what passes cost is not known: give a curve (`paceline doctor --json` prints one)")
     if means.draft is not None and means.costs.draft is None:

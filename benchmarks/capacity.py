@@ -29,7 +29,7 @@ from rate import costs as costs_of_1b
 
 from paceline.backends.recorded import Recording
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import Means
+from paceline.bench.replay.lane import ReplayContext
 from paceline.bench.replay.replay import conversation, methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.cli import replay_input
@@ -37,7 +37,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.models import zoo
 from paceline.report.table import listing
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.stats import Stats
 
 LOADS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # of what a replica does that is never idle
@@ -83,7 +83,11 @@ def conversations(traces: Sequence[Trace]) -> list[Conversation]:
 
 
 def simulated(
-    said: Sequence[Conversation], method: Method, means: Means, sessions: int, given: argparse.Namespace
+    said: Sequence[Conversation],
+    method: Method,
+    means: ReplayContext,
+    sessions: int,
+    given: argparse.Namespace,
 ) -> Measured:
     limits = Limits(given.ttft, given.tpot, given.within)
     recordings = [one for each in said for one in each]
@@ -154,7 +158,7 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def about(said: Sequence[Conversation], costs: Costs, given: argparse.Namespace) -> None:
+def about(said: Sequence[Conversation], costs: DecodingCosts, given: argparse.Namespace) -> None:
     every = [one for each in said for one in each]
     prompt, answer = (round(mean(map(len, each))) for each in
                       ([one.prompt for one in every], [one.tokens for one in every]))  # fmt: skip
@@ -201,7 +205,7 @@ def run(given: argparse.Namespace, interrupts: Interrupts, stack: ExitStack) -> 
     text = None
     if given.tokenizer is not None:
         text = stack.enter_context(closing(replay_input.opened(given.tokenizer)))
-    costs: Costs | None
+    costs: DecodingCosts | None
     if given.cost_curve in CURVES:
         costs = costs_of_1b(CURVES[given.cost_curve], zoo.draft_path())
     else:
@@ -215,7 +219,7 @@ def run(given: argparse.Namespace, interrupts: Interrupts, stack: ExitStack) -> 
         draft = replay_input.draft_model(given.model_draft, methods, 0, given.threads, widest)
         stack.callback(draft.close)
     vocab = replay_input.vocabulary(text, traces, draft)
-    means = Means(vocab, None if text is None else text.text, draft=draft, costs=costs)
+    means = ReplayContext(vocab, None if text is None else text.text, draft=draft, costs=costs)
     measured = [
         simulated(said, method, means, sessions, given)
         for sessions in numbers(given.sessions)

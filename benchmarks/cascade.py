@@ -21,17 +21,17 @@ from typing import Any
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.bench.suites import workload
 from paceline.drafters.cascade import LATER, CascadeDrafter
-from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.models import zoo
-from paceline.speculative.interfaces import Budget, Drafter, Session, Want
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import ROOT, DraftTree
 
@@ -61,13 +61,13 @@ class Metered:
     def __init__(self, model: LlamaTarget, clock: Clock) -> None:
         self._model, self._clock = model, clock
         self.vocab, self.caps, self.origin = model.vocab, model.caps, model.origin
-        self.cost = Cost.flat()
+        self.cost = PassCosts.flat()
         self.passes = self.rows = 0
 
     def open(self, beside: Session | None = None) -> Any:
         return self._model.open()
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> Any:
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs) -> Any:
         outs = self._model.forward(batch, want)
         rows = len(self._model._batch)  # as it was sent, with what was left of the text before the root
         self.passes, self.rows = self.passes + 1, self.rows + rows
@@ -97,7 +97,7 @@ class Bench:
     items: list[tuple[list[int], int]]
     width: int
 
-    def run(self, drafter: Drafter, policy: Policy) -> str:
+    def run(self, drafter: Drafter, policy: DraftPolicy) -> str:
         """Fixed drafts: the numbers under COLUMNS. The last: of the tokens behind the draft model's own the
         share that was kept of those whose parent was."""
         stats = self._decoded(drafter, policy)
@@ -114,13 +114,13 @@ class Bench:
         )
         return "".join(f"{number:9.2f}" for number in numbers)
 
-    def rate(self, drafter: Drafter, costs: Costs) -> float:
+    def rate(self, drafter: Drafter, costs: DecodingCosts) -> float:
         began = self.clock.now
-        policy = Rate(costs, width=self.width, clock=self.clock)
+        policy = GoodputPolicy(costs, width=self.width, clock=self.clock)
         stats = self._decoded(drafter, policy)
         return float(stats["tokens"] / (self.clock.now - began))
 
-    def _decoded(self, drafter: Drafter, policy: Policy) -> dict[str, int]:
+    def _decoded(self, drafter: Drafter, policy: DraftPolicy) -> dict[str, int]:
         counted = ("tokens", "steps", "drafted", "accepted", "model", "reached", "later")
         out = dict.fromkeys(counted, 0)
         self.draft.passes = self.draft.rows = 0
@@ -141,7 +141,7 @@ class Bench:
         return out
 
 
-def ways(draft: Metered, n_vocab: int, cost: Cost | None) -> Iterator[tuple[str, list[Drafter]]]:
+def ways(draft: Metered, n_vocab: int, cost: PassCosts | None) -> Iterator[tuple[str, list[Drafter]]]:
     """Drafters in order. cost: of the draft model's passes, which a cascade is told."""
 
     def model() -> Drafter:
@@ -152,7 +152,7 @@ def ways(draft: Metered, n_vocab: int, cost: Cost | None) -> Iterator[tuple[str,
 
     yield "model", [model()]
     yield "only for it", [Vertical(draft, n_vocab, SuffixDrafter(), cost=cost)]
-    yield "only behind it", [CascadeDrafter(draft, n_vocab, SuffixDrafter(), cost=Cost.flat(1.0, 9.0))]
+    yield "only behind it", [CascadeDrafter(draft, n_vocab, SuffixDrafter(), cost=PassCosts.flat(1.0, 9.0))]
     yield "cascade, lookup", [cascade(LookupDrafter(3, 5))]
     yield "cascade", [cascade(SuffixDrafter())]
     yield "suffix", [SuffixDrafter()]
@@ -160,17 +160,17 @@ def ways(draft: Metered, n_vocab: int, cost: Cost | None) -> Iterator[tuple[str,
     yield "suffix, cascade", [SuffixDrafter(), cascade(SuffixDrafter())]
 
 
-def fixed(bench: Bench, draft: Cost) -> None:
+def fixed(bench: Bench, draft: PassCosts) -> None:
     print(f"{'drafts of at most 7, p_min 0.5':32}" + "".join(f"{first:>9}" for first, _ in COLUMNS))
     print(f"{'':32}" + "".join(f"{second:>9}" for _, second in COLUMNS))
-    bench.target.cost = bench.draft.cost = Cost.flat()
+    bench.target.cost = bench.draft.cost = PassCosts.flat()
     for name, drafters in ways(bench.draft, bench.target.vocab.size, draft):
         made = drafters[0] if len(drafters) == 1 else ComposedDrafter(drafters, least=3)
-        print(f"  {name:30} {bench.run(made, Fixed(Budget(7, 7, p_min=0.5)))}", flush=True)
+        print(f"  {name:30} {bench.run(made, FixedPolicy(Budget(7, 7, p_min=0.5)))}", flush=True)
 
 
 def by_rate(
-    bench: Bench, make: Callable[[float, float], Costs], passes: list[float], rows: list[float]
+    bench: Bench, make: Callable[[float, float], DecodingCosts], passes: list[float], rows: list[float]
 ) -> None:
     names = [name for name, _ in ways(bench.draft, bench.target.vocab.size, None)]
     print("\nrate: over plain decoding           " + "  ".join(f"{name:>15}" for name in names))
@@ -178,10 +178,10 @@ def by_rate(
     plain = bench.rate(NoDrafter(), make(1.0, 0.0))
     for each, row in product(passes, rows):
         costs = make(each, row)
-        bench.target.cost, bench.draft.cost = costs.target, costs.draft or Cost.flat()
+        bench.target.cost, bench.draft.cost = costs.target, costs.draft or PassCosts.flat()
         line = []
         for _, drafters in ways(bench.draft, bench.target.vocab.size, costs.draft):
-            line.append(bench.rate(Portfolio(drafters), make(each, row)) / plain)
+            line.append(bench.rate(PortfolioDrafter(drafters), make(each, row)) / plain)
         shown = "  ".join(f"{speed:15.2f}" for speed in line)
         print(f"  draft pass {each:5.3f}, a row {row:4.2f}    {shown}", flush=True)
 
@@ -198,9 +198,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4, help="most leaves by rate; a cascade has one")
     args = parser.parse_args()
 
-    def make(each: float, row: float) -> Costs:
-        small = Cost.flat(each, row * each) if each else None
-        return Costs(Cost.flat(1.0, args.target_row), small)
+    def make(each: float, row: float) -> DecodingCosts:
+        small = PassCosts.flat(each, row * each) if each else None
+        return DecodingCosts(PassCosts.flat(1.0, args.target_row), small)
 
     clock = Clock()
     models = [LlamaTarget(path, threads=1) for path in (args.target, args.draft)]
@@ -210,7 +210,7 @@ def main() -> None:
         items += [(models[0].text.encode(item.prompt), item.max_tokens) for item in chosen if item.prompt]
     bench = Bench(Metered(models[0], clock), Metered(models[1], clock), clock, items, args.width)
     print(f"{len(items)} items of {', '.join(args.suites)}")
-    fixed(bench, Cost.flat(1.0, args.draft_row[0]))
+    fixed(bench, PassCosts.flat(1.0, args.draft_row[0]))
     by_rate(bench, make, args.draft_pass, args.draft_row)
     for model in models:
         model.close()

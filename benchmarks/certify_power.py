@@ -25,9 +25,9 @@ from time import process_time
 import numpy as np
 
 from paceline.bench.certify import frequencies
-from paceline.bench.certify.certificate import ALL_SAMPLERS, RECORDED, Plan, lengthened
-from paceline.bench.certify.held import Context, HeldTarget, Place, recorded, recorded_places
-from paceline.bench.certify.sampled import Sampled, check_sampled
+from paceline.bench.certify.certificate import ALL_SAMPLERS, RECORDED, CertifyPlan, lengthened
+from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, recorded, recorded_places
+from paceline.bench.certify.sampled import SampledCheck, check_sampled
 from paceline.loading import load
 from paceline.models import zoo
 
@@ -42,8 +42,8 @@ SOUND = {
     "tree, recursive": replace(TREE, verify="recursive"),
     "deterministic drafts": GREEDY,
 }
-PLAN = Plan()
-_pair: tuple[HeldTarget, HeldTarget, Place, list[Context]]
+PLAN = CertifyPlan()
+_pair: tuple[FixedRowsTarget, FixedRowsTarget, ContextRow, list[Context]]
 
 
 def hold() -> None:
@@ -51,7 +51,7 @@ def hold() -> None:
     search for the smallest bias."""
     global _pair
     frequencies.TRIALS = 1
-    place = Place()
+    place = ContextRow()
     with load(zoo.target_path(), zoo.draft_path(), "model", threads=1) as llm:
         assert llm.draft is not None
         texts = []
@@ -61,12 +61,12 @@ def hold() -> None:
         texts = lengthened(texts, llm.target.caps.n_ctx)
         rows, theirs = ([recorded(m, text, RECORDED) for text in texts] for m in (llm.target, llm.draft))
         target, draft = (
-            HeldTarget(m, np.concatenate(r), place) for m, r in ((llm.target, rows), (llm.draft, theirs))
+            FixedRowsTarget(m, np.concatenate(r), place) for m, r in ((llm.target, rows), (llm.draft, theirs))
         )
     _pair = target, draft, place, recorded_places(texts, rows)
 
 
-def checked(mistake: Mistake, seed: int) -> tuple[Sampled, float]:
+def checked(mistake: Mistake, seed: int) -> tuple[SampledCheck, float]:
     target, draft, place, places = _pair
     began = process_time()
     with mistake.plant():
@@ -79,11 +79,11 @@ def all_mistakes() -> dict[str, Mistake]:
     return mistakes(_pair[0].vocab.size) | {f"sound: {name}": Mistake(d) for name, d in SOUND.items()}
 
 
-def one(job: tuple[str, int]) -> tuple[Sampled, float]:
+def one(job: tuple[str, int]) -> tuple[SampledCheck, float]:
     return checked(all_mistakes()[job[0]], job[1])
 
 
-def caught_by(found: Sampled) -> str:
+def caught_by(found: SampledCheck) -> str:
     if found.overruns:
         return "ends"
     if found.ties:
@@ -91,7 +91,7 @@ def caught_by(found: Sampled) -> str:
     return min(found.p_values, key=lambda test: min(found.p_values[test])).replace("_", " ")
 
 
-def rows_of(name: str, results: list[tuple[Sampled, float]]) -> Iterator[str]:
+def rows_of(name: str, results: list[tuple[SampledCheck, float]]) -> Iterator[str]:
     caught = [found for found, _ in results if not found.passed]
     runs = [found.runs for found, _ in results]
     least = min(min(map(min, found.p_values.values())) / found.level for found, _ in results)

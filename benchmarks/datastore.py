@@ -29,7 +29,7 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
 from paceline.models import zoo
-from paceline.prepare.corpus.collect import Reader, Skipped, find
+from paceline.prepare.corpus.collect import DocumentReader, Skipped, find
 from paceline.speculative.interfaces import Budget
 from paceline.text.interface import Tokenizer
 
@@ -43,7 +43,7 @@ Ids = NDArray[np.uint32]
 def read(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> tuple[list[Ids], list[Ids]]:
     """Documents to store, and those held out."""
     skipped, size = Skipped(), 0
-    reader = Reader(skipped)
+    reader = DocumentReader(skipped)
     stored: list[Ids] = []
     held: list[Ids] = []
     for i, file in enumerate(find(paths, [], [], skipped)[0]):

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.backends.recorded import Recording, ReplayTarget, numbered
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
-from paceline.drafters.compose import Portfolio
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.drafters.compose import PortfolioDrafter
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance, start
 from paceline.speculative.policy.cost_measurement import ROWS
-from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
-from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree
@@ -39,7 +39,7 @@ TARGETS = {
 
 
 class NoMemory:
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         """The draft does not depend on the text."""
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class NoMemory:
 class Same:
     """Proposes a tree whose first child of every node is right as often as `right` says."""
 
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self, name: str, parents: Sequence[int], text: Sequence[int], right: float) -> None:
         self.name = name
@@ -81,12 +81,12 @@ class Same:
 class Clocked:
     """A policy, and the seconds it takes."""
 
-    def __init__(self, policy: Rate) -> None:
+    def __init__(self, policy: GoodputPolicy) -> None:
         self.policy, self.spent = policy, 0.0
         policy.should_call = self._timed(policy.should_call)  # type: ignore[method-assign]
-        self.budgets = self._timed(policy.budgets)
-        self.choose = self._timed(policy.choose)
-        self.observe = self._timed(policy.observe)
+        self.budget = self._timed(policy.budget)
+        self.select = self._timed(policy.select)
+        self.update = self._timed(policy.update)
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
@@ -117,13 +117,13 @@ def measure(name: str, steps: int) -> float:
     text = np.random.default_rng(1).integers(80, size=40 * steps).tolist()
     for _ in range(7):
         # On a clock where passes take what they cost, so that both are worth asking at every step.
-        clock, cost = VirtualClock(), Cost({SHALLOW: {n: 0.02 + 0.0005 * n for n in ROWS}})
-        recorded = RecordedTarget(numbered(200), [Recording((1,), tuple(text))])
+        clock, cost = VirtualClock(), PassCosts({SHALLOW: {n: 0.02 + 0.0005 * n for n in ROWS}})
+        recorded = ReplayTarget(numbered(200), [Recording((1,), tuple(text))])
         target = SimulatedTarget(recorded, cost, clock)
         parents = shape(name)
         one, two = Same("suffix", parents, text, 0.7), Same("lookup", parents[:7], text, 0.7)
-        policy = Clocked(Rate(Costs(cost), depth=31, nodes=64, width=64, clock=clock))
-        drafter = Portfolio([one, two] if "another" in name else [one])
+        policy = Clocked(GoodputPolicy(DecodingCosts(cost), depth=31, nodes=64, width=64, clock=clock))
+        drafter = PortfolioDrafter([one, two] if "another" in name else [one])
         request = start(target, drafter, GenerationRequest(prompt=[1], max_tokens=len(text), ignore_eos=True))
         for _ in range(steps):
             step = advance(target, drafter, policy, [request], clock)[0][1]  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
 from paceline.models.zoo.quantize import quantize
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -57,13 +57,13 @@ class Reading:
         with closing(self.target.open()) as session:
             session.extend(list(tokens[: PROMPT + 1]))
             began = perf_counter()
-            self.target.forward([(session, PROMPT)], Want())
+            self.target.forward([(session, PROMPT)], RequiredOutputs())
             self.prompt.append(perf_counter() - began)
 
     def pass_over(self, session: object, depth: int, rows: int) -> None:
         tree = chain(range(5, 4 + rows), "filler") if rows > 1 else EMPTY
         began = perf_counter()
-        self.target.forward([(session, tree)], Want())  # type: ignore[list-item]
+        self.target.forward([(session, tree)], RequiredOutputs())  # type: ignore[list-item]
         seconds = perf_counter() - began
         self.passes.setdefault(depth, {}).setdefault(rows, []).append(seconds)
         session.rollback()  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def measure(path: Path, depths: Sequence[int], threads: int) -> tuple[Reading, R
                 for reading in both:
                     session = sessions.enter_context(closing(reading.target.open()))
                     session.extend(tokens[: depth + 1])
-                    reading.target.forward([(session, session.unread)], Want())
+                    reading.target.forward([(session, session.pending_tokens)], RequiredOutputs())
                     opened.append((reading, session))
                 for rows in ROWS:
                     for _ in range(ROUNDS):

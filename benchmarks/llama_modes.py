@@ -46,18 +46,18 @@ from rich.progress import Progress
 
 from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.bench import unwatched
-from paceline.bench.entry import Entry
+from paceline.bench.entry import Contestant
 from paceline.bench.method import Method, parse_all
-from paceline.bench.models import Models
-from paceline.bench.prompts import Prompts
+from paceline.bench.models import LoadedModels
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
-from paceline.bench.record import Group, Interval
+from paceline.bench.record import Interval, ItemMeasurements
 from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
-from paceline.bench.runner import Turns
+from paceline.bench.runner import Runner
 from paceline.bench.suites import workload
-from paceline.bench.summary import Row, ratio, summarize
-from paceline.bench.system import Ask
+from paceline.bench.summary import SystemSummary, ratio, summarize
+from paceline.bench.system import BenchRequest
 from paceline.cli.options import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.config import Drafting
@@ -95,18 +95,18 @@ def modes() -> Iterator[Mode]:
 
 def one_round(
     number: int,
-    models: Models,
+    models: LoadedModels,
     items: Sequence[workload.Item],
     some: Sequence[Mode],
     draft: Path,
     texts: dict[tuple[int, ...], str],
     folder: Path,
     arguments: argparse.Namespace,
-) -> tuple[list[Group], list[Row]]:
+) -> tuple[list[ItemMeasurements], list[SystemSummary]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
     sampling = Sampling(temperature=arguments.temp)
-    prompts = Prompts(models.plain, n=arguments.n_predict, ignore_eos=True, sampling=sampling, seed=0)
-    turns = Turns(models, plain, prompts, unwatched)
+    prompts = RequestBuilder(models.plain, n=arguments.n_predict, ignore_eos=True, sampling=sampling, seed=0)
+    turns = Runner(models, plain, prompts, unwatched)
     if texts:
         turns.examiner = SameText(models.plain)
     with ExitStack() as stack:
@@ -132,15 +132,15 @@ def one_round(
             if isinstance(server, RehearsedServer):
                 server.texts = texts
             if mode.method == "plain":
-                turns.entries.append(Entry(server, reference=turns.plain, own_plain=True))
+                turns.entries.append(Contestant(server, reference=turns.plain, own_plain=True))
                 if not texts:
                     turns.check(items, Sampling(), 0)  # its text is what the other modes have to repeat
                 llama = turns.entries[-1]
                 continue
             longest = mode.n_draft or LONGEST
-            turns.entries.append(Entry(server, Budget(longest, longest), reference=llama))
+            turns.entries.append(Contestant(server, Budget(longest, longest), reference=llama))
         # Weights into memory, without a word of what is measured.
-        ask = Ask(WARM_UP, tuple(models.plain.tokens(WARM_UP)), 8)
+        ask = BenchRequest(WARM_UP, tuple(models.plain.tokens(WARM_UP)), 8)
         for entry in turns.entries:
             # The record has nothing to say to it; ours forget what they have learned before a round.
             if texts and not isinstance(entry.system, LlamaServer):
@@ -168,7 +168,9 @@ def batched(some: Sequence[Mode], n: int) -> Iterator[Sequence[Mode]]:
         yield some[at : at + n]
 
 
-def recorded_texts(models: Models, folder: Path, arguments: argparse.Namespace) -> dict[tuple[int, ...], str]:
+def recorded_texts(
+    models: LoadedModels, folder: Path, arguments: argparse.Namespace
+) -> dict[tuple[int, ...], str]:
     """Hold our target to what it answers plainly, which is returned, by prompt."""
     target, file = models.plain.target, folder / "record.jsonl"
     record_plainly(models.plain, Recorder(file, print), arguments.suite, Sampling(), arguments)
@@ -176,12 +178,12 @@ def recorded_texts(models: Models, folder: Path, arguments: argparse.Namespace) 
     return {one.prompt: spelled(target, one.tokens) for one in recordings}
 
 
-def by_category(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:
+def by_category(groups: Sequence[ItemMeasurements]) -> Iterator[tuple[str, list[ItemMeasurements]]]:
     for category in sorted({group.category for group in groups}):
         yield category, [group for group in groups if group.category == category]
 
 
-def fastest(groups: Sequence[Group], some: Sequence[Mode], n: int) -> dict[str, list[Mode]]:
+def fastest(groups: Sequence[ItemMeasurements], some: Sequence[Mode], n: int) -> dict[str, list[Mode]]:
     """By category the n that were fastest, without plain decoding, which takes part anyway."""
     out: dict[str, list[Mode]] = {}
     for category, own in by_category(groups):
@@ -191,7 +193,7 @@ def fastest(groups: Sequence[Group], some: Sequence[Mode], n: int) -> dict[str, 
     return out
 
 
-def against_best(groups: Sequence[Group], ours: str) -> Iterator[tuple[str, str, Interval]]:
+def against_best(groups: Sequence[ItemMeasurements], ours: str) -> Iterator[tuple[str, str, Interval]]:
     """By category: the fastest of llama-server's modes, and our speed over it."""
     names = [mode.name for mode in modes()]
     for category, some in by_category(groups):
@@ -261,15 +263,15 @@ def main() -> None:
         if target is None:
             target = folder / f"{arguments.size}-{arguments.type}.gguf"
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
-        groups: list[Group] = []
-        with Models({"target": target, **settings(arguments)}) as models:
+        groups: list[ItemMeasurements] = []
+        with LoadedModels({"target": target, **settings(arguments)}) as models:
             texts = recorded_texts(models, folder, arguments) if arguments.same_text else {}
 
             def turns(
                 rounds: Sequence[int], items: Sequence[workload.Item], some: Sequence[Mode]
-            ) -> list[Group]:
-                found: list[Group] = []
-                rows: dict[str, Row] = {}
+            ) -> list[ItemMeasurements]:
+                found: list[ItemMeasurements] = []
+                rows: dict[str, SystemSummary] = {}
                 for number in rounds:
                     measured, told = one_round(
                         number, models, items, [PLAIN, *some], draft, texts, folder, arguments

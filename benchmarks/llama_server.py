@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.bench import Bench
-from paceline.bench.plan import Plan
-from paceline.bench.record import Group, Interval
+from paceline.bench.plan import BenchPlan
+from paceline.bench.record import Interval, ItemMeasurements
 from paceline.bench.summary import ratio
 from paceline.cli.zoo import parse_count
 from paceline.models import zoo
@@ -31,7 +31,7 @@ PLAIN_TARGET = {"60M": 0.90}  # of others 0.98
 DRAFTED_TARGET = 0.97
 
 
-def by_own_word(groups: Sequence[Group]) -> list[Group]:
+def by_own_word(groups: Sequence[ItemMeasurements]) -> list[ItemMeasurements]:
     """The same with the seconds that a system itself speaks of, where it does."""
     return [
         replace(
@@ -47,7 +47,7 @@ def by_own_word(groups: Sequence[Group]) -> list[Group]:
 
 def compare(target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     drafted = f"model:n_draft={arguments.n_draft}:p_min=0"
-    plan = Plan(
+    plan = BenchPlan(
         models={"target": target, "draft": zoo.draft_path(), "threads": arguments.threads},
         methods=f"plain,{drafted}",
         peers=(f"llama-server={arguments.server}",),

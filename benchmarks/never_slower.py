@@ -37,11 +37,11 @@ from side_by_side import SideBySide
 
 from paceline.api import LLM
 from paceline.bench.method import parse_all
-from paceline.bench.prompts import Prompts, earlier
+from paceline.bench.prompts import RequestBuilder, earlier
 from paceline.bench.record import Interval
 from paceline.bench.replay import traces
-from paceline.bench.replay.lane import Means
-from paceline.bench.replay.record import Result
+from paceline.bench.replay.lane import ReplayContext
+from paceline.bench.replay.record import MethodResult
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.replay.replay import Replay, methods_of
 from paceline.bench.replay.traces import Trace
@@ -54,7 +54,7 @@ from paceline.models.zoo.inflate import inflate
 from paceline.profiling.pass_costs import beside, costs_of
 from paceline.speculative.policy.acceptance_model import DRAFT
 from paceline.speculative.policy.calibration import Calibration
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.sampling import Sampling
 
 AUTO, ALONE = "auto", "suffix+lookup:policy=rate"  # with what there is; without a draft model
@@ -95,8 +95,10 @@ class Row:
     calibration: Calibration
 
 
-def replayed(recorded: Sequence[Trace], methods: str, target: Any, draft: Any, costs: Costs) -> list[Result]:
-    means = Means(target.vocab, target.text, draft=draft, costs=costs)
+def replayed(
+    recorded: Sequence[Trace], methods: str, target: Any, draft: Any, costs: DecodingCosts
+) -> list[MethodResult]:
+    means = ReplayContext(target.vocab, target.text, draft=draft, costs=costs)
     replay = Replay(recorded, methods_of(methods, {}, draft=True, costs=True), means)
     try:
         replay.run()
@@ -105,7 +107,7 @@ def replayed(recorded: Sequence[Trace], methods: str, target: Any, draft: Any, c
         replay.close()
 
 
-def speed(result: Result) -> float:
+def speed(result: MethodResult) -> float:
     assert result.predicted is not None  # costs are given
     return result.predicted.tokens_per_second.value
 
@@ -139,7 +141,7 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
         with both_models(target, draft, settings(arguments)) as (big, small, _):
             both = replayed(recorded, ",".join(methods), big, small, in_use)
             by_auto = methods_of(AUTO, {}, draft=True, costs=True)[-1]
-            big_means = Means(big.vocab, big.text, draft=small, costs=in_use)
+            big_means = ReplayContext(big.vocab, big.text, draft=small, costs=in_use)
             reached = share_of_bound(recorded, by_auto, big_means)
     auto, fixed, plain = (
         next(result for result in both if result.method == name) for name in (AUTO, best.method, "plain")
@@ -169,7 +171,9 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def both_models(target: Path, draft: Path, given: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Costs]]:
+def both_models(
+    target: Path, draft: Path, given: Mapping[str, Any]
+) -> Iterator[tuple[Any, Any, DecodingCosts]]:
     """The target, its draft, and what their passes cost."""
     with (
         load(target, drafters="none", **given) as big,
@@ -201,9 +205,9 @@ def length(item: workload.Item) -> int:
     return len(item.prompt or " ".join(content or "" for _, content in item.messages)) // 4
 
 
-def prompts_of(llm: LLM, sampling: Sampling, arguments: argparse.Namespace) -> Prompts:
+def prompts_of(llm: LLM, sampling: Sampling, arguments: argparse.Namespace) -> RequestBuilder:
     n = arguments.n_predict
-    return Prompts(llm, n=n, ignore_eos=True, sampling=sampling, seed=0)
+    return RequestBuilder(llm, n=n, ignore_eos=True, sampling=sampling, seed=0)
 
 
 def record_plainly(
@@ -226,7 +230,7 @@ def record_plainly(
         )
 
 
-def calibrated(auto: Result) -> Calibration:
+def calibrated(auto: MethodResult) -> Calibration:
     assert auto.account is not None  # it decides by the rate
     return auto.account.calibration[DRAFT]
 

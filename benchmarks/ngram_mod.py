@@ -26,8 +26,8 @@ import numpy as np
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.ngram import NgramDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Want
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 PLACES = 4 * 1024 * 1024
@@ -42,7 +42,7 @@ class ModMemory:
         self.drafter, self.tokens, self.low = drafter, list(prompt), 0
         drafter.enter(self.tokens, 0)
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         start = len(self.tokens)
         self.tokens += step.tokens
         self.drafter.enter(self.tokens, start)
@@ -58,7 +58,7 @@ class ModMemory:
 
 class ModDrafter:
     name = "ngram-mod"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self, n: int, least: int) -> None:
         self.n, self.least = n, least
@@ -147,9 +147,9 @@ def replay(drafter: Drafter, asked: Sequence[Request], n_draft: int) -> tuple[fl
             tokens = output[at : at + right + 1]
             drafted_by, accepted_by = Counter(tree.source), Counter(tree.source[:right])
             path = tuple(range(right))
-            step = Step(tuple(tokens), ("",) * len(tokens), path, drafted_by, accepted_by, None, Times())
+            step = Step(tuple(tokens), ("",) * len(tokens), path, drafted_by, accepted_by, None, StepTimes())
             began = perf_counter()
-            memory.observe(step, Features())
+            memory.update(step, Features())
             seconds += perf_counter() - began
             steps, emitted, at = steps + 1, emitted + len(tokens), at + len(tokens)
             drafts, drafted, accepted = drafts + (len(tree) > 0), drafted + len(tree), accepted + right

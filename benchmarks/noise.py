@@ -31,7 +31,7 @@ from paceline.bench.replay.traces import Trace
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.speculative.arrays import Logits
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.sampling import Sampling, probabilities, top_k
 from paceline.speculative.tree import EMPTY
 
@@ -54,8 +54,8 @@ def rows(llm: LLM, recording: Recording) -> Iterator[Logits]:
     session = llm.target.open()
     session.extend(recording.prompt)
     for token in recording.tokens:
-        yield llm.target.forward([(session, EMPTY)], Want())[0].logits(0)
-        session.keep((), token)
+        yield llm.target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
+        session.commit((), token)
     session.close()
 
 
@@ -68,8 +68,8 @@ def guesses(target: LLM, draft: LLM, recording: Recording) -> Iterator[Guessed]:
         best = top_k(q, 2)
         ids, perturbed = noise.at(place).perturbed(guessed[: len(said)], 0)
         order = np.argsort(-perturbed)
-        odds = np.exp(perturbed - perturbed.max())
-        sure = float(np.clip((odds / odds.sum()).max(), 0.01, 0.99))
+        target_distribution = np.exp(perturbed - perturbed.max())
+        sure = float(np.clip((target_distribution / target_distribution.sum()).max(), 0.01, 0.99))
         right = bool(ids[order[0]] == token)
         yield Guessed(
             bool(best[0] == token),

@@ -22,14 +22,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.backends.recorded import RecordedTarget, Recording
+from paceline.backends.recorded import Recording, ReplayTarget
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import Lane, Means, play
+from paceline.bench.replay.lane import MethodReplay, ReplayContext, play
 from paceline.bench.replay.traces import Trace
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafter_table import DRAFT, users
-from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.parts import MODEL
 from paceline.engine import InferenceEngine
@@ -37,15 +37,15 @@ from paceline.speculative.interfaces import (
     NO_BUDGET,
     Budget,
     Drafter,
+    DrafterState,
     Features,
-    Learner,
-    Memory,
+    LearningDrafter,
+    RequiredOutputs,
     Session,
-    Want,
 )
-from paceline.speculative.policy.cost_model import Costs
-from paceline.speculative.policy.drafting_summary import Account
-from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.drafting_summary import DraftingSummary
+from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -135,7 +135,7 @@ class Chances:
                 self._add(at, n, n * cost)
 
 
-def seconds(chances: Chances, n_prompt: int, costs: Costs) -> float:
+def seconds(chances: Chances, n_prompt: int, costs: DecodingCosts) -> float:
     """best(0): of the whole answer, after a prompt of so many tokens."""
     end = len(chances.tokens)
     best = [0.0] * (end + 1)
@@ -169,7 +169,7 @@ class Asked:
     """
 
     name = "asked"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafters = list(leaves(drafter))
@@ -202,13 +202,13 @@ class Asked:
 class AskedMemory:
     """at: how much of the answer is decoded."""
 
-    def __init__(self, parts: list[Memory]) -> None:
+    def __init__(self, parts: list[DrafterState]) -> None:
         self.parts, self.at = parts, 0
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.at += len(step.tokens)
         for part in self.parts:
-            part.observe(step, features)
+            part.update(step, features)
 
     def close(self) -> None:
         for part in self.parts:
@@ -217,7 +217,7 @@ class AskedMemory:
 
 def leaves(drafter: Drafter) -> Iterator[Drafter]:
     """The drafters that one is composed of, at any depth."""
-    if isinstance(drafter, (ComposedDrafter, Portfolio)):
+    if isinstance(drafter, (ComposedDrafter, PortfolioDrafter)):
         for part in drafter.drafters:
             yield from leaves(part)
     else:
@@ -227,7 +227,7 @@ def leaves(drafter: Drafter) -> Iterator[Drafter]:
 class WatchedPolicy:
     """`policy`, with what it asked for and what was proposed. most: the largest budget so far."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: DraftPolicy) -> None:
         self.inner = policy
         self.most, self.chances = Budget(0, 0), Chances(())
 
@@ -236,14 +236,14 @@ class WatchedPolicy:
         return self.inner.learns
 
     @property
-    def account(self) -> Account | None:
+    def account(self) -> DraftingSummary | None:
         return self.inner.account
 
     def forget(self) -> None:
         self.inner.forget()
 
-    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
-        budgets = self.inner.budgets(requests, reading)
+    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
+        budgets = self.inner.budget(requests, reading)
         for b in budgets:
             most = self.most
             if b.depth > most.depth or b.nodes > most.nodes or b.width > most.width:
@@ -251,21 +251,21 @@ class WatchedPolicy:
                 self.most = Budget(depth, nodes, max(b.width, most.width), p_split=b.p_split)
         return budgets
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         for request, proposal in zip(requests, drafts, strict=True):
             self.chances.add(request.n_tokens, proposal)
-        return self.inner.choose(requests, budgets, drafts)
+        return self.inner.select(requests, budgets, drafts)
 
-    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        self.inner.observe(requests, steps)
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+        self.inner.update(requests, steps)
 
 
 class Oracle:
     """The bounds of a method's recordings: play each with `play`, which plays it by the method first."""
 
-    def __init__(self, lane: Lane, recordings: Sequence[Recording]) -> None:
+    def __init__(self, lane: MethodReplay, recordings: Sequence[Recording]) -> None:
         means = lane.means
         assert means.costs is not None  # the caller's condition
         self._lane, self._costs = lane, means.costs
@@ -273,10 +273,10 @@ class Oracle:
         self._watched = WatchedPolicy(lane.policy)
         lane.engine.policy = self._watched
         # A second set of drafters, which sees the same texts one token after the other.
-        along = RecordedTarget(means.vocab, recordings, means.text)
+        along = ReplayTarget(means.vocab, recordings, means.text)
         drafter, _ = make_drafter(lane.drafting, along, means.draft, means.corpora, means.costs)
         self._asked = Asked(drafter)
-        self._engine = InferenceEngine(along, self._asked, Fixed(NO_BUDGET), detokenize=False)
+        self._engine = InferenceEngine(along, self._asked, FixedPolicy(NO_BUDGET), detokenize=False)
         self._drafter = drafter
 
     def play(self, recording: Recording) -> tuple[float, float]:
@@ -291,16 +291,16 @@ class Oracle:
 
     def forget(self) -> None:
         self._lane.forget()
-        if isinstance(self._drafter, Learner):
+        if isinstance(self._drafter, LearningDrafter):
             self._drafter.forget()
 
 
-def share_of_bound(recorded: Sequence[Trace], method: Method, means: Means) -> float:
+def share_of_bound(recorded: Sequence[Trace], method: Method, means: ReplayContext) -> float:
     """The oracle's seconds over the method's; not a number where there is no bound."""
     if unbound(method.drafting, means.draft is not None) is not None:
         return math.nan
     recordings = [request.recording for trace in recorded for request in trace.requests]
-    lane = Lane(method, recordings, means)
+    lane = MethodReplay(method, recordings, means)
     try:
         oracle, sums = Oracle(lane, recordings), [0.0, 0.0]
         for trace in recorded:

@@ -23,11 +23,19 @@ import numpy as np
 import paceline
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.none import NoDrafter, NoMemory
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Budget, Caps, Drafter, Memory, Session, Target, Want
+from paceline.drafters.none import NoDrafter, NoState
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import (
+    Budget,
+    Caps,
+    Drafter,
+    DrafterState,
+    RequiredOutputs,
+    Session,
+    Target,
+)
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from paceline.speculative.vocabulary import Vocab
@@ -41,7 +49,7 @@ TARGET_MICROSECONDS = 300
 class StillSession:
     """A session without a model behind it."""
 
-    unread = 0
+    pending_tokens = 0
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -50,7 +58,7 @@ class StillSession:
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         self.tokens += [*(self._tree.tokens[node] for node in path), root]
 
     def close(self) -> None: ...
@@ -76,7 +84,7 @@ class StillTarget:
         return StillSession()
 
     def forward(
-        self, batch: Sequence[tuple[StillSession, DraftTree | int]], want: Want
+        self, batch: Sequence[tuple[StillSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[StillForward]:
         for session, tree in batch:
             assert isinstance(tree, DraftTree)
@@ -96,7 +104,7 @@ class StillTarget:
     def close(self) -> None: ...
 
 
-class StillForward(Answers):
+class StillForward(LogitsOutput):
     def __init__(self, rows: np.ndarray, first: int) -> None:
         super().__init__()
         self._rows = rows
@@ -111,15 +119,15 @@ class Right:
     """Drafts exactly what StillTarget will say, as a new tree every time."""
 
     name = "right"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> Memory:
-        return NoMemory()
+    ) -> DrafterState:
+        return NoState()
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
         return [chain(self._tokens, self.name) for _ in batch]
@@ -138,7 +146,7 @@ def loop_microseconds(
 ) -> float:
     """Median time of one step of the loop, per request. accepted: the tokens every step must draft and
     accept, so that no case measures something else than its name says."""
-    policy = Fixed(Budget(n_draft, n_draft))
+    policy = FixedPolicy(Budget(n_draft, n_draft))
     prompt = list(range(n_prompt))  # nothing in it repeats
     batch = [
         start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=10**9)) for _ in range(requests)

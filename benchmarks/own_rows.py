@@ -22,7 +22,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.models import zoo
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 
 
@@ -42,7 +42,7 @@ class Way:
     def run(self, target: LlamaTarget, drafter: Drafter, prompt: Sequence[int], n: int) -> None:
         request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
         began = perf_counter()
-        for _, step in decode(target, drafter, Fixed(self.budget), [request]):
+        for _, step in decode(target, drafter, FixedPolicy(self.budget), [request]):
             self.tokens += len(step.tokens)
             self.steps += 1
             self.rows += 1 + len(step.tree)

@@ -42,14 +42,14 @@ from oracle import share_of_bound
 
 from paceline.api import LLM
 from paceline.bench.replay import traces
-from paceline.bench.replay.lane import Lane, Means
-from paceline.bench.replay.record import Result
+from paceline.bench.replay.lane import MethodReplay, ReplayContext
+from paceline.bench.replay.record import MethodResult
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.replay.replay import methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.loading import load
 from paceline.models import zoo
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.sampling import Sampling
 
 CURVES: dict[str, dict[int, float]] = {
@@ -76,14 +76,14 @@ SMOLLM2_DRAFT = {1: 0.0013, 2: 0.0018, 4: 0.0019, 8: 0.0024}
 STEP = 0.0003
 
 
-def costs(curve: dict[int, float], draft: Path) -> Costs:
+def costs(curve: dict[int, float], draft: Path) -> DecodingCosts:
     passes = DRAFT if draft == zoo.draft_path() else SMOLLM2_DRAFT
-    return Costs(Cost({256: curve}), Cost({256: passes}), STEP)
+    return DecodingCosts(PassCosts({256: curve}), PassCosts({256: passes}), STEP)
 
 
 def predicted(
     recorded: Sequence[Trace], methods: str, llm: LLM, draft: Path, curve: dict[int, float]
-) -> list[Result]:
+) -> list[MethodResult]:
     """By replay, with the draft."""
     model = load(draft, drafters="none").target  # who replays with it closes it
     return replayed(recorded, methods, llm.target, model, costs(curve, draft))
@@ -94,16 +94,16 @@ def bound_share(
 ) -> float:
     method = methods_of(name, {}, draft=True, costs=True)[-1]
     with closing(load(draft, drafters="none").target) as model:
-        means = Means(llm.target.vocab, llm.target.text, draft=model, costs=costs(curve, draft))
+        means = ReplayContext(llm.target.vocab, llm.target.text, draft=model, costs=costs(curve, draft))
         return share_of_bound(recorded, method, means)
 
 
 def again(recorded: Sequence[Trace], llm: LLM, draft: Path, curve: dict[int, float]) -> float:
     """Tokens a second of `auto` with experience of these very texts."""
     model = load(draft, drafters="none").target
-    means = Means(llm.target.vocab, llm.target.text, draft=model, costs=costs(curve, draft))
+    means = ReplayContext(llm.target.vocab, llm.target.text, draft=model, costs=costs(curve, draft))
     recordings = [request.recording for trace in recorded for request in trace.requests]
-    lane = Lane(methods_of(AUTO, {}, draft=True, costs=True)[-1], recordings, means)
+    lane = MethodReplay(methods_of(AUTO, {}, draft=True, costs=True)[-1], recordings, means)
     try:
         lane.forget()
         for recording in recordings:

@@ -13,14 +13,14 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from paceline.backends.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.backends.recorded import RecordedForward, RecordedSession, Recording, ReplayTarget
 from paceline.speculative.errors import BusyError
-from paceline.speculative.interfaces import Session, Want
+from paceline.speculative.interfaces import RequiredOutputs, Session
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 
 
-class ReadingTarget(RecordedTarget):
+class ReadingTarget(ReplayTarget):
     """sessions: how many at once. chunk: the most tokens of prompts in one pass."""
 
     def __init__(
@@ -43,14 +43,14 @@ class ReadingTarget(RecordedTarget):
         return min(known[best], len(prompt) - 1)
 
     def forward(
-        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: Want
+        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[RecordedForward]:
         outs = []
         for session, tree in batch:
             assert isinstance(session, ReadingSession)  # `open` makes no others
             recording, asked = session.recording, EMPTY if isinstance(tree, int) else tree
             computed, places = (0, list[int]()) if isinstance(tree, int) else session.places(tree)
-            rows = computed + session.read(tree if isinstance(tree, int) else session.unread)
+            rows = computed + session.read(tree if isinstance(tree, int) else session.pending_tokens)
             outs.append(RecordedForward(self.vocab.size, recording, asked, places, rows, want))
         return outs
 
@@ -65,20 +65,20 @@ class ReadingSession(RecordedSession):
     def __init__(self, target: ReadingTarget) -> None:
         super().__init__(target)
         self._slots, self._take = target.slots, target.take
-        self.unread = 0
+        self.pending_tokens = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
         first = not self.tokens
         super().extend(tokens)
-        self.unread += len(tokens) - 1 - self._take(tokens) if first else len(tokens)
+        self.pending_tokens += len(tokens) - 1 - self._take(tokens) if first else len(tokens)
 
     def read(self, tokens: int) -> int:
-        self.unread -= tokens
+        self.pending_tokens -= tokens
         return tokens
 
     def close(self) -> None:
         if self.tokens:
-            self._slots.append(self.tokens[: len(self.tokens) - 1 - self.unread])
+            self._slots.append(self.tokens[: len(self.tokens) - 1 - self.pending_tokens])
         super().close()
 
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from paceline.speculative.arrays import Logits
 from paceline.speculative.errors import ContractError
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Forward, Session, Want
-from paceline.speculative.resumable_session import Following
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Session
+from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import argmax
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
-NOTHING = Want()
+NOTHING = RequiredOutputs()
 
 
 class RecheckedTarget:
@@ -37,9 +37,11 @@ class RecheckedTarget:
         return getattr(self.real, name)  # its vocabulary, text, path, ...
 
     def open(self, beside: Session | None = None) -> RecheckedSession:
-        return RecheckedSession(self, Following(self.real))
+        return RecheckedSession(self, ResumableSession(self.real))
 
-    def forward(self, batch: Sequence[tuple[RecheckedSession, DraftTree | int]], want: Want) -> list[Forward]:
+    def forward(
+        self, batch: Sequence[tuple[RecheckedSession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ForwardOutput]:
         outs = self.real.forward([(session.real, tree) for session, tree in batch], want)
         return [
             out if isinstance(tree, int) else RecheckedForward(self, session, tree, out)
@@ -50,7 +52,7 @@ class RecheckedTarget:
 class RecheckedSession:
     """single: how many of the first committed tokens have cells as plain decoding would write them."""
 
-    def __init__(self, target: RecheckedTarget, reader: Following) -> None:
+    def __init__(self, target: RecheckedTarget, reader: ResumableSession) -> None:
         self._target, self._reader = target, reader
         self.single = 0
         self.answer: RecheckedForward | None = None
@@ -64,38 +66,38 @@ class RecheckedSession:
         return self._reader.session
 
     @property
-    def unread(self) -> int:
-        return self.real.unread
+    def pending_tokens(self) -> int:
+        return self.real.pending_tokens
 
     def extend(self, tokens: Sequence[int]) -> None:
         text = [*self.tokens, *tokens]
         self.answer = None
-        self._reader.become(text)
+        self._reader.sync_to(text)
         # The end of a prompt may travel with the next pass: let that be one like plain decoding's.
         self.row()
         self.real.extend(())
         self.single = len(text) - 1
 
-    def row(self) -> Forward:
+    def row(self) -> ForwardOutput:
         """The root's row, computed by itself."""
-        out: Forward = self._target.real.forward([(self.real, EMPTY)], NOTHING)[0]
+        out: ForwardOutput = self._target.real.forward([(self.real, EMPTY)], NOTHING)[0]
         return out
 
     def recompute(self, text: Sequence[int]) -> Logits:
         """The row after `text`, over cells that were computed one at a time."""
         self._target.rechecked += 1
         if not self._target.rebuild:
-            self._reader.become(list(text))
+            self._reader.sync_to(list(text))
             return self.row().logits(0).copy()
-        self._reader.become(list(text[: self.single + 1]))
+        self._reader.sync_to(list(text[: self.single + 1]))
         for token in text[self.single + 1 :]:
             self._target.rebuilt += 1
             self.row()
-            self.real.keep([], token)
+            self.real.commit([], token)
         self.single = len(text) - 1
         return self.row().logits(0).copy()
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         answer = self.answer
         if answer is None:
             raise ContractError("keep before forward: there is nothing to commit")
@@ -104,21 +106,21 @@ class RecheckedSession:
             # The real session has gone its own way; whatever it computed of this text stays.
             text = [*answer.before, *(answer.tree.tokens[node] for node in path), root]
             self.single = min(self.single + 1, len(text) - 1)
-            self._reader.become(text)
+            self._reader.sync_to(text)
             return
         if not len(answer.tree) and self.single == len(self.real.tokens) - 1:
             self.single += 1
-        self.real.keep(path, root)
+        self.real.commit(path, root)
 
     def close(self) -> None:
         self._reader.close()
 
 
-class RecheckedForward(Answers):
+class RecheckedForward(LogitsOutput):
     """The rows of one pass. From the first recheck on each further row is computed by itself."""
 
     def __init__(
-        self, target: RecheckedTarget, session: RecheckedSession, tree: DraftTree, out: Forward
+        self, target: RecheckedTarget, session: RecheckedSession, tree: DraftTree, out: ForwardOutput
     ) -> None:
         super().__init__(out.computed, out.features)
         self._target, self._session, self._out = target, session, out

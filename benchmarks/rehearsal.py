@@ -12,17 +12,17 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from paceline.backends.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.backends.recorded import RecordedForward, RecordedSession, Recording, ReplayTarget
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.gate import Examiner
-from paceline.bench.models import Models
+from paceline.bench.gate import DifferenceClassifier
+from paceline.bench.models import LoadedModels
 from paceline.bench.replay.traces import Trace
-from paceline.bench.system import Ask
+from paceline.bench.system import BenchRequest
 from paceline.bench.text_comparison import Difference, first_difference
 from paceline.profiling.pass_costs import NOISY, costs_of
 from paceline.speculative.errors import UsageError
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Budget, Session, Want
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import Budget, RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 
 
@@ -31,7 +31,7 @@ class Rehearsal:
 
     def __init__(self, target: Any, recordings: Sequence[Recording]) -> None:
         self._target = target
-        self._record = RecordedTarget(target.vocab, recordings, target.text)
+        self._record = ReplayTarget(target.vocab, recordings, target.text)
         self._passes = True
 
     def __getattr__(self, name: str) -> Any:
@@ -50,7 +50,7 @@ class Rehearsal:
         record = self._record.open()
         return RehearsedSession(self._target.open(), record) if self._passes else record
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> Sequence[Any]:
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs) -> Sequence[Any]:
         if not self._passes:
             return self._record.forward(batch, want)
         real = self._target.forward([(session.real, tree) for session, tree in batch], want)
@@ -69,23 +69,23 @@ class RehearsedSession:
         return self.record.tokens
 
     @property
-    def unread(self) -> int:
-        return int(self.real.unread)
+    def pending_tokens(self) -> int:
+        return int(self.real.pending_tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         self.real.extend(tokens)
         self.record.extend(tokens)
 
-    def keep(self, path: Sequence[int], root: int) -> None:
-        self.real.keep(path, root)
-        self.record.keep(path, root)
+    def commit(self, path: Sequence[int], root: int) -> None:
+        self.real.commit(path, root)
+        self.record.commit(path, root)
 
     def close(self) -> None:
         self.real.close()
         self.record.close()
 
 
-class Said(Answers):
+class Said(LogitsOutput):
     """The record's words, each after a look at the row that would have said it, which takes its time too."""
 
     def __init__(self, real: Any, record: RecordedForward) -> None:
@@ -101,7 +101,7 @@ class Said(Answers):
         return self._record.logits(row)
 
 
-def rehearse(models: Models, recorded: Sequence[Trace]) -> list[Recording]:
+def rehearse(models: LoadedModels, recorded: Sequence[Trace]) -> list[Recording]:
     """Let the models' target say what was recorded, which is returned. Raises UsageError on a machine too
     busy to measure."""
     # Kept, for `auto`: what rehearses reads no text to measure with.
@@ -119,18 +119,18 @@ class RehearsedServer(LlamaServer):
 
     texts: Mapping[tuple[int, ...], str]  # by the prompt
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, ask: BenchRequest) -> dict[str, Any]:
         known = super().body(ask)
         text = self.texts.get(ask.tokens)
         return known if text is None else known | {"grammar": sentence(text)}
 
 
-class SameText(Examiner):
+class SameText(DifferenceClassifier):
     """A grammar holds a server to a text, not to how it is cut into tokens: outputs are held against each
     other as texts, as far as both go."""
 
     def compare(
-        self, item: str, ask: Ask, plain: Sequence[int], said: Sequence[int], budget: Budget
+        self, item: str, ask: BenchRequest, plain: Sequence[int], said: Sequence[int], budget: Budget
     ) -> tuple[Difference | None, int | None]:
         index = first_difference(plain, said)
         if index is None or self._same(plain, said):

@@ -30,7 +30,7 @@ import httpx2 as httpx
 from clients import Load, Messages, ask, load
 
 from paceline.bench.baselines.llama_server import LlamaServer, find_server
-from paceline.bench.baselines.process import LOCAL, Program, free_port
+from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.suites import workload
 from paceline.cli.zoo import parse_count
 from paceline.hardware.threads import choose_threads
@@ -88,7 +88,7 @@ def ours(
     argv += ["-c", str(n_ctx), "-t", str(threads), "--sessions", str(sessions), "--chunk", str(CHUNK)]
     if draft is not None:
         argv += ["-md", str(draft)]
-    program = Program(OURS, argv)
+    program = BackgroundProgram(OURS, argv)
     stack.callback(program.close)
     url = f"http://{LOCAL}:{port}"
     program.wait_ready(lambda: answers(url), 300.0)

@@ -20,7 +20,7 @@ from paceline.engine_worker import EngineWorker
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.request_handle import Deliver, Finish, StepOutput
-from paceline.server.service import CHUNK, Service
+from paceline.server.service import CHUNK, ServingEngine
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import PARTS
 
@@ -61,7 +61,7 @@ def main() -> None:
         ended: queue.Queue[Finish] = queue.Queue()
         if args.profile:
             setattr(EngineWorker, "_run", profiled)  # noqa: B010  # looked at from outside
-        service = Service(llm, chunk=args.chunk)
+        service = ServingEngine(llm, chunk=args.chunk)
 
         def deliver(_: int) -> Deliver:
             def listen(output: StepOutput) -> None:

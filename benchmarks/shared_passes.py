@@ -20,9 +20,9 @@ from paceline.backends.llama_cpp import LlamaTarget, binding
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
-from paceline.system.helpers import Helpers
+from paceline.system.helpers import OpenMPThreads
 
 SESSIONS, PASSES = 16, 11
 TEXT = "The river runs down to the sea, and the stones are cold in the morning. " * 10
@@ -31,7 +31,7 @@ TEXT = "The river runs down to the sea, and the stones are cold in the morning. 
 def opened(target: LlamaTarget, name: str) -> LlamaSession:
     session = target.open()
     session.extend(target.text.encode(f"{name}: {TEXT}"))
-    target.forward([(session, session.unread)], Want())
+    target.forward([(session, session.pending_tokens)], RequiredOutputs())
     return session
 
 
@@ -41,10 +41,10 @@ def seconds(target: LlamaTarget, sessions: Sequence[LlamaSession], drafted: Sequ
     trees = [chain(range(5, 5 + n), "filler") if n else EMPTY for n in drafted]
     for _ in range(PASSES):
         began = perf_counter()
-        target.forward(list(zip(sessions, trees, strict=True)), Want())
+        target.forward(list(zip(sessions, trees, strict=True)), RequiredOutputs())
         taken.append(perf_counter() - began)
         for session in sessions:
-            session.keep((), 7)
+            session.commit((), 7)
     return median(taken)
 
 
@@ -74,7 +74,7 @@ def beside_another_thread(model: Path, threads: int, *, keeps: bool) -> float:
     target = LlamaTarget(model, n_ctx=1024, threads=threads)
     known = binding._helpers
     if keeps:
-        binding._helpers = Helpers(None)
+        binding._helpers = OpenMPThreads(None)
     try:
         taken: list[float] = []
 

@@ -24,12 +24,12 @@ from paceline.bench.summary import speedup
 from paceline.drafter_factory import NO_CORPORA, make_drafter, make_policy
 from paceline.loading import load
 from paceline.profiling.pass_costs import beside, costs_of, refresh, save
-from paceline.speculative.interfaces import Learner, Want
+from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, Costs
+from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts
 from paceline.speculative.request import TOGETHER, GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.text.detokenizer import TextStream
+from paceline.text.detokenizer import Detokenizer
 
 TURN = 8  # tokens
 Speed = tuple[float, float]  # tokens and seconds
@@ -65,7 +65,7 @@ class Side:
         self.policy = make_policy(drafting, self.costs)
 
     def forget(self) -> None:
-        if isinstance(self.drafter, Learner):
+        if isinstance(self.drafter, LearningDrafter):
             self.drafter.forget()
         if self.draft is not None:
             self.draft.forget()
@@ -87,9 +87,9 @@ class Run:
         elif side.draft is not None:
             session = side.draft.open()
             session.extend(recording.prompt)
-            side.draft.forward([(session, session.unread)], Want())
+            side.draft.forward([(session, session.pending_tokens)], RequiredOutputs())
             session.close()  # which leaves the prompt for the next one
-        self._text = TextStream(side.target.text.piece)
+        self._text = Detokenizer(side.target.text.piece)
         self._request: ActiveRequest = start(
             side.target,
             side.drafter,
@@ -103,7 +103,7 @@ class Run:
         )
         self._request.noise = recording.noise
         self._steps = decode(side.target, side.drafter, side.policy, [self._request])
-        while self._request.session.unread > TOGETHER:
+        while self._request.session.pending_tokens > TOGETHER:
             next(self._steps)
 
     @property
@@ -187,7 +187,7 @@ class SideBySide:
         some = [speed for rounds in self.speeds[name] for speed in rounds]
         return sum(tokens for tokens, _ in some) / sum(seconds for _, seconds in some)
 
-    def costs(self) -> Costs:
+    def costs(self) -> DecodingCosts:
         """As use has refreshed them, at the pace that the machine had in the mean, which at the end may be
         another."""
         known = [side.costs for side in self._sides if side.costs is not None]
@@ -196,7 +196,7 @@ class SideBySide:
         told = last.as_dict()
         for depth in told["target"]["seconds"]:
             depth[:] = [None if seconds is None else seconds * change for seconds in depth]
-        return Costs.read(told)
+        return DecodingCosts.read(told)
 
     def close(self) -> None:
         """What use has taught of the costs is kept."""

@@ -28,7 +28,7 @@ import psutil
 from clients import ask
 from serve_load import answers
 
-from paceline.bench.baselines.process import LOCAL, Program, free_port
+from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 
 SESSIONS = 4
 REST = 5.0  # seconds after which nothing may be open
@@ -233,7 +233,7 @@ def main() -> None:
     port = free_port()
     argv = [sys.executable, "-m", "paceline", "serve", "-m", args.m, "-md", args.md, "--port", str(port)]
     argv += ["--sessions", str(SESSIONS), "--queue", "8", "-c", "2048", "--log-json"]
-    server = Program("paceline", argv)
+    server = BackgroundProgram("paceline", argv)
     try:
         url = f"http://{LOCAL}:{port}"
         server.wait_ready(lambda: answers(url), 300.0)

@@ -28,7 +28,7 @@ from typing import Any
 
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Features
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT
 
 try:
@@ -57,8 +57,8 @@ class Ours:
         return found.tokens, found.parents
 
     def add(self, tokens: list[int]) -> None:
-        self._memory.observe(
-            Step(tuple(tokens), ("target",) * len(tokens), (), {}, {}, None, Times()), Features()
+        self._memory.update(
+            Step(tuple(tokens), ("target",) * len(tokens), (), {}, {}, None, StepTimes()), Features()
         )
 
     def stop(self) -> None:

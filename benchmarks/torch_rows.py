@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.loading import load
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
 
 PROMPT = "The river had been rising for three days, and on the fourth the people of the village began to"
@@ -29,14 +29,14 @@ def times(target: Any, text: list[int], rows: Sequence[int], rounds: int) -> dic
     """Median seconds of a pass over so many rows."""
     session = target.open()
     session.extend(text)
-    while session.unread:
-        target.forward([(session, min(session.unread, target.caps.chunk))], Want())
+    while session.pending_tokens:
+        target.forward([(session, min(session.pending_tokens, target.caps.chunk))], RequiredOutputs())
     took: dict[int, list[float]] = {n: [] for n in rows}
     for _ in range(rounds + 1):
         for n in rows:
             tree = chain(text[: n - 1], "rows") if n > 1 else EMPTY
             began = perf_counter()
-            out = target.forward([(session, tree)], Want())[0]
+            out = target.forward([(session, tree)], RequiredOutputs())[0]
             out.argmax(n - 1)
             took[n].append(perf_counter() - began)
             session.rollback()

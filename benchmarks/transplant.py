@@ -145,10 +145,10 @@ def measure(draft: Path, mode: str, n: int) -> tuple[str, ...]:
 def table(out: Path, n: int) -> None:
     import sys
 
-    from paceline.prepare.transplant import Rules, Transplant
+    from paceline.prepare.transplant import Transplant, TransplantOptions
     from paceline.report.table import Block
 
-    def made(name: str, rules: Rules) -> Path:
+    def made(name: str, rules: TransplantOptions) -> Path:
         path = out / f"{name}.gguf"
         if not path.exists():
             with Transplant(out / "donor.gguf", zoo.target_path(), rules) as transplant:
@@ -158,8 +158,8 @@ def table(out: Path, n: int) -> None:
     ways = [
         ("as it is, --cross-vocab tli", out / "donor.gguf", "tli"),
         ("as it is, --cross-vocab slem", out / "donor.gguf", "slem"),
-        ("transplanted", made("transplanted", Rules()), "off"),
-        ("one matrix", made("tied", Rules(tied=True)), "off"),
+        ("transplanted", made("transplanted", TransplantOptions()), "off"),
+        ("one matrix", made("tied", TransplantOptions(tied=True)), "off"),
         ("trained on", out / "transplanted-finetuned.gguf", "off"),
         ("one matrix, trained on", out / "tied-finetuned.gguf", "off"),
         ("the embedded draft", zoo.draft_path(), "off"),

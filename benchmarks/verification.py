@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 
 from paceline.speculative.arrays import Probabilities
-from paceline.speculative.forward_output import Answers
+from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Sampling, probabilities
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -27,7 +27,7 @@ CHAIN = tuple(range(-1, 6))
 TREE = (ROOT, ROOT, 0, 0, 1, 1)
 
 
-class Held(Answers):
+class Held(LogitsOutput):
     def __init__(self, rows: np.ndarray) -> None:
         self.rows = rows
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from paceline.backends.views import View
+from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.view_search import Judge, search
-from paceline.prepare.views import GUIDES, SEEN, Plan, answers, chosen
+from paceline.prepare.view_search import ViewEvaluator, search
+from paceline.prepare.views import GUIDES, SEEN, ViewSearchPlan, answers, chosen
 
 
 def main() -> None:
@@ -30,18 +30,18 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=60)
     parser.add_argument("-t", "--threads", type=int)
     arguments = parser.parse_args()
-    plan = Plan(0, arguments.tries, arguments.items, arguments.n_predict, "real")
+    plan = ViewSearchPlan(0, arguments.tries, arguments.items, arguments.n_predict, "real")
     items = chosen(plan)
     with load(
         arguments.model, drafters="none", n_ctx=2048, threads=arguments.threads, sessions=len(items)
     ) as llm:
         whole: Any = llm.target
         texts = list(answers(llm, items, plan))
-        seen, held = Judge(whole, texts[::2]), Judge(whole, texts[1::2])
+        seen, held = ViewEvaluator(whole, texts[::2]), ViewEvaluator(whole, texts[1::2])
         print(f"{whole.name}: {whole.layers} layers, {len(texts)} answers")
         print("exit after  guesses right")
         for exits in range(1, whole.layers + 1):
-            print(f"{exits:10}  {held.agreement(whole.view(View(exits))):.3f}", flush=True)
+            print(f"{exits:10}  {held.agreement(whole.view(ModelView(exits))):.3f}", flush=True)
         print("blocks skipped  by      guesses right  which")
         for n in map(int, arguments.skip.split(",")):
             found = list(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.doctor.draft_advice.row import Known, Measured
-from paceline.models.headers.facts import Facts
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.doctor.draft_advice.row import Measured, MeasuredFacts
+from paceline.models.headers.facts import ModelFacts
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
 
-def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **more: Any) -> Facts:
+def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **more: Any) -> ModelFacts:
     """At Q8_0, if nothing else is said."""
     parameters = round(billions * 1e9)
     values: dict[str, Any] = {
@@ -25,7 +25,7 @@ def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **
         "n_ctx": 8192,
         "kv_bytes": 1000,
     }
-    return Facts(**values | more)
+    return ModelFacts(**values | more)
 
 
 def gained(speedup: float, source: str = "bench 12", **more: Any) -> Measured:
@@ -38,15 +38,17 @@ def known(
     drafts: dict[str, float] | None = None,
     past: dict[str | None, Measured] | None = None,
     available: int = 10**12,
-) -> Known:
+) -> MeasuredFacts:
     """per_row: seconds of each row of the target beyond the first, which takes one; None where it was never
     measured. drafts: seconds of a token, by name; a hundredth where not named. past: by the draft's name, or
     None for what copies."""
 
-    def costs(draft: Facts | None) -> Costs | None:
+    def costs(draft: ModelFacts | None) -> DecodingCosts | None:
         if per_row is None:
             return None
-        token = None if draft is None else Cost.flat((drafts or {}).get(draft.name, 0.01))
-        return Costs(Cost.flat(1.0, per_row), token, 0.0)
+        token = None if draft is None else PassCosts.flat((drafts or {}).get(draft.name, 0.01))
+        return DecodingCosts(PassCosts.flat(1.0, per_row), token, 0.0)
 
-    return Known(costs, lambda draft: (past or {}).get(None if draft is None else draft.name), available)
+    return MeasuredFacts(
+        costs, lambda draft: (past or {}).get(None if draft is None else draft.name), available
+    )

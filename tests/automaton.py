@@ -49,7 +49,7 @@ class Blind:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.name, self.wants = drafter.name, drafter.wants
+        self.name, self.required_outputs = drafter.name, drafter.required_outputs
 
     def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
         return self._drafter.open(prompt, seed)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from paceline.bench.record import Interval, Result
+from paceline.bench.record import BenchResult, Interval
 
 
-def plain(speed: float = 40.0, category: str = "") -> Result:
-    return Result(
+def plain(speed: float = 40.0, category: str = "") -> BenchResult:
+    return BenchResult(
         {}, "plain", category, True, "identical", 8, 5, 2560, speed, 0.25,
         ttft=0.1234, tpot=1 / speed, memory=812 * 2**20,
     )  # fmt: skip
@@ -22,7 +22,7 @@ def drafted(
     category: str = "",
     point: Mapping[str, Any] | None = None,
     **more: Any,
-) -> Result:
+) -> BenchResult:
     """gain: the speedup over a plain system of 40 tokens/s, and its interval."""
     told: dict[str, Any] = {
         "speed": 40 * gain[0],
@@ -36,15 +36,15 @@ def drafted(
         "memory": int(1.5 * 2**30),
         "clear": gain[1] > 1 or gain[2] < 1,
     }
-    return Result(point or {}, system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
+    return BenchResult(point or {}, system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
 
 
-def failed(system: str, category: str = "") -> Result:
+def failed(system: str, category: str = "") -> BenchResult:
     verdict = "NOT LOSSLESS: code/3 from token 17 on"
-    return Result({}, system, category, False, verdict, 8, 5, 2560, acceptance_rate=0.5)
+    return BenchResult({}, system, category, False, verdict, 8, 5, 2560, acceptance_rate=0.5)
 
 
-def record(results: Sequence[Result], **more: Any) -> dict[str, Any]:
+def record(results: Sequence[BenchResult], **more: Any) -> dict[str, Any]:
     target = {
         "name": "Tiny",
         "file": "tiny.gguf",

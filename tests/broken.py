@@ -13,13 +13,13 @@ import numpy as np
 
 from enumeration import Tape
 from paceline.speculative.arrays import Probabilities
-from paceline.speculative.interfaces import Forward, Grammar
-from paceline.speculative.sampling import Odds, Rng, Sampling, odds
+from paceline.speculative.interfaces import ForwardOutput, Grammar
+from paceline.speculative.sampling import Rng, Sampling, TokenDistribution, target_distribution
 from paceline.speculative.tree import ROOT, DraftTree
-from paceline.speculative.verify import Rows, Verdict
+from paceline.speculative.verify import TargetRows, Verdict
 from worlds import World
 
-Walk = Callable[[Rows, Rng], Verdict]
+Walk = Callable[[TargetRows, Rng], Verdict]
 
 
 def judged_by(walk: Walk) -> Callable[..., Verdict]:
@@ -27,19 +27,19 @@ def judged_by(walk: Walk) -> Callable[..., Verdict]:
 
     def judge(
         tree: DraftTree,
-        out: Forward,
+        out: ForwardOutput,
         sampling: Sampling,
         history: Sequence[int],
         rng: Rng,
         rule: str = "auto",
         grammar: Grammar | None = None,
     ) -> Verdict:
-        return walk(Rows(tree, out, sampling, history, grammar), rng)
+        return walk(TargetRows(tree, out, sampling, history, grammar), rng)
 
     return judge
 
 
-def everything(rows: Rows, rng: Rng) -> Verdict:
+def everything(rows: TargetRows, rng: Rng) -> Verdict:
     """Whatever is drafted first is accepted."""
     path: list[int] = []
     node = ROOT
@@ -55,7 +55,7 @@ def q_of(tree: DraftTree, node: int) -> Probabilities:
     return q
 
 
-def dense(rows: Rows, node: int) -> Probabilities:
+def dense(rows: TargetRows, node: int) -> Probabilities:
     out = np.zeros(rows.n_vocab or len(rows._out.logits(0)))
     row = rows.p(node)
     out[row.ids] = row.p
@@ -69,7 +69,7 @@ Rest = Callable[[Probabilities, Probabilities, int], Probabilities]
 def node_by_node(accept: Accept, rest: Rest) -> Walk:
     """The recursive rule with its two formulas given."""
 
-    def walk(rows: Rows, rng: Rng) -> Verdict:
+    def walk(rows: TargetRows, rng: Rng) -> Verdict:
         tree, path, node = rows.tree, list[int](), ROOT
         while True:
             p = dense(rows, node)
@@ -106,7 +106,7 @@ def typical_acceptance(p: Probabilities, q: Probabilities, x: int) -> float:
     return float(p[x] > min(0.3, 0.09**0.5 * np.exp(-entropy)))
 
 
-def first_failure(rows: Rows, rng: Rng) -> Verdict:
+def first_failure(rows: TargetRows, rng: Rng) -> Verdict:
     """The block rule's chances, but walked from the root and stopped at the first failure."""
     tree, path, acc = rows.tree, list[int](), 1.0
     node = ROOT
@@ -128,7 +128,7 @@ def first_failure(rows: Rows, rng: Rng) -> Verdict:
     return Verdict(tuple(path), rng.draw(dense(rows, node)))
 
 
-def forgetful_traversal(rows: Rows, rng: Rng) -> Verdict:
+def forgetful_traversal(rows: TargetRows, rng: Rng) -> Verdict:
     """Whole paths first, but a parent keeps its chance when a child was rejected."""
     tree = rows.tree
     way: list[tuple[int, float]] = [(ROOT, 1.0)]
@@ -152,7 +152,7 @@ def forgetful_traversal(rows: Rows, rng: Rng) -> Verdict:
             rest[above] = left / left.sum()
 
 
-def last_row_lost(rows: Rows, rng: Rng) -> Verdict:
+def last_row_lost(rows: TargetRows, rng: Rng) -> Verdict:
     """The bonus is drawn from the row before the last accepted token's."""
     tree = rows.tree
     verdict = node_by_node(ratio, difference)(rows, rng)
@@ -161,14 +161,14 @@ def last_row_lost(rows: Rows, rng: Rng) -> Verdict:
     return Verdict(verdict.path, rng.draw(dense(rows, tree.parents[verdict.path[-1]])))
 
 
-class CommittedOnly(Rows):
+class CommittedOnly(TargetRows):
     """Penalties see the committed text, not the row's own drafted prefix."""
 
-    def p(self, node: int) -> Odds:
-        return odds(self._out.logits(node + 1), self.sampling, self._history)
+    def p(self, node: int) -> TokenDistribution:
+        return target_distribution(self._out.logits(node + 1), self.sampling, self._history)
 
 
-def shared_state(rows: Rows, rng: Rng) -> Verdict:
+def shared_state(rows: TargetRows, rng: Rng) -> Verdict:
     blind: Any = object.__new__(CommittedOnly)
     blind.__dict__.update(rows.__dict__)
     return node_by_node(ratio, difference)(blind, rng)
@@ -243,7 +243,7 @@ def dropped_when_unlikely(draw: Draw, p_min: float) -> Draw:
     return wrong
 
 
-def certainly_not_zeroed(rows: Rows, rng: Rng) -> Verdict:
+def certainly_not_zeroed(rows: TargetRows, rng: Rng) -> Verdict:
     """A deterministic draft is rejected with 1 - p(x), and then p is sampled as if nothing had been said."""
     tree, path, node = rows.tree, list[int](), ROOT
     while True:
@@ -257,7 +257,7 @@ def certainly_not_zeroed(rows: Rows, rng: Rng) -> Verdict:
         node = child
 
 
-def highest_of_equals(rows: Rows, rng: Rng) -> Verdict:
+def highest_of_equals(rows: TargetRows, rng: Rng) -> Verdict:
     """Greedy that breaks ties towards the highest id, as plain decoding does not."""
     tree, path, node = rows.tree, list[int](), ROOT
     while True:

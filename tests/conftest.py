@@ -21,7 +21,7 @@ from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.zoo.inflate import write_plain
 from paceline.models.zoo.layout import layout_of
 from paceline.speculative.errors import KernelError
-from paceline.storage.costs import Effort
+from paceline.storage.costs import MeasurementEffort
 
 # llama.cpp's threads wait for each other without spinning: on a busy machine, spinning makes a pass of a tiny
 # model take ten times as long. OpenMP reads it when it is loaded.
@@ -91,7 +91,10 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     attention is llama.cpp's choice, so that texts do not depend on what is faster here."""
     base = tmp_path_factory.getbasetemp()
     home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
-    quick = {"target": Effort(0.1, (16,), (1, 2, 4, 8)), "draft": Effort(0.05, (16,), (1, 2))}
+    quick = {
+        "target": MeasurementEffort(0.1, (16,), (1, 2, 4, 8)),
+        "draft": MeasurementEffort(0.05, (16,), (1, 2)),
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_HOME", str(home))
         patch.setattr("paceline.profiling.pass_costs.QUICK", quick)

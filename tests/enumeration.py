@@ -9,14 +9,14 @@ from typing import TypeVar
 import numpy as np
 
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.compose import ComposedMemory
-from paceline.drafters.model import ModelMemory
+from paceline.drafters.compose import ComposedState
+from paceline.drafters.model import ModelDrafterState
 from paceline.speculative.arrays import Probabilities
-from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Grammar, Want
+from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Grammar, RequiredOutputs
 from paceline.speculative.loop import Clock, decode, start
-from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Odds, Sampling, probabilities
+from paceline.speculative.sampling import Sampling, TokenDistribution, probabilities
 from paceline.speculative.tree import EMPTY
 
 Output = tuple[int, ...]
@@ -53,7 +53,7 @@ class Tape:
         options = np.flatnonzero(p).tolist()
         return self._answer(options, [float(p[k]) for k in options])
 
-    def draw_at(self, place: int, row: Odds) -> int:
+    def draw_at(self, place: int, row: TokenDistribution) -> int:
         return int(row.ids[self.draw(row.p)])
 
 
@@ -81,7 +81,7 @@ def drafted_distribution(
     """What the loop emits in `n` tokens, with exact probabilities: target's and draft's draws enumerated.
     grammar: makes a new one for every run."""
     decided = decided_distribution(
-        target, drafter, [prompt], lambda _: Fixed(budget), sampling, n, rule, grammar
+        target, drafter, [prompt], lambda _: FixedPolicy(budget), sampling, n, rule, grammar
     )
     return {output: probability for (output,), probability in decided.items()}
 
@@ -101,7 +101,7 @@ def decided_distribution(
     target: ToyTarget,
     drafter: Drafter,
     prompts: Sequence[Sequence[int]],
-    policy: Callable[[Clock], Policy],
+    policy: Callable[[Clock], DraftPolicy],
     sampling: Sampling,
     n: int,
     rule: str = "auto",
@@ -142,11 +142,11 @@ def decided_distribution(
     return dict(total)
 
 
-def memories(memory: object) -> Iterator[ModelMemory]:
+def memories(memory: object) -> Iterator[ModelDrafterState]:
     """The memories that draw random numbers, wherever they are."""
-    if isinstance(memory, ModelMemory):
+    if isinstance(memory, ModelDrafterState):
         yield memory
-    elif isinstance(memory, ComposedMemory):
+    elif isinstance(memory, ComposedState):
         for part in memory.parts:
             yield from memories(part)
 
@@ -166,7 +166,7 @@ def plain_distribution(
             history = [*prompt, *output]
             session = target.open()
             session.extend(history)
-            logits = target.forward([(session, EMPTY)], Want())[0].logits(0)
+            logits = target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
             mask = None
             if grammar is not None:
                 follows = grammar()

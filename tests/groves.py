@@ -52,7 +52,7 @@ def kept(tree: DraftTree, of: DraftTree) -> Choice:
     return frozenset(tree.tokens)
 
 
-def survivals(tree: DraftTree) -> list[float]:
+def reach_probabilities(tree: DraftTree) -> list[float]:
     """The product of the scores along each path, by definition."""
     out = []
     for node in range(len(tree)):

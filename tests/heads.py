@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 
@@ -21,7 +21,7 @@ class HeadMemory:
         self.hidden: dict[int, Any] = {}
         self.shown: list[int] = []  # places, as they came
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         rows = [*range(features.lead), *(features.lead + node + 1 for node in (-1, *step.path))]
         for at, row in enumerate(rows[: len(features.hidden)], features.start):
             self.hidden[at] = features.hidden[row, 0]
@@ -35,7 +35,7 @@ class HeadDrafter:
     """Greedy chains. A toy of one layer shows all that it is made of."""
 
     name = "head"
-    wants = Want(layers=(1,))
+    required_outputs = RequiredOutputs(layers=(1,))
 
     def __init__(self, like: ToyTarget) -> None:
         self._like = like

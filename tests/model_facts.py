@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.compatibility.check import Compatibility, compare
-from paceline.models.compatibility.reason import Reason
-from paceline.models.headers.facts import Facts, TokenizerFacts
+from paceline.models.compatibility.reason import CompatibilityReason
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import BYTE_LEVEL
 
 BYTES = [char.encode() for char in BYTE_LEVEL]
@@ -26,13 +26,13 @@ TOKENIZER = TokenizerFacts(
 )
 
 
-def model(name: str = "target", tokenizer: TokenizerFacts | None = TOKENIZER, **said: Any) -> Facts:
+def model(name: str = "target", tokenizer: TokenizerFacts | None = TOKENIZER, **said: Any) -> ModelFacts:
     known: dict[str, Any] = {
         "parameters": 7_000_000_000 if name == "target" else 500_000_000,
         "n_ctx": 32_768,
     } | said
     files = (Path(f"{name}.gguf"),)
-    return Facts(
+    return ModelFacts(
         **({"files": files, "format": "gguf", "name": name, "arch": "qwen2"} | known), tokenizer=tokenizer
     )
 
@@ -43,7 +43,7 @@ def check(
     return compare(model(**(target or {})), model("draft", tokenizer, **draft))
 
 
-def of(found: Compatibility, field: str) -> Reason:
+def of(found: Compatibility, field: str) -> CompatibilityReason:
     reason = found.reason(field)
     assert reason is not None
     return reason

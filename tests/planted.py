@@ -17,7 +17,14 @@ import numpy as np
 import broken
 from paceline.backends.toy import ToyTarget
 from paceline.bench.certify.certificate import ALL_SAMPLERS
-from paceline.bench.certify.held import Context, HeldTarget, Loop, Place, recorded, recorded_places
+from paceline.bench.certify.held import (
+    Context,
+    ContextRow,
+    FixedRowsTarget,
+    SamplingSetup,
+    recorded,
+    recorded_places,
+)
 from paceline.config import Drafting
 from paceline.drafters import model
 from paceline.speculative import loop as decode
@@ -52,7 +59,7 @@ class Changed:
 
     def __init__(self, drafter: Drafter, change: Change) -> None:
         self._drafter, self._change = drafter, change
-        self.name, self.wants = drafter.name, drafter.wants
+        self.name, self.required_outputs = drafter.name, drafter.required_outputs
 
     def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
         return self._drafter.open(prompt, seed)
@@ -114,13 +121,13 @@ def highest_of_equals() -> Planted[None]:
 
 def one_stream() -> Planted[None]:
     """What the draft model draws with is what the target draws with."""
-    begin = model.ModelMemory.__init__
+    begin = model.ModelDrafterState.__init__
 
-    def init(self: model.ModelMemory, *args: Any) -> None:
+    def init(self: model.ModelDrafterState, *args: Any) -> None:
         begin(self, *args)
         self.rng = SeededRng(args[-1])
 
-    return replaced(model.ModelMemory, "__init__", init)
+    return replaced(model.ModelDrafterState, "__init__", init)
 
 
 def requeued(change: Callable[[Probabilities, int], Probabilities]) -> Change:
@@ -198,12 +205,12 @@ def mistakes(n_vocab: int) -> dict[str, Mistake]:
 
 def loop(
     drafting: Drafting,
-    target: HeldTarget,
-    draft: HeldTarget,
-    place: Place,
+    target: FixedRowsTarget,
+    draft: FixedRowsTarget,
+    place: ContextRow,
     sampling: Sampling,
     change: Change,
-) -> Loop:
+) -> SamplingSetup:
     """What `certify` makes of these settings, with drafts changed on their way."""
     drafter = model.ModelDrafter(
         draft,
@@ -211,18 +218,18 @@ def loop(
         temperature=drafting.temperature,
         top_k=drafting.top_k,
     )
-    return Loop(target, Changed(drafter, change), place, drafting.budget, sampling, drafting.verify)
+    return SamplingSetup(target, Changed(drafter, change), place, drafting.budget, sampling, drafting.verify)
 
 
 V = 48
 TEXTS = np.random.default_rng(5).integers(V, size=(3, 40)).tolist()
 
 
-def toy_loop(drafting: Drafting, change: Change = unchanged) -> tuple[Loop, list[Context]]:
+def toy_loop(drafting: Drafting, change: Change = unchanged) -> tuple[SamplingSetup, list[Context]]:
     """A pair of toys with drafts of two tokens, and the places to choose from."""
     target, draft = ToyTarget(V, seed=2), ToyTarget(V, seed=2, noise=0.7)
-    place = Place()
+    place = ContextRow()
     rows, theirs = ([recorded(toy, text, 20) for text in TEXTS] for toy in (target, draft))
-    held = [HeldTarget(toy, np.concatenate(r), place) for toy, r in ((target, rows), (draft, theirs))]
+    held = [FixedRowsTarget(toy, np.concatenate(r), place) for toy, r in ((target, rows), (draft, theirs))]
     made = loop(replace(drafting, n_draft=2), held[0], held[1], place, ALL_SAMPLERS, change)
     return made, recorded_places(TEXTS, rows)

@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 SESSIONS = 4
@@ -93,7 +93,7 @@ class Machine:
             return
         taken = random.sample(self.sessions, random.randint(1, len(self.sessions)))
         batch = [(session, self._work(session, random)) for session in taken]
-        outs = self.target.forward(batch, Want())
+        outs = self.target.forward(batch, RequiredOutputs())
         for (session, work), out in zip(batch, outs, strict=True):
             if isinstance(work, int):
                 continue
@@ -112,12 +112,12 @@ class Machine:
                     path.append(node)
                     node = work.parents[node]
                 del self.trees[id(session)]
-                session.keep(path[::-1], self._tokens(random, 1)[0])
+                session.commit(path[::-1], self._tokens(random, 1)[0])
 
     def _work(self, session: Any, random: Random) -> DraftTree | int:
         """Some of the prompt to read, or a tree: a new one, or more of the last."""
-        if session.unread and random.random() < 0.5:
-            return random.randint(1, session.unread)
+        if session.pending_tokens and random.random() < 0.5:
+            return random.randint(1, session.pending_tokens)
         known = self.trees.get(id(session), EMPTY)
         old = known if random.random() < 0.5 else EMPTY
         parents, n = list(old.parents), random.randint(len(old), NODES)
@@ -161,8 +161,8 @@ def plain_rows(target: Any, texts: Iterable[tuple[int, ...]]) -> Iterator[NDArra
     for text in texts:
         session = target.open()
         session.extend(text)
-        while session.unread:
-            target.forward([(session, 1)], Want())
-        (out,) = target.forward([(session, EMPTY)], Want())
+        while session.pending_tokens:
+            target.forward([(session, 1)], RequiredOutputs())
+        (out,) = target.forward([(session, EMPTY)], RequiredOutputs())
         yield np.array(out.logits(0))
         session.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.speculative.vocabulary import Vocab
-from paceline.storage.remembered import Remembered
+from paceline.storage.remembered import AnswerHistory
 
 
 def vocab(size: int = 300) -> Vocab:
@@ -13,4 +13,4 @@ def vocab(size: int = 300) -> Vocab:
 
 
 def kept(project: Path) -> list[list[int]]:
-    return list(Remembered.open(vocab(), project).outputs())
+    return list(AnswerHistory.open(vocab(), project).outputs())

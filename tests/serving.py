@@ -14,24 +14,24 @@ import uvicorn
 
 from paceline.api import LLM
 from paceline.server import app, listen
-from paceline.server.request_limits import Limits
-from paceline.server.security import Guard, Rules
-from paceline.server.service import Service
+from paceline.server.request_limits import ServerLimits
+from paceline.server.security import SecurityMiddleware, SecurityRules
+from paceline.server.service import ServingEngine
 
 LONG = 60.0  # seconds that nothing here takes
 
 
 @dataclass(frozen=True)
 class Served:
-    service: Service
+    service: ServingEngine
     server: uvicorn.Server
     port: int
     app: Any
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> SecurityMiddleware:
         layer = self.app.middleware_stack
-        while not isinstance(layer, Guard):
+        while not isinstance(layer, SecurityMiddleware):
             layer = layer.app
         return layer
 
@@ -123,8 +123,8 @@ class Gate:
 @contextmanager
 def serving(
     llm: LLM,
-    limits: Limits | None = None,
-    rules: Rules | None = None,
+    limits: ServerLimits | None = None,
+    rules: SecurityRules | None = None,
     names: Sequence[str] = ("small",),
     patience: float = LONG,
     most: int = listen.MOST,
@@ -134,8 +134,8 @@ def serving(
     """patience: of connections, in seconds. most: of them at once. proxies: which may have any number of
     them."""
     listening = listen.bind("127.0.0.1", 0)
-    served = Service(llm, limits, **service)
-    made = app.create(served, names, rules or Rules(hosts=("127.0.0.1",)))
+    served = ServingEngine(llm, limits, **service)
+    made = app.create(served, names, rules or SecurityRules(hosts=("127.0.0.1",)))
     server = uvicorn.Server(listen.configured(made, 5.0, patience, most, proxies))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     try:

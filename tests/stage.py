@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording, numbered
-from paceline.drafters.compose import Portfolio
-from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Want
+from paceline.backends.recorded import RecordedForward, RecordedSession, Recording, ReplayTarget, numbered
+from paceline.drafters.compose import PortfolioDrafter
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
 from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Policy
+from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.speculative.stats import Stats, Step
@@ -35,15 +35,15 @@ class Passing:
         return self.now
 
 
-class Actor(RecordedTarget):
+class Actor(ReplayTarget):
     """Says the text; a pass takes what `curve` says of its rows, of all requests together."""
 
     def __init__(self, recordings: Sequence[Recording], curve: Mapping[int, float], clock: Passing) -> None:
         super().__init__(numbered(V), recordings)
-        self._cost, self._clock = Cost({SHALLOW: curve}), clock
+        self._cost, self._clock = PassCosts({SHALLOW: curve}), clock
 
     def forward(
-        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: Want
+        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[RecordedForward]:
         outs = super().forward(batch, want)
         self._clock.now += self._cost.seconds(sum(out.computed for out in outs), SHALLOW)
@@ -57,7 +57,7 @@ class Place:
     text: tuple[int, ...]
     at: int = 0
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.at += len(step.tokens)
 
     def close(self) -> None: ...
@@ -81,7 +81,7 @@ class Prompter:
     clock: Passing = field(default_factory=Passing)
     asked: list[int] = field(default_factory=list)
     spent: float = 0.0
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
@@ -100,18 +100,18 @@ class Prompter:
         self.clock.now += self.seconds
         said: list[int] = []
         scores: list[float] = []
-        survival, good = 1.0, True
+        reach_probability, good = 1.0, True
         for truth in place.text[place.at : place.at + min(self.length, budget.depth, budget.nodes)]:
             right = self.right(place.at)
             score = right if self.score is None else self.score
-            survival = budget.survival(self.name, score, len(said) + 1, survival)
-            if self.stepwise and not budget.goes_on(score, len(said), len(said), survival):
+            reach_probability = budget.reach_probability(self.name, score, len(said) + 1, reach_probability)
+            if self.stepwise and not budget.goes_on(score, len(said), len(said), reach_probability):
                 break
             self.clock.now += self.level
             good = good and self._random.random() < right
             said.append(truth if good else (truth + 1) % V)
             scores.append(score)
-            if self.stepwise and not budget.deepens(len(said), len(said), survival):
+            if self.stepwise and not budget.deepens(len(said), len(said), reach_probability):
                 break
         self.spent += self.clock.now - began
         return chain(said, self.name, scores) if said else EMPTY
@@ -163,7 +163,7 @@ def stage(
     tokens: int,
     *,
     requests: int = 1,
-    policy: Policy | None = None,
+    policy: DraftPolicy | None = None,
     **most: Any,
 ) -> Play:
     """Requests that are about to begin; decided by the rate unless it is said otherwise."""
@@ -172,8 +172,8 @@ def stage(
         prompter.clock = clock
     recordings = [Recording(divmod(number, V), text_of(number)) for number in range(requests)]
     target = Actor(recordings, curve, clock)
-    policy = policy or Rate(Costs(Cost({SHALLOW: curve})), clock=clock, **most)
-    drafter = Portfolio(list(prompters))
+    policy = policy or GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: curve})), clock=clock, **most)
+    drafter = PortfolioDrafter(list(prompters))
     started = [
         start(target, drafter, GenerationRequest(prompt=one.prompt, max_tokens=tokens, ignore_eos=True))
         for one in recordings
@@ -185,7 +185,7 @@ class Asking:
     """A request, as far as a policy looks at one before its first step."""
 
     def __init__(self) -> None:
-        self.session = SimpleNamespace(tokens=[0], unread=0)
+        self.session = SimpleNamespace(tokens=[0], pending_tokens=0)
         self.n_draft = 8
         self.stats = Stats()
 
@@ -194,9 +194,9 @@ def asking(n: int) -> list[Any]:
     return [Asking() for _ in range(n)]
 
 
-def decider(curve: Mapping[int, float], **most: Any) -> Rate:
+def decider(curve: Mapping[int, float], **most: Any) -> GoodputPolicy:
     """By the rate, at a standstill, in a process that has seen long drafts accepted."""
-    rate = Rate(Costs(Cost({SHALLOW: curve})), clock=lambda: 0.0, **most)
+    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: curve})), clock=lambda: 0.0, **most)
     rate._earned = 1 << 10
     return rate
 

@@ -12,7 +12,7 @@ from gguf_files import write_llama, write_mamba
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import Corpora, make_drafter, make_policy
-from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_sort import build
 from paceline.hardware import threads
@@ -21,9 +21,9 @@ from paceline.loading import choose
 from paceline.models import zoo
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Drafter
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import FixedPolicy
 from stage import asking
 
 
@@ -53,7 +53,7 @@ def test_a_recurrent_model_decodes_plainly_and_cannot_draft(models: Path, tmp_pa
 
 
 def drafters_of(made: Drafter) -> str:
-    assert isinstance(made, Portfolio)
+    assert isinstance(made, PortfolioDrafter)
     return made.name
 
 
@@ -89,7 +89,7 @@ def test_who_decides_by_the_rate_may_choose_from_all_that_are_named() -> None:
 
 
 def test_the_policy_is_the_one_that_was_named() -> None:
-    costs = Costs(Cost.flat())
+    costs = DecodingCosts(PassCosts.flat())
     for drafting in (
         Drafting(),
         Drafting(policy="fixed"),
@@ -97,12 +97,12 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         Drafting(drafters=("none",), policy="rate"),
     ):
         policy = make_policy(drafting, None)
-        assert isinstance(policy, Fixed)
-        assert policy.budgets([None]) == [drafting.budget]  # type: ignore[list-item]  # it asks no request
+        assert isinstance(policy, FixedPolicy)
+        assert policy.budget([None]) == [drafting.budget]  # type: ignore[list-item]  # it asks no request
     rate = make_policy(Drafting(drafters=("auto",), n_draft=3, width=2), costs)
-    assert isinstance(rate, Rate)
+    assert isinstance(rate, GoodputPolicy)
     assert rate.costs is costs
-    (budget,) = rate.budgets(asking(1))
+    (budget,) = rate.budget(asking(1))
     assert (budget.depth, budget.nodes, budget.width, budget.p_min) == (3, 6, 2, 0.0)
 
 

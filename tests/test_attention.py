@@ -17,7 +17,7 @@ import paceline
 from paceline.backends import registry as openers
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.registry import Way
+from paceline.backends.registry import BackendSpec
 from paceline.profiling import flash_attention as attention
 from paceline.profiling.flash_attention import (
     DEPTH,
@@ -281,7 +281,7 @@ def test_with_kernels_of_our_own_it_is_on_and_nothing_is_tried(
         monkeypatch.setattr(loaded, "kernels", True)  # no pass is made meanwhile
         attention.settle(loaded)
         assert (loaded.flash_attention, asked) == (None, [])
-        assert settled(Way(path, {})) is None
+        assert settled(BackendSpec(path, {})) is None
         monkeypatch.setattr(loaded, "kernels", False)  # it was too large for them
         attention.settle(loaded)
         assert (loaded.flash_attention, len(asked)) == (False, 1)

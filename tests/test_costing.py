@@ -15,11 +15,11 @@ from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.profiling import pass_costs as costing
 from paceline.profiling.pass_costs import beside, costs_of, doubt, key_of, never_pays, refresh, save
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy import cost_plausibility as plausible
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
-from paceline.storage.costs import Effort, path_of, recall
+from paceline.storage.costs import MeasurementEffort, path_of, recall
 
 Capture = pytest.CaptureFixture[str]
 
@@ -27,7 +27,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None) -> Path:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
-    few = {"target": Effort(0.2, (16,), (1, 2, 4)), "draft": Effort(0.1, (16,), (1, 2))}
+    few = {"target": MeasurementEffort(0.2, (16,), (1, 2, 4)), "draft": MeasurementEffort(0.1, (16,), (1, 2))}
     monkeypatch.setattr(costing, "QUICK", few)
     return tmp_path / "home"
 
@@ -118,8 +118,8 @@ def test_what_use_has_taught_is_kept_and_the_effort_remembered(
     costs = costs_of(target, draft)
     assert costs.draft is not None
     for _ in range(3):
-        costs.target.observe(3, 16, 0.5)
-        costs.draft.observe(5, 16, 0.25)
+        costs.target.update(3, 16, 0.5)
+        costs.draft.update(5, 16, 0.25)
     costs.step = 0.125
     save(target, draft, costs)
     again = costs_of(target, draft)
@@ -138,7 +138,7 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
     assert draft.on_pass is None  # a replay's passes say nothing of what they take in use
     refresh(costs, draft)
     told: list[tuple[int, int, float]] = []
-    observe = costs.draft.observe
+    observe = costs.draft.update
     assert draft.on_pass == observe
 
     def listen(rows: int, depth: int, seconds: float) -> None:
@@ -150,14 +150,14 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
     session.extend([1, 2, 3, 4])
     grown = chain([5, 6, 7, 8], "test")
     for _ in range(3):
-        draft.forward([(session, chain([5, 6], "test"))], Want())
-        draft.forward([(session, grown)], Want())
-        session.keep([0, 1, 2, 3], 9)
+        draft.forward([(session, chain([5, 6], "test"))], RequiredOutputs())
+        draft.forward([(session, grown)], RequiredOutputs())
+        session.commit([0, 1, 2, 3], 9)
     session.close()
     # What was computed: the prompt's rest with its root and a draft of two, and then only what is new.
     assert [(rows, depth) for rows, depth, _ in told] == [(6, 4), (2, 4), (3, 9), (2, 9), (3, 14), (2, 14)]
     assert all(0 < seconds < 10 for _, _, seconds in told)
-    costs.draft.observe(3, 16, told[-2][2])  # the third of its kind
+    costs.draft.update(3, 16, told[-2][2])  # the third of its kind
     assert 3 in costs.draft.rows
     assert target.on_pass is None  # the policy knows what those were for
     draft.on_pass = None
@@ -167,7 +167,7 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
 
 
 def test_what_was_never_measured_can_be_saved(target: LlamaTarget, draft: LlamaTarget) -> None:
-    save(target, draft, Costs(Cost.flat(2.0)))
+    save(target, draft, DecodingCosts(PassCosts.flat(2.0)))
     assert costs_of(target).target.seconds(1, 256) == 2.0
 
 
@@ -185,15 +185,15 @@ def believing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plausible, "STEEP", 3.0)
 
 
-BAD = Cost({16: {1: 0.99e-3, 2: 0.3, 4: 1.8e-3}}, samples={16: {1: 20, 2: 3, 4: 5}})
-GOOD = Cost({16: {1: 1e-3, 2: 1.2e-3, 4: 1.4e-3}})
+BAD = PassCosts({16: {1: 0.99e-3, 2: 0.3, 4: 1.8e-3}}, samples={16: {1: 20, 2: 3, 4: 5}})
+GOOD = PassCosts({16: {1: 1e-3, 2: 1.2e-3, 4: 1.4e-3}})
 
 
-def measuring(monkeypatch: pytest.MonkeyPatch, *found: Cost) -> list[float]:
+def measuring(monkeypatch: pytest.MonkeyPatch, *found: PassCosts) -> list[float]:
     """What is found, one time after the other; returns the seconds that each took."""
     left, spent = list(found), list[float]()
 
-    def measure(target: Any, *, seconds: float, **how: Any) -> Cost:
+    def measure(target: Any, *, seconds: float, **how: Any) -> PassCosts:
         spent.append(seconds)
         return left.pop(0)
 
@@ -219,7 +219,7 @@ def test_a_curve_that_no_machine_has_is_used_but_not_kept(
 def test_a_curve_that_no_machine_has_is_not_believed_where_it_was_kept(
     target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(target, None, Costs(BAD))
+    save(target, None, DecodingCosts(BAD))
     believing(monkeypatch)
     measuring(monkeypatch, GOOD)
     said: list[str] = []
@@ -232,7 +232,7 @@ def test_one_row_that_is_faster_than_its_weights_can_be_read_is_not_believed(
     target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is known how fast memory is read, which is not measured for that."""
-    quick = Cost({16: {1: 0.4e-4, 2: 1e-4}})
+    quick = PassCosts({16: {1: 0.4e-4, 2: 1e-4}})
     assert costing.fastest(target, quick) == 0.0
     size = target.memory
     monkeypatch.setattr("paceline.hardware.bandwidth.known", lambda threads: size * 1e3)
@@ -248,8 +248,8 @@ def test_one_row_that_is_faster_than_its_weights_can_be_read_is_not_believed(
 
 
 def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:
-    save(target, None, Costs(GOOD))
-    save(target, None, Costs(Cost.flat(1.0), usual=False))
+    save(target, None, DecodingCosts(GOOD))
+    save(target, None, DecodingCosts(PassCosts.flat(1.0), usual=False))
     assert costs_of(target).target.table == GOOD.table
 
 
@@ -257,7 +257,7 @@ def test_where_no_draft_ever_pays_it_is_measured_once_more_and_longer(
     target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(costing, "never_pays", never_pays)
-    dear = Cost({16: {1: 1e-3, 2: 2e-3, 4: 4e-3}})
+    dear = PassCosts({16: {1: 1e-3, 2: 2e-3, 4: 4e-3}})
     spent = measuring(monkeypatch, dear, dear)
     for _ in range(3):
         assert never_pays(costs_of(target).target)
@@ -269,8 +269,8 @@ def test_a_second_measurement_replaces_the_first_unless_the_machine_was_busy(
 ) -> None:
     monkeypatch.setattr(costing, "never_pays", never_pays)
     monkeypatch.setattr(costing, "NOISY", 2.0)
-    dear = Cost({16: {1: 1e-3, 2: 2e-3, 4: 4e-3}})
-    measuring(monkeypatch, dear, Cost(GOOD.table, noise=37.0), GOOD)
+    dear = PassCosts({16: {1: 1e-3, 2: 2e-3, 4: 4e-3}})
+    measuring(monkeypatch, dear, PassCosts(GOOD.table, noise=37.0), GOOD)
     for found in (dear, dear, GOOD, GOOD):
         assert costs_of(target).target.table == found.table
 

@@ -16,9 +16,9 @@ from paceline.api import LLM
 from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
 from paceline.request_handle import RequestHandle
-from paceline.request_options import Asked, SamplingSettings
+from paceline.request_options import RequestOptions, SamplingSettings
 from paceline.speculative.errors import BatchError, ModelError, UsageError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY
 from paceline.speculative.vocabulary import Vocab
@@ -109,7 +109,7 @@ def test_a_request_that_cannot_work_is_refused(
 
 
 def test_what_a_request_may_ask_for_is_what_the_type_checker_knows(models: Path) -> None:
-    asked, sampling = set(Asked.__annotations__), {field.name for field in fields(Sampling)}
+    asked, sampling = set(RequestOptions.__annotations__), {field.name for field in fields(Sampling)}
     assert set(SamplingSettings.__annotations__) == sampling
     takes = set(signature(LLM.stream).parameters) - {"self", "prompt", "sampling"}
     assert asked - sampling == takes
@@ -238,7 +238,7 @@ def test_a_refused_grammar_leaves_no_session_open(models: Path) -> None:
 def row_after(llm: LLM, tokens: list[int]) -> np.ndarray:
     session = llm.target.open()
     session.extend(tokens)
-    row = llm.target.forward([(session, EMPTY)], Want())[0].logits(0).astype(np.float64)
+    row = llm.target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0).astype(np.float64)
     session.close()
     return row
 

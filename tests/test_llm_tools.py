@@ -15,7 +15,7 @@ from paceline.api import LLM
 from paceline.speculative.errors import UsageError
 from paceline.text.messages import chosen_tools
 from paceline.text.tools.formats import forced
-from paceline.text.tools.parser import ToolCallStream, parsed
+from paceline.text.tools.parser import ToolCallParser, parsed
 from real_model import smollm2
 from tool_templates import CHATML, TEMPLATES
 
@@ -60,7 +60,7 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
     assert must is not None
     assert must.begin == "<tool_call>\n"
     prompt = real.chat_tokens("How warm is it in Bonn?", choice.tools, answer=must.begin)
-    reader = ToolCallStream(must.format, choice.tools)
+    reader = ToolCallParser(must.format, choice.tools)
     deltas = reader.feed(must.begin)
     with real.stream(prompt, max_tokens=120, json_schema=must.json_schema, plain=plain) as stream:
         for piece in stream:

@@ -10,7 +10,7 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import check_needs, make_drafter
-from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, Row, users
+from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, DrafterEntry, users
 from paceline.drafters.lookup import LookupDrafter
 from paceline.speculative.errors import UsageError
 
@@ -25,7 +25,7 @@ def test_a_drafter_is_one_file_and_one_row(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "paceline.drafters.echo", file)
     with pytest.raises(UsageError, match="unknown drafter 'echo'"):
         Drafting(("echo",))
-    monkeypatch.setitem(DRAFTERS, "echo", Row("echo", "what was said", in_auto=True))
+    monkeypatch.setitem(DRAFTERS, "echo", DrafterEntry("echo", "what was said", in_auto=True))
     for drafters, names in ((("echo",), "echo"), (("auto",), "suffix,lookup,echo")):
         made, _ = make_drafter(Drafting(drafters), ToyTarget(6), None)
         assert made.name == names

@@ -116,7 +116,7 @@ def test_rows_that_move_join_leave_and_are_replaced_draft_as_each_would_alone() 
     runner, waiting = Runner(Portfolio(settings)), list(together)
     while waiting or runner.batch:
         if waiting and len(runner.batch) < 4 and draw.random() < 0.4:
-            runner.add(waiting.pop()).unread = draw.randrange(3)
+            runner.add(waiting.pop()).pending_tokens = draw.randrange(3)
         if len(runner.batch) > 1:
             runner.swap(*draw.sample(range(len(runner.batch)), 2))
         step(runner)
@@ -234,7 +234,7 @@ def test_no_draft_is_longer_than_asked_or_than_the_context_has_room() -> None:
 def test_a_prompt_that_is_still_being_read_gets_no_draft() -> None:
     runner = Runner(Portfolio(vllm_config()))
     request = runner.add(repeating(1))
-    request.unread = 2
+    request.pending_tokens = 2
     assert runner.step() == [[]]
     assert runner.step() == [[]]
     assert runner.step() != [[]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
-from paceline.speculative.interfaces import Session, Want
+from paceline.speculative.interfaces import RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 
 
@@ -47,7 +47,9 @@ class TimedTarget(ToyTarget):
         self.opened += 1
         return TimedSession(self)
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
         ((session, tree),) = batch
         assert isinstance(tree, DraftTree)
         out = super().forward(batch, want)

@@ -35,12 +35,12 @@ def vllm_config(
 
 @dataclass(eq=False)
 class Served:
-    """A request: its prompt and what the target will say. said: how much of that is out. unread: steps for
-    which its prompt is still being read."""
+    """A request: its prompt and what the target will say. said: how much of that is out. pending_tokens:
+    steps for which its prompt is still being read."""
 
     prompt: list[int]
     answer: list[int]
-    unread: int = 0
+    pending_tokens: int = 0
     said: int = 0
     draft: list[int] = field(default_factory=list)
     drafted: int = 0
@@ -104,8 +104,8 @@ class Runner:
 
     def _sampled(self, request: Served) -> Sequence[int]:
         """What verification leaves of the draft, and the target's own token."""
-        if request.unread:
-            request.unread -= 1
+        if request.pending_tokens:
+            request.pending_tokens -= 1
             return []
         coming = request.answer[request.said :]
         n = 0

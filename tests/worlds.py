@@ -15,7 +15,7 @@ import numpy as np
 
 from enumeration import Tape, outcomes
 from paceline.speculative.arrays import Probabilities
-from paceline.speculative.forward_output import Answers
+from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.sampling import Sampling, probabilities
 from paceline.speculative.tree import ROOT, DraftTree
 from paceline.speculative.verify import Verdict, verify
@@ -67,7 +67,7 @@ class World:
         return total
 
 
-class Answer(Answers):
+class Answer(LogitsOutput):
     """A Forward over the world's tables."""
 
     def __init__(self, world: World, tree: DraftTree) -> None:

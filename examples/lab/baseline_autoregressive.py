@@ -16,9 +16,9 @@ from time import perf_counter
 
 import paceline
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Target, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs, Target
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY
 
@@ -38,10 +38,12 @@ class Run:
 
 
 def plain(target: Target, prompt: Sequence[int], n: int) -> Run:
-    drafter, policy = NoDrafter(), Fixed(Budget(depth=0, nodes=0))
+    drafter, policy = NoDrafter(), FixedPolicy(Budget(depth=0, nodes=0))
     began = perf_counter()
     request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n, ignore_eos=True))
-    target.forward([(request.session, request.session.unread)], drafter.wants)  # the prompt, all at once
+    target.forward(
+        [(request.session, request.session.pending_tokens)], drafter.required_outputs
+    )  # the prompt, all at once
     prefilled = perf_counter()
     tokens: list[int] = []
     while request.stop_reason is None:
@@ -59,7 +61,7 @@ def without_cache(target: Target, prompt: Sequence[int], n: int) -> tuple[list[i
     for _ in range(n):
         session = target.open()
         session.extend(text)
-        (out,) = target.forward([(session, EMPTY)], Want())
+        (out,) = target.forward([(session, EMPTY)], RequiredOutputs())
         text.append(out.argmax(0))
         session.close()
     return text[len(prompt) :], perf_counter() - began

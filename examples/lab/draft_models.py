@@ -23,7 +23,7 @@ from paceline.bench.near_ties import judge
 from paceline.models import zoo
 from paceline.models.zoo.quantize import quantize
 from paceline.report.table import listing, ratio
-from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.tree import chain
 
@@ -48,15 +48,15 @@ def pass_costs(target: Target, text: Sequence[int]) -> dict[int, float]:
     costs = {}
     session = target.open()
     session.extend(text)
-    target.forward([(session, session.unread)], Want())  # the text itself is not timed
+    target.forward([(session, session.pending_tokens)], RequiredOutputs())  # the text itself is not timed
     for rows in range(1, LONGEST + 2):
         tree = chain(text[1:rows], "timing")
         seconds = []
         for _ in range(REPEATS):
             began = perf_counter()
-            target.forward([(session, tree)], Want())
+            target.forward([(session, tree)], RequiredOutputs())
             seconds.append(perf_counter() - began)
-            session.keep((), text[0])
+            session.commit((), text[0])
         costs[rows] = statistics.median(seconds)
     session.close()
     return costs

@@ -26,7 +26,7 @@ from paceline.report.table import listing, ratio
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start
 from paceline.speculative.policy import speedup_formulas as theory
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats
 
@@ -50,7 +50,7 @@ def toy_run(drafter: Drafter, k: int, n: int) -> tuple[list[int], Stats]:
     wanted = GenerationRequest(prompt=[1, 2, 3], max_tokens=n, sampling=VARIED)
     request = start(target, drafter, wanted)
     tokens: list[int] = []
-    for _, step in decode(target, drafter, Fixed(Budget(depth=k, nodes=k)), [request]):
+    for _, step in decode(target, drafter, FixedPolicy(Budget(depth=k, nodes=k)), [request]):
         tokens += step.tokens
     return tokens, request.stats
 

@@ -7,15 +7,15 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from paceline.backends.interface import Engine
+from paceline.backends.interface import Backend
 from paceline.config import Drafting, checked
 from paceline.engine import InferenceEngine, OnPrefill, Stream
 from paceline.request_handle import Generation, RequestHandle
-from paceline.request_options import Asked, SamplingSettings
+from paceline.request_options import RequestOptions, SamplingSettings
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import BatchError, ContextError, UsageError
 from paceline.speculative.interfaces import UNLIMITED, Drafter
-from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.chat_template import control_text, encoded
@@ -25,7 +25,7 @@ from paceline.text.tools import formats as tool_formats
 from paceline.text.tools.support import ToolSupport, fitted, support
 
 if TYPE_CHECKING:
-    from paceline.storage.remembered import Remembered
+    from paceline.storage.remembered import AnswerHistory
 
 
 SHORT = 1 << 16  # characters that are always looked at
@@ -40,13 +40,13 @@ class LLM:
 
     def __init__(
         self,
-        target: Engine,
+        target: Backend,
         drafter: Drafter,
         drafting: Drafting,
-        draft: Engine | None = None,
-        remembered: Remembered | None = None,
+        draft: Backend | None = None,
+        remembered: AnswerHistory | None = None,
         corpora: Any = None,
-        policy: Policy | None = None,
+        policy: DraftPolicy | None = None,
     ) -> None:
         self.target = target
         self.draft = draft
@@ -54,7 +54,7 @@ class LLM:
         self.drafting = drafting
         self.remembered = remembered
         self.corpora = corpora  # what the drafter was made with, for whoever makes another like it
-        self.policy = policy or Fixed(drafting.budget)
+        self.policy = policy or FixedPolicy(drafting.budget)
         self._closing: list[Callable[[], None]] = []
         self.engine = InferenceEngine(
             target, drafter, self.policy, rule=drafting.verify, remembered=remembered
@@ -151,7 +151,7 @@ class LLM:
         regex: str | None = None,
         logprobs: int | None = None,
         remember: bool = True,
-        on_read: OnPrefill | None = None,
+        on_prefill: OnPrefill | None = None,
         spelled: Mapping[int, bytes] | None = None,
         **sampling: Unpack[SamplingSettings],
     ) -> Stream:
@@ -161,8 +161,8 @@ class LLM:
         plain: without drafts. json_schema or regex: what the whole text must match. logprobs: tell every
         token's log-probability and the likeliest so many tokens; the target's own, before any sampler.
         remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
-        on_read: told before, between and after the passes that read a long prompt: of how many tokens, and of
-        how many in all. What it raises ends the stream.
+        on_prefill: told before, between and after the passes that read a long prompt: of how many tokens, and
+        of how many in all. What it raises ends the stream.
         spelled: control tokens that are text all the same, and how they are spelled (`tool_spelling`).
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
@@ -180,7 +180,7 @@ class LLM:
             spelled=spelled,
             **sampling,
         )
-        return self.engine.run_inline(request, on_read)
+        return self.engine.run_inline(request, on_prefill)
 
     def request(
         self,
@@ -214,12 +214,14 @@ class LLM:
         )
 
     @overload
-    def generate(self, prompt: list[str] | list[list[int]], **request: Unpack[Asked]) -> list[Generation]: ...
+    def generate(
+        self, prompt: list[str] | list[list[int]], **request: Unpack[RequestOptions]
+    ) -> list[Generation]: ...
 
     @overload
-    def generate(self, prompt: str | Sequence[int], **request: Unpack[Asked]) -> Generation: ...
+    def generate(self, prompt: str | Sequence[int], **request: Unpack[RequestOptions]) -> Generation: ...
 
-    def generate(self, prompt: Any, **request: Unpack[Asked]) -> Generation | list[Generation]:
+    def generate(self, prompt: Any, **request: Unpack[RequestOptions]) -> Generation | list[Generation]:
         """As `stream`, all at once. A list of prompts is a batch, the empty list too: they are decoded
         together, as many at a time as there are `sessions`, each to what it would be alone. Where some of
         them fail a BatchError is raised at the end, with what the others say; where all do, the first error.
@@ -234,10 +236,10 @@ class LLM:
                 pass
         return stream.result()
 
-    def _generate_all(self, prompts: Sequence[Any], **request: Unpack[Asked]) -> list[Generation]:
+    def _generate_all(self, prompts: Sequence[Any], **request: Unpack[RequestOptions]) -> list[Generation]:
         errors, handles = dict[int, Exception](), dict[int, RequestHandle]()
         settings: Any = dict(request)
-        if settings.pop("on_read", None) is not None:
+        if settings.pop("on_prefill", None) is not None:
             raise UsageError("on_read tells of one prompt: give one, or leave it out")
         run = self.engine.run_batch()
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from paceline.drafter_table import DRAFT, DRAFTERS, Row, users
+from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import LARGEST
@@ -139,7 +139,7 @@ class Drafting:
                 )
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[DrafterEntry, ...]:
         return tuple(DRAFTERS[name] for name in self.drafters)
 
     @property

@@ -12,20 +12,20 @@ from threading import Timer
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Engine
-from paceline.backends.translated import TranslatedTarget
-from paceline.backends.views import Accompanied, View, Viewable, parse, parse_all
+from paceline.backends.interface import Backend
+from paceline.backends.translated import CrossVocabTarget
+from paceline.backends.views import HasSiblingViews, ModelView, SupportsViews, parse, parse_all
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS
-from paceline.drafters.compose import ComposedDrafter, Portfolio
-from paceline.drafters.parts import MODEL, Parts, Warn
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
+from paceline.drafters.parts import MODEL, DrafterInputs, Warn
 from paceline.models.names import VIEW
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
-from paceline.speculative.policy.cost_model import Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage import views
 from paceline.storage.corpora import find_corpus, open_corpus
@@ -98,7 +98,7 @@ def check_needs(drafting: Drafting, available: Collection[str]) -> None:
             raise UsageError(f"the drafter {row.name!r} needs {NEEDED[missing[0]]}")
 
 
-def make(name: str, parts: Parts) -> Drafter:
+def make(name: str, parts: DrafterInputs) -> Drafter:
     with slowly(f"preparing the drafter {name!r}; the first time takes longest"):
         # A draft model whose text is translated drafts in a way of its own.
         module = "slem" if name == MODEL and parts.translation is not None else name
@@ -111,7 +111,7 @@ def make_drafter(
     target: Target,
     draft: Any,
     corpora: Corpora | None = None,
-    costs: Costs | None = None,
+    costs: DecodingCosts | None = None,
     warn: Warn = lambda _: None,
 ) -> tuple[Drafter, Drafting]:
     """What `drafting` names, called in that order; and `drafting` with what "auto" came to. The models need a
@@ -126,29 +126,29 @@ def make_drafter(
             )
         drafting, translation = translated(drafting, target, draft)
         if drafting.cross_vocab == "tli" and translation is not None:
-            draft, translation = TranslatedTarget(draft, translation), None
+            draft, translation = CrossVocabTarget(draft, translation), None
     available = [*corpora.available, *([] if draft is None else [DRAFT])]
     check_needs(drafting, available)
-    parts = Parts(drafting, target, draft, translation, corpora.caches, corpora.stores, costs, warn)
+    parts = DrafterInputs(drafting, target, draft, translation, corpora.caches, corpora.stores, costs, warn)
     if drafting.plain:
         return make("none", parts), drafting
     auto = drafting.drafters == ("auto",)
     usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
     rows = usable if auto else drafting.rows
     made = [make(row.name, parts) for row in rows]
-    if isinstance(draft, Accompanied) and any(row.name == MODEL for row in rows):
+    if isinstance(draft, HasSiblingViews) and any(row.name == MODEL for row in rows):
         made += [
             make(MODEL, replace(parts, draft=other, name=f"{MODEL} {n}"))
             for n, other in enumerate(draft.besides, 2)
         ]
     if auto or drafting.policy == "rate":
-        return Portfolio(made), drafting
+        return PortfolioDrafter(made), drafting
     return ComposedDrafter(made, drafting.least), drafting
 
 
-def viewed(reference: PathLike, target: Engine, warn: Warn = lambda _: None) -> Engine:
+def viewed(reference: PathLike, target: Backend, warn: Warn = lambda _: None) -> Backend:
     """The part of `target` that is meant (backends/views.py). Raises UsageError."""
-    if not isinstance(target, Viewable):
+    if not isinstance(target, SupportsViews):
         raise UsageError(
             f"{reference}: no part of {target.path} can draft for it as it is loaded: views are for "
             "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
@@ -156,28 +156,28 @@ def viewed(reference: PathLike, target: Engine, warn: Warn = lambda _: None) -> 
         )
     found = [one or kept_view(reference, target, warn) for one in parse_all(reference, target.layers)]
     first, *others = (target.view(one) for one in found)
-    if isinstance(first, Accompanied):
+    if isinstance(first, HasSiblingViews):
         first.besides = others
     return first
 
 
-def kept_view(reference: PathLike, target: Any, warn: Warn) -> View:
+def kept_view(reference: PathLike, target: Any, warn: Warn) -> ModelView:
     """The one that was searched for. Raises UsageError where none is kept."""
     kept = views.recall(target.identity()["model"], warn)
     if kept is None:
         raise UsageError(
             f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
         )
-    return parse(f"{VIEW}{kept.words}", target.layers) or View()
+    return parse(f"{VIEW}{kept.words}", target.layers) or ModelView()
 
 
-def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_counter) -> Policy:
+def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:
     """Who decides. costs: what passes take here, which the policy `rate` needs and keeps up to date."""
     if drafting.policy != "rate" or drafting.plain:
-        return Fixed(drafting.budget)
+        return FixedPolicy(drafting.budget)
     assert costs is not None  # who wants the rate measures first
     budget = drafting.budget
-    return Rate(
+    return GoodputPolicy(
         costs,
         depth=budget.depth,
         nodes=budget.nodes,

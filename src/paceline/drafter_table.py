@@ -10,7 +10,7 @@ DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
 
 
 @dataclass(frozen=True)
-class Row:
+class DrafterEntry:
     """name: in drafters/, on the command line and in settings. about: what it drafts from, for --help.
 
     uses: what it drafts from beside the text. optional: it can be made without that.
@@ -40,9 +40,11 @@ class Row:
 
 # What costs least comes first.
 _ROWS = (
-    Row("suffix", "votes of all places like this one", learns=True, in_auto=True, colour="bright_blue"),
-    Row("lookup", "the last place like this one", in_auto=True, colour="green"),
-    Row(
+    DrafterEntry(
+        "suffix", "votes of all places like this one", learns=True, in_auto=True, colour="bright_blue"
+    ),
+    DrafterEntry("lookup", "the last place like this one", in_auto=True, colour="green"),
+    DrafterEntry(
         "ngram",
         "llama.cpp's n-gram counts",
         uses=(NGRAMS,),
@@ -51,16 +53,16 @@ _ROWS = (
         in_auto=True,
         colour="yellow",
     ),
-    Row("datastore", "places in a corpus", uses=(DATASTORE,), in_auto=True, colour="magenta"),
-    Row(
+    DrafterEntry("datastore", "places in a corpus", uses=(DATASTORE,), in_auto=True, colour="magenta"),
+    DrafterEntry(
         "lookahead",
         "n-grams that the target makes itself",
         alone="needs its window in every pass",
         window=True,
         colour="bright_green",
     ),
-    Row("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
-    Row(
+    DrafterEntry("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
+    DrafterEntry(
         "cascade",
         "a draft model that suffix drafts for",
         uses=(DRAFT,),
@@ -69,7 +71,7 @@ _ROWS = (
         colour="bright_cyan",
         source="later",
     ),
-    Row(
+    DrafterEntry(
         "auto",
         "all that there is something for, where it pays",
         uses=(DRAFT, NGRAMS, DATASTORE),
@@ -77,7 +79,7 @@ _ROWS = (
         learns=True,
         alone="is all drafters that there is something for",
     ),
-    Row("none", "plain decoding", alone="means plain decoding"),
+    DrafterEntry("none", "plain decoding", alone="means plain decoding"),
 )
 DRAFTERS = {row.name: row for row in _ROWS}
 

@@ -19,15 +19,15 @@ from paceline.request_handle import Deliver, Generation, RequestHandle, StepOutp
 from paceline.speculative.errors import BusyError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
-from paceline.speculative.policy.interface import Policy
+from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import TOGETHER, GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.system.fair_lock import FairLock
-from paceline.system.forks import Process
+from paceline.system.forks import ForkGuard
 from paceline.text.grammar import TextGrammar
 
 if TYPE_CHECKING:
-    from paceline.storage.remembered import Remembered
+    from paceline.storage.remembered import AnswerHistory
 
 # Seconds after which a thread that waits looks whether a session was given back, and after which it tries to
 # get one anyway. (A Condition would tell it, but Ctrl-C can leave one locked.)
@@ -48,22 +48,24 @@ class InferenceEngine:
         self,
         target: Target,
         drafter: Drafter,
-        policy: Policy,
+        policy: DraftPolicy,
         *,
         rule: str = "auto",
-        remembered: Remembered | None = None,
+        remembered: AnswerHistory | None = None,
         clock: Clock = perf_counter,
         detokenize: bool = True,
     ) -> None:
         self.target, self.drafter, self.policy = target, drafter, policy
-        self.process = Process()
+        self.process = ForkGuard()
         self.clock = clock
         self._rule, self._remembered = rule, remembered
         self._text: Any = getattr(target, "text", None) if detokenize else None
         self._lock, self._arrivals = FairLock(), threading.Lock()
         self._given_back = 0  # sessions of runs so far
         self._later: deque[Callable[[], None]] = deque()
-        self._holders: WeakKeyDictionary[Run, int] = WeakKeyDictionary()  # of sessions, and their threads
+        self._holders: WeakKeyDictionary[BatchRun, int] = (
+            WeakKeyDictionary()
+        )  # of sessions, and their threads
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -99,9 +101,9 @@ class InferenceEngine:
         stream open and there is no session for another."""
         return Stream(self, request, on_prefill)
 
-    def run_batch(self) -> Run:
+    def run_batch(self) -> BatchRun:
         """Several requests in the caller's thread, in the same passes."""
-        return Run(self)
+        return BatchRun(self)
 
     def compiled(self, request: GenerationRequest) -> TextGrammar | None:
         """The request's grammar. Raises UsageError for one that this model cannot use."""
@@ -115,7 +117,7 @@ class InferenceEngine:
         if self._remembered is not None and handle.request.remember and handle.request.n_draft:
             self._remembered.add(handle.tokens)
 
-    def acquire(self, run: Run, begin: Callable[[], bool]) -> None:
+    def acquire(self, run: BatchRun, begin: Callable[[], bool]) -> None:
         """Call `begin` until it is true: until the run has a session. While threads beside this one have all
         sessions, it waits, but for a thread that has one already: it might wait for itself. BusyError is
         raised then, and where others than runs of this engine have them."""
@@ -138,7 +140,7 @@ class InferenceEngine:
                 while self._given_back == known and monotonic() < end:
                     sleep(LOOK_SECONDS)
 
-    def hold(self, run: Run) -> None:
+    def hold(self, run: BatchRun) -> None:
         """In its turn: note which thread has the run's sessions, and whether some came back."""
         n, before = len(run.scheduler.running), run.n_sessions
         run.n_sessions = n
@@ -149,7 +151,7 @@ class InferenceEngine:
         self._given_back += n < before
 
 
-class Run:
+class BatchRun:
     """Requests that are decoded together in one thread: add them, `step` until it is over, and close it."""
 
     def __init__(self, engine: InferenceEngine) -> None:
@@ -264,12 +266,12 @@ class Stream(Iterator[StepOutput]):
         """Read a long prompt, but for what is computed with the first draft."""
         active = self.handle.scheduled.active
         assert active is not None
-        if (total := active.session.unread) <= TOGETHER:
+        if (total := active.session.pending_tokens) <= TOGETHER:
             return
         while True:
             if self._on_prefill is not None:
-                self._on_prefill(total - active.session.unread, total)
-            if active.session.unread <= TOGETHER:
+                self._on_prefill(total - active.session.pending_tokens, total)
+            if active.session.pending_tokens <= TOGETHER:
                 return
             self._step()
 

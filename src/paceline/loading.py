@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.interface import Engine
+from paceline.backends.interface import Backend
 from paceline.backends.registry import build_of, open_engine, with_kernels
 from paceline.config import Drafting, checked
 from paceline.drafter_factory import Corpora, PathLike, check_needs, make_drafter, make_policy, viewed
@@ -21,9 +21,9 @@ from paceline.profiling.flash_attention import settle
 from paceline.profiling.pass_costs import beside, costs_of, refresh, save, to_stderr
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import RememberedError, UsageError
-from paceline.speculative.interfaces import Drafter, Learner
+from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
-from paceline.storage.remembered import Remembered, project_of
+from paceline.storage.remembered import AnswerHistory, project_of
 
 NOT_A_CHAIN = (
     "exact greedy output without kernels of our own needs drafts that are chains: use width 1, and not "
@@ -154,7 +154,7 @@ def load(
     return llm
 
 
-def open_draft(draft: PathLike, target: Engine, settings: Mapping[str, Any]) -> Engine:
+def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) -> Backend:
     """A draft model, or a part of the target (view:...). settings: of the target's engine. To be closed
     before `target`. Raises UsageError, ModelError or MissingExtraError."""
     if is_view(draft):
@@ -193,13 +193,13 @@ def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember
         raise UsageError(f"a corpus is given, but the drafters (--draft) {names} have no {of_use}")
 
 
-def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered | None:
+def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> AnswerHistory | None:
     """The project's past outputs, which `drafter` has learned. Where their file cannot be used stderr is told
     why, and it is None: an answer is worth more than its memory."""
-    assert isinstance(drafter, Learner)  # load() has checked it
+    assert isinstance(drafter, LearningDrafter)  # load() has checked it
     folder = project_of(Path.cwd()) if isinstance(project, bool) else Path(project)
     try:
-        remembered = Remembered.open(vocab, folder, warn=to_stderr)
+        remembered = AnswerHistory.open(vocab, folder, warn=to_stderr)
         outputs = remembered.outputs()
     except RememberedError as error:
         to_stderr(f"nothing is remembered: {error}")

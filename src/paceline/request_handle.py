@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from paceline.speculative.loop import Clock
-from paceline.speculative.policy.drafting_summary import Account
+from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest
 from paceline.speculative.stats import Logprob, Stats, Step, StopReason
-from paceline.text.detokenizer import TextStream, spelling
+from paceline.text.detokenizer import Detokenizer, spelling
 from paceline.text.grammar_pool import GrammarJob
 
 log = logging.getLogger("paceline.engine")
@@ -89,7 +89,7 @@ class Generation:
     stats: Stats = field(repr=False)
     logprobs: tuple[Logprob, ...] = field(default=(), repr=False)
     complete: bool | None = None
-    account: Account | None = field(default=None, repr=False)
+    account: DraftingSummary | None = field(default=None, repr=False)
     n_read: int = 0
 
     @property
@@ -116,9 +116,9 @@ class RequestHandle:
         """piece: the bytes of a token; None where nobody wants text. deliver: called with every output, by
         the engine's thread: it must not wait."""
         self.request, self._clock, self._deliver = request, clock, deliver
-        self._text: TextStream | None = None
+        self._text: Detokenizer | None = None
         if piece is not None:
-            self._text = TextStream(spelling(piece, request.visible_control_tokens), request.stop)
+            self._text = Detokenizer(spelling(piece, request.visible_control_tokens), request.stop)
         self.scheduled = ScheduledRequest(request, request.should_stop or self._text)
         self.tokens: list[int] = []
         self.sources: list[str] = []
@@ -206,7 +206,7 @@ class RequestHandle:
             except Exception:  # whoever listened has gone
                 log.debug("an output was for nobody", exc_info=True)
 
-    def result(self, account: Account | None) -> Generation:
+    def result(self, account: DraftingSummary | None) -> Generation:
         text, grammar = self.text, self.request.grammar
         active = self.scheduled.active
         return Generation(

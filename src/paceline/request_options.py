@@ -25,7 +25,7 @@ class SamplingSettings(TypedDict, total=False):
     logit_bias: Mapping[int, float]
 
 
-class Asked(SamplingSettings, total=False):
+class RequestOptions(SamplingSettings, total=False):
     """And what `LLM.stream` takes beside them."""
 
     max_tokens: int
@@ -37,5 +37,5 @@ class Asked(SamplingSettings, total=False):
     regex: str | None
     logprobs: int | None
     remember: bool
-    on_read: Callable[[int, int], object] | None
+    on_prefill: Callable[[int, int], object] | None
     spelled: Mapping[int, bytes] | None

@@ -20,7 +20,7 @@ from paceline.models.zoo.inflate import write_plain
 from paceline.models.zoo.layout import layout_of
 from paceline.models.zoo.quantize import quantize
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 ROWS = 8
@@ -65,7 +65,7 @@ def tiny(models: Path) -> Iterator[LlamaTarget]:
 
 
 def rows(target: LlamaTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
-    out = target.forward([(session, tree)], Want())[0]
+    out = target.forward([(session, tree)], RequiredOutputs())[0]
     return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
 
 
@@ -104,7 +104,7 @@ def test_rows_are_equal_wherever_in_a_pass_they_stand_and_whatever_was_rejected(
         found = rows(exact, session, chain([*tokens[at : at + right], *range(40, 40 + wrong)], "test"))
         for row in range(right + 1):
             np.testing.assert_array_equal(found[row], one_by_one[at - 4 + row])
-        session.keep(range(right), tokens[at + right])
+        session.commit(range(right), tokens[at + right])
         at += right + 1
     session.close()
 
@@ -124,7 +124,7 @@ def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget
     session.extend(tokens[:10])
     for token in tokens[10:]:
         rows(tiny, session)
-        session.keep((), token)
+        session.commit((), token)
     assert (session.slot.prompt, session.slot.cached) == (9, tokens[:-1])
     session.close()
     again = tiny.open()

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.text.grammar_source import from_schema
 from paceline.text.messages import Tool, chosen_tools
-from paceline.text.tools.formats import TABLE, Format, forced
+from paceline.text.tools.formats import TABLE, ToolFormat, forced
 from paceline.text.tools.parser import parsed
 
 NODE = {
@@ -33,7 +33,7 @@ ONE: dict[str, Any] = {"type": "function", "function": {"name": "chain"}}
 RIGHT = {"first": {"next": {"n": 1}, "n": 2}, "$ref": True}
 
 
-def spelled(format_: Format, begin: str, name: str, arguments: Any) -> str:
+def spelled(format_: ToolFormat, begin: str, name: str, arguments: Any) -> str:
     """What a model would write after `begin`."""
     if name in begin:
         return json.dumps(arguments)
@@ -44,7 +44,7 @@ def spelled(format_: Format, begin: str, name: str, arguments: Any) -> str:
 
 @pytest.mark.parametrize("format_", TABLE, ids=lambda one: one.name)
 @pytest.mark.parametrize("choice", ["required", ONE], ids=["required", "named"])
-def test_what_satisfies_the_schema_is_a_call(format_: Format, choice: Any) -> None:
+def test_what_satisfies_the_schema_is_a_call(format_: ToolFormat, choice: Any) -> None:
     must = forced(format_, chosen_tools([CHAIN, TIME], choice))
     assert must is not None
     syntax = from_schema(must.json_schema)

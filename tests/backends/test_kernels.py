@@ -17,8 +17,8 @@ from command_line import environment
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.llama_cpp.kernels import build
-from paceline.backends.llama_cpp.kernels.build import Recipe
-from paceline.backends.registry import Way, kernels_of, with_kernels
+from paceline.backends.llama_cpp.kernels.build import BuildRecipe
+from paceline.backends.registry import BackendSpec, kernels_of, with_kernels
 from paceline.speculative.errors import KernelError
 
 has_compiler = pytest.mark.skipif(
@@ -55,7 +55,7 @@ def stand_in(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     folder = tmp_path / "sources"
     folder.mkdir()
     (folder / "entry.cpp").write_text(ENTRY)
-    monkeypatch.setattr(build, "recipe_for", lambda: Recipe(folder, build.find_compiler(), "other"))
+    monkeypatch.setattr(build, "recipe_for", lambda: BuildRecipe(folder, build.find_compiler(), "other"))
     monkeypatch.setattr(build, "caches", lambda: (tmp_path / "cache",))
     return folder
 
@@ -125,11 +125,11 @@ def test_a_model_switches_them_before_it_is_loaded_and_before_each_pass(
         told.clear()
         with closing(LlamaTarget(path, n_ctx=64, kernels=False)) as plain:
             assert told == [False, False]
-            assert plain.identity() == Way(path, {"kernels": False}).identity()
+            assert plain.identity() == BackendSpec(path, {"kernels": False}).identity()
             with closing(plain.sibling(n_ctx=32, flash_attention=None)) as beside:
                 assert beside.kernels is False
-        assert Way(path, {}).identity() == Way(path, {"kernels": True}).identity()
-        assert plain.identity() != Way(path, {}).identity()
+        assert BackendSpec(path, {}).identity() == BackendSpec(path, {"kernels": True}).identity()
+        assert plain.identity() != BackendSpec(path, {}).identity()
 
 
 def test_a_model_that_fills_the_memory_is_run_without_and_told(

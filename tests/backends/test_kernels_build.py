@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paceline.backends.llama_cpp.kernels import build
-from paceline.backends.llama_cpp.kernels.build import FAILED, KEPT, Recipe, library
+from paceline.backends.llama_cpp.kernels.build import FAILED, KEPT, BuildRecipe, library
 from paceline.speculative.errors import KernelError
 from paceline.system.scratch import NAME
 
@@ -65,11 +65,11 @@ def without_flags(tmp_path: Path, *refused: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def recipe(sources: Path, tmp_path: Path) -> Recipe:
-    return Recipe(sources, without_flags(tmp_path), "x86_64")
+def recipe(sources: Path, tmp_path: Path) -> BuildRecipe:
+    return BuildRecipe(sources, without_flags(tmp_path), "x86_64")
 
 
-def built(recipe: Recipe, *folders: Path, again: bool = False) -> tuple[Path, list[str]]:
+def built(recipe: BuildRecipe, *folders: Path, again: bool = False) -> tuple[Path, list[str]]:
     """The path, and what was said."""
     said: list[str] = []
     with library(recipe, folders, warn=said.append, again=again) as path:
@@ -88,7 +88,7 @@ def left(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.suffix not in (".so", FAILED)]
 
 
-def test_it_is_built_once_and_found_ever_after(recipe: Recipe, tmp_path: Path) -> None:
+def test_it_is_built_once_and_found_ever_after(recipe: BuildRecipe, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     path, said = built(recipe, cache)
     assert said == [f"{build.STARTS}, this once"]
@@ -100,7 +100,7 @@ def test_it_is_built_once_and_found_ever_after(recipe: Recipe, tmp_path: Path) -
 
 
 def test_another_source_header_compiler_or_llama_cpp_is_another_library(
-    recipe: Recipe, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: BuildRecipe, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def name() -> str:
         return replace(recipe).name  # which looks anew
@@ -119,7 +119,7 @@ def test_another_source_header_compiler_or_llama_cpp_is_another_library(
     assert len(set(names)) == len(names)
 
 
-def test_a_compiler_that_lacks_one_flag_loses_that_path_only(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_compiler_that_lacks_one_flag_loses_that_path_only(recipe: BuildRecipe, tmp_path: Path) -> None:
     recipe = replace(recipe, compiler=without_flags(tmp_path, "-mavxvnni"))
     path, said = built(recipe, tmp_path / "cache")
     assert len(said) == 1
@@ -127,7 +127,7 @@ def test_a_compiler_that_lacks_one_flag_loses_that_path_only(recipe: Recipe, tmp
 
 
 def test_without_a_compiler_there_are_none_unless_one_has_been_there(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: BuildRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, bare = tmp_path / "cache", replace(recipe, compiler=())
     with pytest.raises(KernelError, match="no C\\+\\+ compiler was found: install one"):
@@ -141,7 +141,7 @@ def test_without_a_compiler_there_are_none_unless_one_has_been_there(
     assert build.recipe_for().compiler == ("ccache", "g++", "-m64")
 
 
-def test_a_compiler_that_does_not_run_is_a_reason(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_compiler_that_does_not_run_is_a_reason(recipe: BuildRecipe, tmp_path: Path) -> None:
     lines = ["echo 'In file x:' >&2", "echo 'cc: fatal error: no input' >&2", "exit 1"]
     broken = replace(recipe, compiler=script(tmp_path / "broken", *lines))
     with pytest.raises(KernelError, match="does not run: cc: fatal error"):
@@ -152,7 +152,7 @@ def test_a_compiler_that_does_not_run_is_a_reason(recipe: Recipe, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["entry.cpp", "shared.cpp"])
 def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
-    name: str, recipe: Recipe, sources: Path, tmp_path: Path
+    name: str, recipe: BuildRecipe, sources: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
     fine = (sources / name).read_text() if (sources / name).exists() else ""
@@ -177,7 +177,7 @@ def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
 
 
 def test_without_any_folder_it_lies_in_a_temporary_one(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: BuildRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))  # type: ignore[attr-defined]
     (tmp_path / "file").write_text("in the way")
@@ -192,7 +192,7 @@ def test_without_any_folder_it_lies_in_a_temporary_one(
         built(recipe, tmp_path / "file")
 
 
-def test_two_that_want_it_at_once_build_it_once(recipe: Recipe, tmp_path: Path) -> None:
+def test_two_that_want_it_at_once_build_it_once(recipe: BuildRecipe, tmp_path: Path) -> None:
     log = tmp_path / "log"
     slow = script(tmp_path / "slow", f'echo "$@" >> {log}', "sleep 0.2", exe=recipe.compiler[0])
     recipe, found = replace(recipe, compiler=slow), []
@@ -212,7 +212,7 @@ def test_two_that_want_it_at_once_build_it_once(recipe: Recipe, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("cleanly", [False, True])
 def test_one_that_is_interrupted_leaves_nothing_and_no_compiler(
-    cleanly: bool, recipe: Recipe, sources: Path, tmp_path: Path
+    cleanly: bool, recipe: BuildRecipe, sources: Path, tmp_path: Path
 ) -> None:
     """By Ctrl-C, as an exception and where it ends the process at once."""
     cache, ids = tmp_path / "cache", tmp_path / "ids"
@@ -254,7 +254,7 @@ def is_running(number: int) -> bool:
 
 
 def test_libraries_that_were_not_used_for_long_go_when_there_is_a_new_one(
-    recipe: Recipe, tmp_path: Path
+    recipe: BuildRecipe, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()

@@ -18,9 +18,9 @@ from paceline.bench.text_comparison import explain
 from paceline.drafters.model import ModelDrafter
 from paceline.models import zoo
 from paceline.speculative.errors import ContractError, ModelError, UsageError
-from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -116,13 +116,13 @@ def test_a_new_session_takes_over_the_prefix_an_old_one_computed(
     counts = computed_tokens(small, monkeypatch)
     first = small.open()
     first.extend(text)
-    small.forward([(first, EMPTY)], Want())
+    small.forward([(first, EMPTY)], RequiredOutputs())
     assert sum(counts) == 60
     first.close()
     counts.clear()
     second = small.open()
     second.extend([*text[:50], 99, 98])
-    small.forward([(second, EMPTY)], Want())
+    small.forward([(second, EMPTY)], RequiredOutputs())
     assert counts == [2]
 
 
@@ -131,11 +131,11 @@ def test_rejected_and_grown_drafts_cost_no_second_computation(
 ) -> None:
     session = small.open()
     session.extend([1, 2, 3])
-    small.forward([(session, chain([4, 5, 6], "x"))], Want())
+    small.forward([(session, chain([4, 5, 6], "x"))], RequiredOutputs())
     counts = computed_tokens(small, monkeypatch)
-    small.forward([(session, chain([4, 5, 6, 7], "x"))], Want())
+    small.forward([(session, chain([4, 5, 6, 7], "x"))], RequiredOutputs())
     session.extend([4, 5, 9])
-    small.forward([(session, EMPTY)], Want())
+    small.forward([(session, EMPTY)], RequiredOutputs())
     assert counts == [1, 1]
 
 
@@ -153,8 +153,8 @@ def test_the_cache_holds_the_path_that_was_kept_and_a_later_session_takes_that_o
     """In name and in cells: whatever goes on from it, or from another branch, is as after forgetting all."""
     session = small.open()
     session.extend([1, 2, 3])
-    small.forward([(session, FORK)], Want())
-    session.keep(path, 9)
+    small.forward([(session, FORK)], RequiredOutputs())
+    session.commit(path, 9)
     assert session.tokens == [1, 2, 3, *kept, 9]
     assert session.slot.cached == [1, 2, 3, *kept]
     session.close()
@@ -181,7 +181,7 @@ def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothin
     request = start(
         small, drafter, GenerationRequest(prompt=[65, 66, 67], max_tokens=20, ignore_eos=True), stop=stop
     )
-    ((_, step),) = advance(small, drafter, Fixed(Budget(6, 6)), [request])
+    ((_, step),) = advance(small, drafter, FixedPolicy(Budget(6, 6)), [request])
     assert (step.stop_reason, step.accepted["model"]) == ("stop", 6)
     assert isinstance(request.session, LlamaSession)
     assert request.session.tokens == [65, 66, 67, *seen]
@@ -197,11 +197,11 @@ def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothin
 def test_a_forward_that_fails_leaves_the_session_usable(small: LlamaTarget) -> None:
     session = small.open()
     session.extend([1, 2, 3])
-    before = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
+    before = np.array(small.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0))
     wide = DraftTree((1,) * 100, (ROOT,) * 100, (0.5,) * 100, ("x",) * 100)
     with pytest.raises(UsageError, match="branches"):
-        small.forward([(session, wide)], Want())
-    after = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
+        small.forward([(session, wide)], RequiredOutputs())
+    after = np.array(small.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0))
     assert np.abs(after - before).max() < 0.01
     assert small.cache.branches.count(None) == 64
 
@@ -213,7 +213,7 @@ def test_an_interrupt_right_after_the_pass_leaves_no_cell_behind(
     """Python delivers Ctrl-C when llama_decode returns: the cells are written, and nobody has noted them."""
     expected = small.open()
     expected.extend([1, 2, 3])
-    right = np.array(small.forward([(expected, EMPTY)], Want())[0].logits(0))
+    right = np.array(small.forward([(expected, EMPTY)], RequiredOutputs())[0].logits(0))
     expected.close()
     session = small.open()
     session.extend([9, 9, 9])
@@ -226,13 +226,13 @@ def test_an_interrupt_right_after_the_pass_leaves_no_cell_behind(
     with monkeypatch.context() as patch:
         patch.setattr(small._batch, "decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            small.forward([(session, tree)], Want())
+            small.forward([(session, tree)], RequiredOutputs())
     session.extend([1, 2])
-    small.forward([(session, EMPTY)], Want())
+    small.forward([(session, EMPTY)], RequiredOutputs())
     session.close()
     session = small.open()
     session.extend([1, 2, 3])
-    after = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
+    after = np.array(small.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0))
     assert np.abs(after - right).max() < 0.01
 
 
@@ -246,7 +246,7 @@ def test_many_sessions_take_full_trees_and_prompt_remainders_in_one_pass(models:
         session = target.open()
         session.extend([i, *range(32)])
         batch.append((session, tree))
-    outs = target.forward(batch, Want())
+    outs = target.forward(batch, RequiredOutputs())
     assert len(outs) == 48
     assert np.isfinite(outs[47].logits(n)).all()
     target.close()
@@ -331,7 +331,7 @@ def test_flash_attention_is_changed_between_sessions(
 def last_row(target: LlamaTarget, tokens: list[int]) -> NDArray[np.float32]:
     session = target.open()
     session.extend(tokens)
-    (said,) = target.forward([(session, EMPTY)], Want())
+    (said,) = target.forward([(session, EMPTY)], RequiredOutputs())
     row = np.array(said.logits(0))
     session.close()
     return row

@@ -14,7 +14,7 @@ from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.target import LlamaTarget
 from paceline.models import zoo
 from paceline.models.zoo.quantize import quantize
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
 
 PROMPTS = [
@@ -54,8 +54,8 @@ def read(target: LlamaTarget, tokens: list[int]) -> tuple[LlamaSession, int]:
     """A session that has prefilled them, and how many of them were in the cache already."""
     session = target.open()
     session.extend(tokens)
-    cached = len(tokens) - 1 - session.unread
-    target.forward([(session, session.unread)], Want())
+    cached = len(tokens) - 1 - session.pending_tokens
+    target.forward([(session, session.pending_tokens)], RequiredOutputs())
     return session, cached
 
 
@@ -84,17 +84,17 @@ def test_what_shares_a_header_takes_it_along_and_leaves_the_long_text_where_it_i
 
 def test_a_prefix_is_shared_with_a_session_in_use_whatever_becomes_of_that(target: LlamaTarget) -> None:
     first, _ = read(target, [*HEADER, *LONG, 1])
-    (out,) = target.forward([(first, EMPTY)], Want())
+    (out,) = target.forward([(first, EMPTY)], RequiredOutputs())
     said = out.logits(0).copy()
-    target.forward([(first, chain([4, 5, 6], "test"))], Want())  # drafted cells are not part of it
+    target.forward([(first, chain([4, 5, 6], "test"))], RequiredOutputs())  # drafted cells are not part of it
     second, cached = read(target, [*HEADER, *LONG, 1])
     assert cached == len(HEADER) + len(LONG)
-    first.keep((0,), 9)
+    first.commit((0,), 9)
     first.close()
     target.forget()
     third, cached = read(target, [*HEADER, 3, 4])
     assert cached == len(HEADER)
-    (out,) = target.forward([(second, EMPTY)], Want())
+    (out,) = target.forward([(second, EMPTY)], RequiredOutputs())
     assert (out.logits(0) == said).all()
     third.close()
     second.close()
@@ -104,7 +104,7 @@ def fresh_row(path: Path, tokens: list[int]) -> list[float]:
     target = LlamaTarget(path, n_ctx=256, threads=1)
     try:
         session, _ = read(target, tokens)
-        (out,) = target.forward([(session, EMPTY)], Want())
+        (out,) = target.forward([(session, EMPTY)], RequiredOutputs())
         return list(out.logits(0))
     finally:
         target.close()
@@ -117,11 +117,11 @@ def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(
         first, second = target.open(), target.open()
         first.extend([*HEADER, *LONG, 1])
         second.extend([*HEADER, 7, 8, 1])
-        target.forward([(first, first.unread), (second, second.unread)], Want())
+        target.forward([(first, first.pending_tokens), (second, second.pending_tokens)], RequiredOutputs())
         second.close()
         third, cached = read(target, [*HEADER, *LONG, 5, 6])
         assert cached == len(HEADER) + len(LONG)
-        (out,) = target.forward([(third, EMPTY)], Want())
+        (out,) = target.forward([(third, EMPTY)], RequiredOutputs())
         row = list(out.logits(0))
         first.close()
         third.close()
@@ -144,7 +144,7 @@ def test_cells_that_a_window_left_behind_and_others_took_are_computed_again(tmp_
         long_text.close()
         again, cached = read(target, [*begin[:30], 8])
         assert cached == 0
-        (out,) = target.forward([(again, EMPTY)], Want())
+        (out,) = target.forward([(again, EMPTY)], RequiredOutputs())
         row = list(out.logits(0))
         again.close()
     finally:

@@ -13,7 +13,7 @@ import pytest
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.target import LlamaTarget
 from paceline.speculative.errors import ContractError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 TEXT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
@@ -39,7 +39,7 @@ def target(request: pytest.FixtureRequest, models: Path) -> Iterator[LlamaTarget
 
 
 def rows(target: LlamaTarget, session: LlamaSession, tree: DraftTree = EMPTY) -> np.ndarray:
-    out = target.forward([(session, tree)], Want())[0]
+    out = target.forward([(session, tree)], RequiredOutputs())[0]
     return np.stack([np.array(out.logits(row)) for row in range(len(tree) + 1)])
 
 
@@ -87,7 +87,7 @@ def test_a_trunk_that_was_abandoned_is_taken_without_drafted_cells(
     target.forget()
     other = begun(target, [8, 8])  # so that the abandoned one is all that is free; it lends its beginning
     rows(target, other)
-    other.keep([], 8)
+    other.commit([], 8)
     abandoned(target, TEXT, tree)
     session = begun(target, text)
     holds_only_what_it_says(target)
@@ -100,10 +100,10 @@ def test_a_branch_that_becomes_the_trunk_leaves_the_other_one(target: LlamaTarge
     session = begun(target, TEXT)
     for _ in range(3):
         rows(target, session, TREE)
-        session.keep([3, 4], 6)  # the second child of the root, and what follows it
+        session.commit([3, 4], 6)  # the second child of the root, and what follows it
         holds_only_what_it_says(target)
     rows(target, session, chain([1, 2, 3], "test"))
-    session.keep([0], 6)  # and a trunk that is kept in part
+    session.commit([0], 6)  # and a trunk that is kept in part
     holds_only_what_it_says(target)
     last, text = rows(target, session)[0], list(session.tokens)
     assert text == [*TEXT, *[4, 2, 6] * 3, 1, 6]
@@ -114,7 +114,7 @@ def test_a_branch_that_becomes_the_trunk_leaves_the_other_one(target: LlamaTarge
 def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = begun(target, TEXT), begun(target, TEXT[::-1])
     rows(target, first)
-    first.keep([], 6)
+    first.commit([], 6)
     decode = target._batch.decode
 
     def interrupted(context: Any) -> int:
@@ -128,12 +128,12 @@ def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch
     for batch in batches:
         monkeypatch.setattr(target._batch, "decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            target.forward(batch, Want())
+            target.forward(batch, RequiredOutputs())
         monkeypatch.undo()
         holds_only_what_it_says(target)
     assert (first.tokens, second.tokens) == ([*TEXT, 6], TEXT[::-1])
     with pytest.raises(ContractError, match="before forward"):
-        first.keep([0], 1)
+        first.commit([0], 1)
     said = [rows(target, session)[0] for session in (first, second)]
     first.close()
     second.close()

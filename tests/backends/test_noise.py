@@ -9,7 +9,7 @@ import pytest
 
 from paceline.backends.logit_drift import afresh, batch_noise, teacher_forced
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
 
 PROMPT = [1, 2, 3]
@@ -44,7 +44,9 @@ class Rounded(ToyForward):
 
 
 class RoundedTarget(ToyTarget):
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
         outs = super().forward(batch, want)
         for out in outs:
             out.__class__ = Rounded
@@ -62,9 +64,9 @@ def test_the_passes_that_noise_is_measured_in_are_no_larger_than_drafted_ones() 
     target, sizes = ToyTarget(), list[int]()
     forward = target.forward
 
-    def noting(batch: list[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def noting(batch: list[tuple[ToySession, DraftTree | int]], want: RequiredOutputs) -> list[ToyForward]:
         ((session, tree),) = batch
-        sizes.append(tree if isinstance(tree, int) else session.unread + 1 + len(tree))
+        sizes.append(tree if isinstance(tree, int) else session.pending_tokens + 1 + len(tree))
         return forward(batch, want)
 
     target.forward = noting  # type: ignore[method-assign, assignment]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.registry import Way, build_of, open_engine, open_tokenizer
+from paceline.backends.registry import BackendSpec, build_of, open_engine, open_tokenizer
 from paceline.backends.toy_backend import ToyEngine
 from paceline.models.names import is_toy
 from paceline.speculative.errors import MissingExtraError
@@ -55,6 +55,6 @@ def test_a_model_that_is_not_loaded_tells_the_same_of_itself(models: Path) -> No
     settings = {"threads": 2, "gpu_layers": 0, "flash_attention": False, "cache_type": "f32"}
     path = models / "target.gguf"
     with closing(open_engine(path, n_ctx=64, **settings)) as engine:
-        assert Way(path, settings).identity() == engine.identity()
-        assert Way(path, settings).but(threads=1).identity() != engine.identity()
-    assert Way(Path("toy:seed=2"), {}).identity() == ToyEngine(Path("toy:seed=2"), seed=2).identity()
+        assert BackendSpec(path, settings).identity() == engine.identity()
+        assert BackendSpec(path, settings).but(threads=1).identity() != engine.identity()
+    assert BackendSpec(Path("toy:seed=2"), {}).identity() == ToyEngine(Path("toy:seed=2"), seed=2).identity()

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.backends.recorded import UNKNOWN, RecordedTarget, Recording, numbered
+from paceline.backends.recorded import UNKNOWN, Recording, ReplayTarget, numbered
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import Budget, Drafter, Want
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import Sampling, odds
+from paceline.speculative.sampling import Sampling, target_distribution
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.speculative.verify import verify
@@ -31,11 +31,11 @@ V = 6
 PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
 
 
-def target(*recordings: Recording, size: int = V) -> RecordedTarget:
-    return RecordedTarget(numbered(size), recordings or (Recording(PROMPT, SAID),))
+def target(*recordings: Recording, size: int = V) -> ReplayTarget:
+    return ReplayTarget(numbered(size), recordings or (Recording(PROMPT, SAID),))
 
 
-def opened(one: RecordedTarget, prompt: Sequence[int] = PROMPT) -> Any:
+def opened(one: ReplayTarget, prompt: Sequence[int] = PROMPT) -> Any:
     session = one.open()
     session.extend(prompt)
     return session
@@ -75,7 +75,7 @@ def replayed(
         GenerationRequest(prompt=recording.prompt, max_tokens=1000, sampling=sampling),
         stop=stop,
     )
-    steps = [step for _, step in decode(target(), drafter, Fixed(budget), [request])]
+    steps = [step for _, step in decode(target(), drafter, FixedPolicy(budget), [request])]
     return request, steps
 
 
@@ -121,7 +121,7 @@ def test_whatever_drafts_and_samples_the_record_is_decoded(
 def test_what_is_accepted_is_the_longest_path_of_the_record(recording: Recording, tree: DraftTree) -> None:
     one = target(recording)
     session = opened(one, recording.prompt)
-    (out,) = one.forward([(session, tree)], Want())
+    (out,) = one.forward([(session, tree)], RequiredOutputs())
     verdict = verify(tree, out, Sampling(), session.tokens, SeededRng(0))
     agreeing = [
         path
@@ -141,7 +141,7 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
     real, prompt, budget = ToyTarget(V, seed=seed), [1, 2, 3, 1, 2], Budget(4, 8, width=2, p_split=0.05)
     drafter = MAKERS[name]()
     run = start(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
-    lived = [step for _, step in decode(real, drafter, Fixed(budget), [run])]
+    lived = [step for _, step in decode(real, drafter, FixedPolicy(budget), [run])]
     record = Recording(tuple(prompt), tuple(run.session.tokens[5:45]))
     _, steps = replayed(MAKERS[name](), record, budget)
     assert len(steps) > 5
@@ -154,9 +154,9 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
 def test_after_the_last_recorded_token_no_guess_is_accepted(tree: DraftTree) -> None:
     one = target(Recording(PROMPT, SAID[:2]))
     session = opened(one)
-    one.forward([(session, chain(SAID[:1], "test"))], Want())
-    session.keep([0], SAID[1])
-    (out,) = one.forward([(session, tree)], Want())
+    one.forward([(session, chain(SAID[:1], "test"))], RequiredOutputs())
+    session.commit([0], SAID[1])
+    (out,) = one.forward([(session, tree)], RequiredOutputs())
     assert verify(tree, out, Sampling(), session.tokens, SeededRng(0)).path == ()
 
 
@@ -171,10 +171,10 @@ def test_after_the_last_recorded_token_no_guess_is_accepted(tree: DraftTree) -> 
 )
 def test_a_row_leaves_every_sampler_one_token(sampling: Sampling) -> None:
     one = target()
-    (out,) = one.forward([(opened(one), EMPTY)], Want())
+    (out,) = one.forward([(opened(one), EMPTY)], RequiredOutputs())
     row = out.logits(0)
     assert (row.shape, row.flags.writeable) == ((V,), False)
-    assert odds(row, sampling, PROMPT).of(SAID[0]) == 1.0
+    assert target_distribution(row, sampling, PROMPT).of(SAID[0]) == 1.0
 
 
 def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
@@ -184,7 +184,7 @@ def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
         start(two, drafter, GenerationRequest(prompt=prompt, max_tokens=9), stop=Ends(3))
         for prompt in (PROMPT, (1,), PROMPT, PROMPT)
     ]
-    for _ in decode(two, drafter, Fixed(Budget(3, 3)), requests):
+    for _ in decode(two, drafter, FixedPolicy(Budget(3, 3)), requests):
         pass
     said = [tuple(request.session.tokens[request.n_prompt :]) for request in requests]
     assert said == [(0, 1, 0), (2, 2, 2), (5, 4, 5), (0, 1, 0)]
@@ -199,10 +199,10 @@ def test_top_k_is_what_was_recorded_along_the_record_and_unknown_elsewhere() -> 
     }
     for recording, expected in rows.items():
         one = target(recording)
-        (out,) = one.forward([(opened(one), tree)], Want(top_k=2))
+        (out,) = one.forward([(opened(one), tree)], RequiredOutputs(top_k=2))
         assert out.features.top_k is not None
         assert out.features.top_k.tolist() == expected
-    (out,) = one.forward([(opened(one), tree)], Want())
+    (out,) = one.forward([(opened(one), tree)], RequiredOutputs())
     assert out.features.top_k is None
 
 
@@ -217,7 +217,7 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
         start(one, NoDrafter(), GenerationRequest(prompt=[V], max_tokens=1))
     with pytest.raises(UsageError, match="token ids only"):
         _ = one.text
-    assert RecordedTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"
+    assert ReplayTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"
 
 
 def test_a_recording_is_whole() -> None:

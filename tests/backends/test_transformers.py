@@ -24,9 +24,9 @@ from paceline.backends.transformers.text import HfText
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -51,7 +51,9 @@ def said(target: Any, drafter: Any, depth: int = 0) -> tuple[list[int], int]:
     """Tokens, and in how many passes."""
     request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=N, ignore_eos=True))
     width = 2 if target.caps.branch > 1 else 1
-    steps = [step for _, step in decode(target, drafter, Fixed(Budget(depth, 2 * depth, width)), [request])]
+    steps = [
+        step for _, step in decode(target, drafter, FixedPolicy(Budget(depth, 2 * depth, width)), [request])
+    ]
     request.close()
     return [token for step in steps for token in step.tokens], len(steps)
 
@@ -93,7 +95,7 @@ def test_rows_of_a_tree_are_those_of_transformers_own_passes(kind: str, attentio
     target = open_engine(folder_of(kind, folder), n_ctx=128, device=DEVICE, attention=attention)
     session = target.open()
     session.extend(PROMPT)
-    out = target.forward([(session, FORK)], Want())[0]
+    out = target.forward([(session, FORK)], RequiredOutputs())[0]
     for node, path in ((ROOT, []), (0, [7]), (1, [7, 8]), (2, [7, 9]), (3, [7])):
         with torch.inference_mode():
             alone = target._model(torch.tensor([[*PROMPT, *path]], device=DEVICE)).logits[0, -1].cpu()
@@ -103,7 +105,7 @@ def test_rows_of_a_tree_are_those_of_transformers_own_passes(kind: str, attentio
 def test_only_the_rows_that_are_asked_for_are_put_through_the_head(llama: HfTarget) -> None:
     session = llama.open()
     session.extend(PROMPT)
-    out = llama.forward([(session, chain([3, 4], "test"))], Want())[0]
+    out = llama.forward([(session, chain([3, 4], "test"))], RequiredOutputs())[0]
     assert (out.computed, tuple(out._rows.shape)) == (len(PROMPT) + 2, (3, V))
     session.close()
 
@@ -112,8 +114,8 @@ def test_hidden_states_are_the_inputs_of_layers(folder: Path) -> None:
     target = open_engine(folder_of("llama", folder), n_ctx=128, device=DEVICE)
     session = target.open()
     session.extend(PROMPT)
-    target.forward([(session, 3)], Want())
-    features = target.forward([(session, chain([3], "test"))], Want(layers=(0, 2)))[0].features
+    target.forward([(session, 3)], RequiredOutputs())
+    features = target.forward([(session, chain([3], "test"))], RequiredOutputs(layers=(0, 2)))[0].features
     with torch.inference_mode():
         ids = torch.tensor([[*PROMPT, 3]], device=DEVICE)
         whole = [states.cpu() for states in target._model(ids, output_hidden_states=True).hidden_states]
@@ -137,7 +139,7 @@ def test_a_recurrent_model_goes_on_from_a_text_but_not_back(folder: Path) -> Non
     for text in (PROMPT[:6], PROMPT, PROMPT[:5], PROMPT):
         session = target.open()
         session.extend(text)
-        out = target.forward([(session, EMPTY)], Want())[0]
+        out = target.forward([(session, EMPTY)], RequiredOutputs())[0]
         rows.append((out.computed, out.logits(0)))
         session.close()
     assert [computed for computed, _ in rows] == [6, 12, 5, 12]
@@ -159,7 +161,7 @@ def test_a_pass_that_is_interrupted_leaves_the_text(llama: HfTarget, monkeypatch
 
     monkeypatch.setattr(llama, "_model", Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        llama.forward([(session, chain([3, 4], "test"))], Want())
+        llama.forward([(session, chain([3, 4], "test"))], RequiredOutputs())
     monkeypatch.undo()
     session.close()
     assert said(llama, NoDrafter())[0] == before
@@ -174,9 +176,9 @@ def test_out_of_memory_in_a_pass_is_one_clear_line(llama: HfTarget, monkeypatch:
     session.extend(PROMPT)
     monkeypatch.setattr(llama, "_model", full)
     with pytest.raises(ModelError, match=r"out of memory in a pass \(Tried to allocate 20.00 MiB.\)"):
-        llama.forward([(session, EMPTY)], Want())
+        llama.forward([(session, EMPTY)], RequiredOutputs())
     monkeypatch.undo()
-    assert llama.forward([(session, EMPTY)], Want())[0].computed == len(PROMPT)  # and it goes on
+    assert llama.forward([(session, EMPTY)], RequiredOutputs())[0].computed == len(PROMPT)  # and it goes on
     session.close()
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from hf_models import DEVICE, folder_of
 from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.target import HfTarget
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 TEXTS = ([5, 9, 14, 5, 9], [20, 33, 5, 9, 14, 20, 7, 7, 8, 41, 3, 17, 60, 61, 2], [80, 4])
@@ -51,7 +51,7 @@ def alone(target: HfTarget, text: Sequence[int], tree: DraftTree) -> np.ndarray:
     target.forget()
     session = target.open()
     session.extend(text)
-    rows = table(target.forward([(session, tree)], Want())[0], tree)
+    rows = table(target.forward([(session, tree)], RequiredOutputs())[0], tree)
     session.close()
     return rows
 
@@ -64,17 +64,17 @@ def test_a_batch_is_one_pass_and_says_what_each_says_alone(kind: str, attention:
     for session, text in zip(sessions, TEXTS, strict=True):
         session.extend(text)
     passes = counted(target)
-    first = target.forward(list(zip(sessions, TREES, strict=True)), Want(top_k=2))
+    first = target.forward(list(zip(sessions, TREES, strict=True)), RequiredOutputs(top_k=2))
     said = [table(out, tree) for out, tree in zip(first, TREES, strict=True)]
     assert passes == [sum(map(len, TEXTS)) + sum(map(len, TREES))]
     assert [out.argmax(0) for out in first] == [int(rows[0].argmax()) for rows in said]
     tops = [out.features.top_k for out in first]
     assert [top.shape for top in tops if top is not None] == [(5, 2), (1, 2), (4, 2)]
     # And the caches hold what was accepted, each its own.
-    sessions[0].keep([0, 2], 11)
-    sessions[1].keep([], 12)
-    sessions[2].keep([0], 13)
-    second = target.forward([(session, FORK) for session in sessions], Want())
+    sessions[0].commit([0, 2], 11)
+    sessions[1].commit([], 12)
+    sessions[2].commit([0], 13)
+    second = target.forward([(session, FORK) for session in sessions], RequiredOutputs())
     later = [table(out, FORK) for out in second]
     texts = [list(session.tokens) for session in sessions]
     assert [text[-1] for text in texts] == [11, 12, 13]
@@ -92,13 +92,13 @@ def test_a_prompt_is_read_in_the_pass_of_others(folder: Path) -> None:
     reading.extend(TEXTS[1])
     decoding.extend(TEXTS[0])
     passes = counted(target)
-    outs = target.forward([(reading, 6), (decoding, FORK)], Want(layers=(1,)))
+    outs = target.forward([(reading, 6), (decoding, FORK)], RequiredOutputs(layers=(1,)))
     assert passes == [6 + len(TEXTS[0]) + len(FORK)]
-    assert (outs[0].read, outs[0].computed, reading.unread) == (6, 6, len(TEXTS[1]) - 7)
+    assert (outs[0].read, outs[0].computed, reading.pending_tokens) == (6, 6, len(TEXTS[1]) - 7)
     hidden = [out.features.hidden for out in outs]
     assert [len(rows) for rows in hidden] == [6, len(TEXTS[0]) + len(FORK)]
     rows = table(outs[1], FORK)
-    last = table(target.forward([(reading, EMPTY)], Want())[0], EMPTY)
+    last = table(target.forward([(reading, EMPTY)], RequiredOutputs())[0], EMPTY)
     reading.close()
     decoding.close()
     assert np.abs(rows - alone(target, TEXTS[0], FORK)).max() < 1e-4
@@ -111,7 +111,7 @@ def test_where_no_mask_can_be_given_each_has_a_pass(folder: Path) -> None:
     for session, text in zip(sessions, TEXTS, strict=True):
         session.extend(text)
     passes = counted(target)
-    target.forward([(session, EMPTY) for session in sessions], Want())
+    target.forward([(session, EMPTY) for session in sessions], RequiredOutputs())
     assert passes == [len(text) for text in TEXTS]
 
 
@@ -120,18 +120,18 @@ def test_a_batch_that_is_interrupted_leaves_every_text(folder: Path) -> None:
     sessions = [target.open() for _ in TEXTS]
     for session, text in zip(sessions, TEXTS, strict=True):
         session.extend(text)
-    target.forward([(session, EMPTY) for session in sessions], Want())
+    target.forward([(session, EMPTY) for session in sessions], RequiredOutputs())
     for session in sessions:
-        session.keep([], 6)
+        session.commit([], 6)
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
     handle = target._model.get_decoder().layers[1].register_forward_pre_hook(stop)
     with pytest.raises(KeyboardInterrupt):
-        target.forward(list(zip(sessions, TREES, strict=True)), Want())
+        target.forward(list(zip(sessions, TREES, strict=True)), RequiredOutputs())
     handle.remove()
-    outs = target.forward(list(zip(sessions, TREES, strict=True)), Want())
+    outs = target.forward(list(zip(sessions, TREES, strict=True)), RequiredOutputs())
     said = [table(out, tree) for out, tree in zip(outs, TREES, strict=True)]
     for session in sessions:
         session.close()

@@ -16,7 +16,7 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.transformers.opener import open_engine
 from paceline.models import zoo
 from paceline.models.zoo.quantize import quantize
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import ROOT, DraftTree
 
 TEXT = "def area(width, height):\n    return"
@@ -26,7 +26,7 @@ FORK = DraftTree((7, 80, 9, 70), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
 def rows(engine: Any) -> np.ndarray:
     session = engine.open()
     session.extend(engine.text.encode(TEXT))
-    out = engine.forward([(session, FORK)], Want())[0]
+    out = engine.forward([(session, FORK)], RequiredOutputs())[0]
     said = np.stack([np.array(out.logits(row)) for row in range(len(FORK) + 1)])
     session.close()
     engine.close()

@@ -17,7 +17,7 @@ from hf_models import DEVICE, folder_of
 from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.session import HfSession
 from paceline.backends.transformers.target import HfTarget
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
 
 TEXT = [(7 * at + 3) % 90 + 2 for at in range(30)]
@@ -51,7 +51,7 @@ def begun(target: HfTarget, tokens: Sequence[int]) -> HfSession:
 
 def says(target: HfTarget, session: HfSession) -> int:
     """How many tokens were computed for a row that is the right one."""
-    out = target.forward([(session, EMPTY)], Want())[0]
+    out = target.forward([(session, EMPTY)], RequiredOutputs())[0]
     assert np.abs(out.logits(0) - whole(target, session.tokens)).max() < 1e-4
     return int(out.computed)
 
@@ -60,9 +60,9 @@ def test_what_is_dropped_is_computed_again_from_the_start(target: HfTarget) -> N
     session = begun(target, TEXT[:8])
     assert says(target, session) == 8
     session.extend(())  # the root goes back, and with it all
-    assert session.unread == 7
+    assert session.pending_tokens == 7
     assert says(target, session) == 8
-    session.keep([], TEXT[8])
+    session.commit([], TEXT[8])
     assert says(target, session) == 1
     session.close()
 
@@ -71,7 +71,7 @@ def test_a_text_that_goes_on_takes_the_state_over_and_no_other_text_does(target:
     def left_behind() -> None:
         session = begun(target, TEXT[:8])
         says(target, session)
-        session.keep([], TEXT[8])
+        session.commit([], TEXT[8])
         session.close()
 
     for text, computed in (
@@ -84,7 +84,7 @@ def test_a_text_that_goes_on_takes_the_state_over_and_no_other_text_does(target:
         target.forget()
         left_behind()
         session = begun(target, text)
-        assert len(text) - session.unread == 1 + len(text) - computed
+        assert len(text) - session.pending_tokens == 1 + len(text) - computed
         assert says(target, session) == computed, text
         session.close()
 
@@ -93,9 +93,9 @@ def test_text_that_is_given_is_read_behind_the_state(target: HfTarget) -> None:
     session = begun(target, TEXT[:8])
     says(target, session)
     session.extend(TEXT[8:13])  # the root is computed, the last of these is the new one
-    assert session.unread == 4
+    assert session.pending_tokens == 4
     assert says(target, session) == 5
-    session.keep([], TEXT[13])
+    session.commit([], TEXT[13])
     session.extend(TEXT[14:16])
     assert says(target, session) == 3
     session.close()
@@ -106,7 +106,7 @@ def test_text_that_is_given_is_read_behind_the_state(target: HfTarget) -> None:
 def test_a_pass_that_fails_leaves_nothing_of_itself(target: HfTarget, error: Any, at: int) -> None:
     session, other = begun(target, TEXT[:6]), begun(target, TEXT[10:15])
     says(target, session)
-    session.keep([], TEXT[6])
+    session.commit([], TEXT[6])
 
     def stop(*_: Any) -> None:
         raise error("in a layer")
@@ -114,7 +114,7 @@ def test_a_pass_that_fails_leaves_nothing_of_itself(target: HfTarget, error: Any
     layer = target._model.get_decoder().layers[at]
     hook = layer.register_forward_pre_hook(stop)
     with pytest.raises(error):
-        target.forward([(session, EMPTY), (other, EMPTY)], Want())
+        target.forward([(session, EMPTY), (other, EMPTY)], RequiredOutputs())
     hook.remove()
     assert (session.tokens, other.tokens) == (TEXT[:7], TEXT[10:15])
     assert says(target, session) == 7  # the state is lost, the text is not
@@ -126,10 +126,10 @@ def test_a_pass_that_fails_leaves_nothing_of_itself(target: HfTarget, error: Any
 def test_sessions_in_turns_have_a_state_each(target: HfTarget) -> None:
     sessions = [begun(target, TEXT[:6]), begun(target, TEXT[10:15])]
     for at in range(3):
-        outs = target.forward([(session, EMPTY) for session in sessions], Want())
+        outs = target.forward([(session, EMPTY) for session in sessions], RequiredOutputs())
         for session, out in zip(sessions, outs, strict=True):
             assert np.abs(out.logits(0) - whole(target, session.tokens)).max() < 1e-4
         for session in sessions:
-            session.keep([], TEXT[20 + at])
+            session.commit([], TEXT[20 + at])
     for session in sessions:
         session.close()

@@ -30,14 +30,14 @@ settings = st.builds(
 @given(rows, settings)
 def test_the_odds_of_the_few_are_those_of_the_row(row: np.ndarray, how: Sampling) -> None:
     found = few(torch.from_numpy(row), how)
-    whole = sampling.odds(row, how, ())
+    whole = sampling.target_distribution(row, how, ())
     if found is None:
         assert how.top_k in (0, V, 99)
         assert how.min_p == 0.0 or how.top_p < 1.0
         return
     ids, values = found
     assert len(ids) <= V
-    left = sampling.odds(values, how, ())
+    left = sampling.target_distribution(values, how, ())
     assert sorted(ids[left.ids].tolist()) == sorted(whole.ids.tolist())
     assert all(
         whole.of(int(token)) == pytest.approx(p) for token, p in zip(ids[left.ids], left.p, strict=True)

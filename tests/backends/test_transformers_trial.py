@@ -22,9 +22,9 @@ from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.target import HfTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.speculative.errors import BusyError, ModelError
-from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, chain
 from paceline.system import home
@@ -84,12 +84,12 @@ def test_windows_that_count_cells_have_no_trees_and_no_shared_pass(window: int, 
         session.extend(text)
     for round_ in range(3):
         draft = chain([11, 12, 13], "test")
-        outs = target.forward([(session, draft) for session in sessions], Want())
+        outs = target.forward([(session, draft) for session in sessions], RequiredOutputs())
         for session, out in zip(sessions, outs, strict=True):
             for row in range(len(draft) + 1):
                 assert near(out.logits(row), whole(target, [*session.tokens, *draft.tokens[:row]])), row
         for session in sessions:
-            session.keep([0], 20 + round_)
+            session.commit([0], 20 + round_)
 
 
 def test_state_in_the_modules_is_one_sessions(folder: Path) -> None:
@@ -104,8 +104,8 @@ def test_state_in_the_modules_is_one_sessions(folder: Path) -> None:
         with pytest.raises(BusyError):
             other.extend(text)
         for n, row in enumerate(rows):
-            assert near(target.forward([(session, EMPTY)], Want())[0].logits(0), row), n
-            session.keep([], TEXT[20 + n])
+            assert near(target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0), row), n
+            session.commit([], TEXT[20 + n])
         session.close()
 
 
@@ -114,21 +114,21 @@ def test_nothing_is_drafted_for_what_cannot_go_back(folder: Path) -> None:
     target = open_engine(folder_of("recurrent_gemma", folder), n_ctx=128, device=DEVICE)
     drafter = LookupDrafter()
     request = start(target, drafter, GenerationRequest(prompt=[5, 9, 14] * 5, max_tokens=20, ignore_eos=True))
-    steps = [step for _, step in decode(target, drafter, Fixed(Budget(6, 6)), [request])]
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(6, 6)), [request])]
     request.close()
     assert [len(step.tokens) for step in steps] == [1] * 20
     assert not any(step.drafted for step in steps)
 
 
 def test_a_model_is_tried_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[trial.Trial] = []
-    run = trial.Trial.run
+    made: list[trial.TraitProbe] = []
+    run = trial.TraitProbe.run
 
-    def counted(self: trial.Trial) -> trial.Abilities:
+    def counted(self: trial.TraitProbe) -> trial.ProbedTraits:
         made.append(self)
         return run(self)
 
-    monkeypatch.setattr(trial.Trial, "run", counted)
+    monkeypatch.setattr(trial.TraitProbe, "run", counted)
     path = folder_of("phi3", folder / "once", num_hidden_layers=2)  # which no other test has tried
     for attention in ("auto", "auto", "eager", "eager"):
         open_engine(path, n_ctx=64, device=DEVICE, attention=attention).close()

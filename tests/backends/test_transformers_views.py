@@ -16,14 +16,14 @@ from hf_models import DEVICE, folder_of
 from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.target import HfTarget
 from paceline.backends.transformers.view import layers_of
-from paceline.backends.views import View, parse
+from paceline.backends.views import ModelView, parse
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.prepare.view_search import Judge, search
+from paceline.prepare.view_search import ViewEvaluator, search
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
@@ -41,7 +41,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     target.close()
 
 
-def viewed(target: HfTarget, words: str) -> View:
+def viewed(target: HfTarget, words: str) -> ModelView:
     view = parse(f"view:{words}", target.layers)
     assert view is not None
     return view
@@ -49,7 +49,7 @@ def viewed(target: HfTarget, words: str) -> View:
 
 def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
     request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, ignore_eos=True))
-    steps = [step for _, step in decode(target, drafter, Fixed(Budget(depth, 2 * depth, 2)), [request])]
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(depth, 2 * depth, 2)), [request])]
     request.close()
     return [token for step in steps for token in step.tokens], steps
 
@@ -57,7 +57,7 @@ def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
 def row(target: HfTarget, text: list[int], beside: Any = None, tree: DraftTree = EMPTY) -> np.ndarray:
     session = target.open(beside)
     session.extend(text)
-    out = target.forward([(session, tree)], Want())[0]
+    out = target.forward([(session, tree)], RequiredOutputs())[0]
     rows = np.stack([out.logits(node) for node in range(len(tree) + 1)])
     session.close()
     return rows
@@ -74,18 +74,18 @@ def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, words: s
 
 
 def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget) -> None:
-    view = target.view(View(2))
+    view = target.view(ModelView(2))
     whole = target.open()
     whole.extend(PROMPT)
-    target.forward([(whole, FORK)], Want())
-    whole.keep([0, 2], 11)
+    target.forward([(whole, FORK)], RequiredOutputs())
+    whole.commit([0, 2], 11)
     session = view.open(whole)
     session.extend([*PROMPT, 7, 9, 11])
-    assert session.unread == 0
-    out = view.forward([(session, FORK)], Want())[0]
+    assert session.pending_tokens == 0
+    out = view.forward([(session, FORK)], RequiredOutputs())[0]
     assert out.computed == 1 + len(FORK)
     # What the view left behind the text is not seen by the whole model, and what it said is its own.
-    after = target.forward([(whole, FORK)], Want())[0]
+    after = target.forward([(whole, FORK)], RequiredOutputs())[0]
     rows = np.stack([after.logits(node) for node in range(len(FORK) + 1)])
     whole.close()
     target.forget()
@@ -94,21 +94,21 @@ def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget)
 
 def test_an_early_exit_says_beside_what_it_says_alone(target: HfTarget) -> None:
     """The first layers know nothing of the others."""
-    view = target.view(View(2))
+    view = target.view(ModelView(2))
     alone = row(view, PROMPT, tree=FORK)
     whole = target.open()
     whole.extend(PROMPT)
-    unread = row(view, PROMPT, whole, FORK)  # before the whole model has read anything
-    target.forward([(whole, EMPTY)], Want())
+    pending_tokens = row(view, PROMPT, whole, FORK)  # before the whole model has read anything
+    target.forward([(whole, EMPTY)], RequiredOutputs())
     read = row(view, PROMPT, whole, FORK)
     whole.close()
-    assert np.abs(alone - unread).max() < 1e-4
+    assert np.abs(alone - pending_tokens).max() < 1e-4
     assert np.abs(alone - read).max() < 1e-4
 
 
 def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be rolled back"):
-        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(View(1))
+        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(ModelView(1))
 
 
 # The last linear layers of an attention and of a feed-forward block, by what transformers calls them.
@@ -179,13 +179,13 @@ def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
     texts = []
     for prompt in (PROMPT, PROMPT[::-1]):
         request = start(target, NoDrafter(), GenerationRequest(prompt=prompt, max_tokens=12, ignore_eos=True))
-        steps = list(decode(target, NoDrafter(), Fixed(Budget(0, 0)), [request]))
+        steps = list(decode(target, NoDrafter(), FixedPolicy(Budget(0, 0)), [request]))
         request.close()
         texts.append((prompt, [token for _, step in steps for token in step.tokens]))
-    judge = Judge(target, texts)
+    judge = ViewEvaluator(target, texts)
     found = list(search(judge, tries=15, blocks=2, guides=texts, closest=target.closest))
     best = max(found, key=lambda one: one.agreement)
-    assert (best.agreement, best.view) == (1.0, View(0, frozenset([2]), frozenset([2])))
+    assert (best.agreement, best.view) == (1.0, ModelView(0, frozenset([2]), frozenset([2])))
     assert best.share < 1.0 < best.speed
     assert len({one.view for one in found}) == len(found) <= 15
     judge.close()

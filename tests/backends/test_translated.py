@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import Array, ToyTarget
-from paceline.backends.translated import TranslatedTarget
+from paceline.backends.translated import CrossVocabTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.errors import ContractError
-from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -47,9 +47,9 @@ def target(seed: int = 5, words: Sequence[str] = WORDS) -> ToyTarget:
     return speaking(ToyTarget(len(words), seed=seed), words)
 
 
-def view(draft: ToyTarget, of: ToyTarget | None = None) -> TranslatedTarget:
+def view(draft: ToyTarget, of: ToyTarget | None = None) -> CrossVocabTarget:
     of = of or target()
-    return TranslatedTarget(draft, translation(of.vocab, draft.vocab))
+    return CrossVocabTarget(draft, translation(of.vocab, draft.vocab))
 
 
 def foreign(words: Sequence[str], seed: int = 1, **more: Any) -> ToyTarget:
@@ -102,7 +102,7 @@ def test_any_partial_mapping_is_lossless(
 def rows(of: Any, text: Sequence[int], tree: DraftTree = EMPTY) -> list[Array]:
     session = of.open()
     session.extend(text)
-    out = of.forward([(session, tree)], Want())[0]
+    out = of.forward([(session, tree)], RequiredOutputs())[0]
     return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
 
 
@@ -137,15 +137,15 @@ def test_a_grown_tree_computes_only_what_is_new_and_keeps_any_path() -> None:
     whole = rows(ours, [0, 2], tree)
     for n, first in ((2, 0), (4, 3)):
         part = DraftTree(tree.tokens[:n], tree.parents[:n], tree.score[:n], tree.source[:n])
-        out = ours.forward([(session, part)], Want())[0]
+        out = ours.forward([(session, part)], RequiredOutputs())[0]
         for row in range(first, n + 1):
             assert out.logits(row).tolist() == whole[row].tolist()
         if first:
             with pytest.raises(ContractError, match="row 2 is not among those"):
                 out.logits(first - 1)
-    session.keep([0, 2], 3)
+    session.commit([0, 2], 3)
     assert session.tokens == [0, 2, 2, 3, 3]
-    out = ours.forward([(session, EMPTY)], Want())[0]
+    out = ours.forward([(session, EMPTY)], RequiredOutputs())[0]
     assert out.logits(0).tolist() == rows(ours, [0, 2, 2, 3, 3])[0].tolist()
 
 
@@ -154,8 +154,8 @@ def test_another_tree_that_reads_like_the_last_one_has_all_its_rows() -> None:
     ours = view(foreign("ab"), target(words=["a", "b", "b"]))
     session = ours.open()
     session.extend([0])
-    ours.forward([(session, chain([1], "test"))], Want())
-    out = ours.forward([(session, chain([2, 0], "test"))], Want())[0]
+    ours.forward([(session, chain([1], "test"))], RequiredOutputs())
+    out = ours.forward([(session, chain([2, 0], "test"))], RequiredOutputs())[0]
     said = [out.logits(row).tolist() for row in range(3)]
     assert said == [row.tolist() for row in rows(ours, [0], chain([2, 0], "test"))]
 
@@ -194,7 +194,7 @@ def test_a_step_computes_and_translates_only_what_is_new(
     asked = calls(monkeypatch, ours.translation, "token")
     drafter = ModelDrafter(ours, 3)
     request = start(of, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200))
-    policy = Fixed(Budget(4, 4))
+    policy = FixedPolicy(Budget(4, 4))
     ((_, step),) = advance(of, drafter, policy, [request])
     for _ in range(6):
         before, emitted = draft.computed, len(step.tokens)
@@ -209,7 +209,7 @@ def test_the_first_text_is_tokenised_once_and_never_again(monkeypatch: pytest.Mo
     draft = foreign("xbya")
     reading = translation(target().vocab, draft.vocab)
     prompts = calls(monkeypatch, reading, "prompt")
-    session = TranslatedTarget(draft, reading).open()
+    session = CrossVocabTarget(draft, reading).open()
     for more in ([0, 1], [2], [2, 1], [0], []):
         session.extend(more)
     assert session.tokens == [0, 1, 2, 2, 1, 0]
@@ -225,7 +225,7 @@ def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> N
     session = ours.open()
     for n in range(1, len(text)):
         session.extend(text[n - 1 : n])
-        said = ours.forward([(session, EMPTY)], Want())[0].logits(0).tolist()
+        said = ours.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0).tolist()
         kept = n if n <= 8 else 5 + (n - 9) % 4
         (expected,) = rows(draft, [theirs[token] for token in text[n - kept : n]])
         assert said == [expected[theirs[token]] for token in range(3)]

@@ -46,10 +46,10 @@ def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() 
 class Muddled(ToySession):
     """Commits accepted tokens with the cells of the first one."""
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         if path:
             self._grown[path[-1] + 1] = self._grown[1]
-        super().keep(path, root)
+        super().commit(path, root)
 
 
 class MuddledTarget(ToyTarget):

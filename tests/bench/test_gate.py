@@ -15,9 +15,16 @@ from paceline.api import LLM
 from paceline.backends.logit_drift import Rows, batch_noise, singly
 from paceline.bench import gate
 from paceline.bench.certify import frequencies
-from paceline.bench.entry import Entry, tokens_of
-from paceline.bench.gate import Examiner, Greedy, Verdict, both, outcome, sampled_verdict
-from paceline.bench.system import Answer, Ask
+from paceline.bench.entry import Contestant, tokens_of
+from paceline.bench.gate import (
+    DifferenceClassifier,
+    GateVerdict,
+    GreedyOutcomes,
+    both,
+    outcome,
+    sampled_verdict,
+)
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.bench.text_comparison import Difference
 from paceline.speculative.interfaces import Budget, Target
 from paceline.speculative.sampling import Sampling
@@ -33,7 +40,7 @@ class Said:
 
     name: str
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         raise NotImplementedError
 
     def memory(self) -> int | None:
@@ -43,9 +50,9 @@ class Said:
         """Nothing."""
 
 
-def answer(tokens: Sequence[int] | None, text: str = "") -> Answer:
+def answer(tokens: Sequence[int] | None, text: str = "") -> BenchAnswer:
     n = len(tokens or ())
-    return Answer(
+    return BenchAnswer(
         text,
         None if tokens is None else tuple(tokens),
         n,
@@ -65,24 +72,24 @@ def llm(models: Path) -> Iterator[LLM]:
         yield loaded
 
 
-def verdict(*differences: Difference | None) -> Verdict:
-    greedy = Greedy()
+def verdict(*differences: Difference | None) -> GateVerdict:
+    greedy = GreedyOutcomes()
     for number, difference in enumerate(differences):
         greedy.add(f"item{number}", outcome(difference))
     return greedy.verdict
 
 
 def test_near_ties_are_counted_and_pass_and_one_difference_does_not() -> None:
-    assert verdict(None, None) == Verdict(True, "identical")
-    assert verdict(None, NEAR_TIE) == Verdict(True, "1 near-tie")
-    assert verdict(NEAR_TIE, None, NEAR_TIE) == Verdict(True, "2 near-ties")
-    assert verdict(NEAR_TIE, DEFECT, DEFECT) == Verdict(False, "NOT LOSSLESS: item1 from token 3 on")
+    assert verdict(None, None) == GateVerdict(True, "identical")
+    assert verdict(None, NEAR_TIE) == GateVerdict(True, "1 near-tie")
+    assert verdict(NEAR_TIE, None, NEAR_TIE) == GateVerdict(True, "2 near-ties")
+    assert verdict(NEAR_TIE, DEFECT, DEFECT) == GateVerdict(False, "NOT LOSSLESS: item1 from token 3 on")
 
 
 def test_a_sampled_verdict_stands_beside_the_greedy_one_and_either_can_fail() -> None:
-    good, unbiased = Verdict(True, "identical"), Verdict(True, "unbiased")
-    bad, biased = Verdict(False, "NOT LOSSLESS: x"), Verdict(False, "NOT LOSSLESS: biased")
-    assert both(good, unbiased) == Verdict(True, "identical, unbiased")
+    good, unbiased = GateVerdict(True, "identical"), GateVerdict(True, "unbiased")
+    bad, biased = GateVerdict(False, "NOT LOSSLESS: x"), GateVerdict(False, "NOT LOSSLESS: biased")
+    assert both(good, unbiased) == GateVerdict(True, "identical, unbiased")
     assert both(good, biased) == biased
     assert both(bad, biased) == bad
 
@@ -94,10 +101,10 @@ def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     monkeypatch.setattr(frequencies, "TRIALS", 20)
     monkeypatch.setattr(gate, "SIZES", ((4, 300),))
     texts, sampling = [llm.tokens(PROMPT), llm.tokens("the end the")], Sampling(temperature=1.0)
-    assert sampled_verdict(llm, sampling, texts, seed=0) == Verdict(True, "unbiased")
+    assert sampled_verdict(llm, sampling, texts, seed=0) == GateVerdict(True, "unbiased")
     monkeypatch.setattr("paceline.speculative.loop.verify", broken.VERIFICATIONS["accepted with p alone"])
     said = sampled_verdict(llm, sampling, texts, seed=0)
-    assert said == Verdict(False, "NOT LOSSLESS: sampled output is biased")
+    assert said == GateVerdict(False, "NOT LOSSLESS: sampled output is biased")
 
 
 def test_where_nothing_was_drafted_nothing_is_claimed(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,63 +112,67 @@ def test_where_nothing_was_drafted_nothing_is_claimed(models: Path, monkeypatch:
     with paceline.load(models / "target.gguf", drafters="lookup", threads=1, n_ctx=256) as loaded:
         said = sampled_verdict(loaded, Sampling(temperature=1.0), [list(range(200))], seed=0)
     said_why = "not checked: nothing was drafted where sampled output was looked at"
-    assert said == Verdict(False, said_why)
+    assert said == GateVerdict(False, said_why)
 
 
 @pytest.fixture
-def plain(llm: LLM) -> Entry:
+def plain(llm: LLM) -> Contestant:
     """What the target says to PROMPT, taken in."""
-    entry = Entry(Said("plain"))
+    entry = Contestant(Said("plain"))
     tokens = llm.generate(PROMPT, max_tokens=6, ignore_eos=True).tokens
-    entry.judge(Examiner(llm), "a", asking(llm), answer(tokens))
+    entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer(tokens))
     return entry
 
 
-def asking(llm: LLM) -> Ask:
-    return Ask(PROMPT, tuple(llm.tokens(PROMPT)), 6)
+def asking(llm: LLM) -> BenchRequest:
+    return BenchRequest(PROMPT, tuple(llm.tokens(PROMPT)), 6)
 
 
 def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_not_count(
-    llm: LLM, plain: Entry
+    llm: LLM, plain: Contestant
 ) -> None:
-    assert plain.verdict == Verdict(True, "reference")
-    entry = Entry(Said("drafted"), Budget(2, 2), plain)
-    entry.judge(Examiner(llm), "a", asking(llm), answer([*plain.said["a"], 1, 2]))
-    assert entry.verdict == Verdict(True, "identical")
+    assert plain.verdict == GateVerdict(True, "reference")
+    entry = Contestant(Said("drafted"), Budget(2, 2), plain)
+    entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer([*plain.said["a"], 1, 2]))
+    assert entry.verdict == GateVerdict(True, "identical")
     row = entry.row
     assert (row.system, row.lossless, row.memory, row.n_draft) == ("drafted", True, 5, 2)
 
 
-def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Entry) -> None:
+def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Contestant) -> None:
     said = list(plain.said["a"])
     wrong = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    entry = Entry(Said("drafted"), Budget(2, 2), plain)
+    entry = Contestant(Said("drafted"), Budget(2, 2), plain)
     for tokens in (said, wrong, said):
-        entry.judge(Examiner(llm), "a", asking(llm), answer(tokens))
-    assert entry.verdict == Verdict(False, "NOT LOSSLESS: a from token 2 on")
-    assert Entry(Said("drafted"), Budget(2, 2), plain).verdict == Verdict(False, "not checked to the end")
+        entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer(tokens))
+    assert entry.verdict == GateVerdict(False, "NOT LOSSLESS: a from token 2 on")
+    assert Contestant(Said("drafted"), Budget(2, 2), plain).verdict == GateVerdict(
+        False, "not checked to the end"
+    )
 
 
-def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LLM, plain: Entry) -> None:
+def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LLM, plain: Contestant) -> None:
     said = list(plain.said["a"])
     other = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    theirs = Entry(Said("peer"), reference=plain, own_plain=True)
-    theirs.judge(Examiner(llm), "a", asking(llm), answer(other))
-    assert theirs.verdict == Verdict(True, "its own text: a from token 2 on")
-    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs)
-    drafted.judge(Examiner(llm), "a", asking(llm), answer(other))
-    assert drafted.verdict == Verdict(True, "identical")
+    theirs = Contestant(Said("peer"), reference=plain, own_plain=True)
+    theirs.judge(DifferenceClassifier(llm), "a", asking(llm), answer(other))
+    assert theirs.verdict == GateVerdict(True, "its own text: a from token 2 on")
+    drafted = Contestant(Said("peer drafted"), Budget(2, 2), theirs)
+    drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(other))
+    assert drafted.verdict == GateVerdict(True, "identical")
 
 
-def test_where_a_programs_plain_decoding_failed_its_drafts_are_held_to_ours(llm: LLM, plain: Entry) -> None:
-    theirs = Entry(Said("peer"), reference=plain, own_plain=True, failed="it died")
-    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs)
-    drafted.judge(Examiner(llm), "a", asking(llm), answer(plain.said["a"]))
-    assert drafted.verdict == Verdict(True, "identical")
-    assert theirs.verdict == Verdict(False, "failed: it died")
+def test_where_a_programs_plain_decoding_failed_its_drafts_are_held_to_ours(
+    llm: LLM, plain: Contestant
+) -> None:
+    theirs = Contestant(Said("peer"), reference=plain, own_plain=True, failed="it died")
+    drafted = Contestant(Said("peer drafted"), Budget(2, 2), theirs)
+    drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(plain.said["a"]))
+    assert drafted.verdict == GateVerdict(True, "identical")
+    assert theirs.verdict == GateVerdict(False, "failed: it died")
 
 
-def test_a_program_that_tells_no_tokens_is_judged_by_its_text(llm: LLM, plain: Entry) -> None:
+def test_a_program_that_tells_no_tokens_is_judged_by_its_text(llm: LLM, plain: Contestant) -> None:
     text = "ab hello"
     encoded = tuple(llm.target.text.encode(text, add_bos=False))
     assert tokens_of(llm, answer(None, text), None) == encoded
@@ -171,9 +182,9 @@ def test_a_program_that_tells_no_tokens_is_judged_by_its_text(llm: LLM, plain: E
 
 
 def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
-    llm: LLM, plain: Entry, monkeypatch: pytest.MonkeyPatch
+    llm: LLM, plain: Contestant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examiner, said = Examiner(llm), list(plain.said["a"])
+    examiner, said = DifferenceClassifier(llm), list(plain.said["a"])
     monkeypatch.setattr(gate, "explain", lambda *_: NEAR_TIE)
     monkeypatch.setattr(gate, "batch_noise", lambda *_: 1e-6)
     # A token that is taken for a near-tie, and after it what plain decoding goes on with, or something else.
@@ -186,7 +197,7 @@ def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
 
 
 def test_passes_of_every_size_are_compared_with_the_same_single_ones(
-    llm: LLM, plain: Entry, monkeypatch: pytest.MonkeyPatch
+    llm: LLM, plain: Contestant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts: list[int] = []
 
@@ -195,7 +206,7 @@ def test_passes_of_every_size_are_compared_with_the_same_single_ones(
         return singly(target, text)
 
     monkeypatch.setattr(gate, "singly", noting)
-    examiner, said = Examiner(llm), list(plain.said["a"])
+    examiner, said = DifferenceClassifier(llm), list(plain.said["a"])
     other = [*said[:-1], (said[-1] + 1) % 256]
     for nodes in (2, 4, 2):
         noise = examiner.compare("a", asking(llm), said, other, Budget(nodes, nodes))[0]

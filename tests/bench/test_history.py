@@ -10,8 +10,8 @@ import pytest
 
 from bench_records import drafted, plain
 from paceline.bench.history import History
-from paceline.bench.record import Group, Measurement
-from paceline.bench.system import Answer
+from paceline.bench.record import ItemMeasurements, Measurement
+from paceline.bench.system import BenchAnswer
 from paceline.speculative.errors import HistoryError, UsageError
 
 
@@ -20,9 +20,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "new" / "bench.jsonl"
 
 
-def group(round_: int, item: str, seconds: float = 1.0) -> Group:
-    answer = Answer("", None, 5, 3, first=0.5, seconds=1.5, decoded=4, decoding=seconds)
-    return Group(round_, item, "code", {"plain": Measurement.of("plain", answer)}, {"plain": "identical"})
+def group(round_: int, item: str, seconds: float = 1.0) -> ItemMeasurements:
+    answer = BenchAnswer("", None, 5, 3, first=0.5, seconds=1.5, decoded=4, decoding=seconds)
+    return ItemMeasurements(
+        round_, item, "code", {"plain": Measurement.of("plain", answer)}, {"plain": "identical"}
+    )
 
 
 def test_runs_are_numbered_in_their_order_and_newest_first(path: Path) -> None:

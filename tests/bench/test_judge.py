@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.bench.near_ties import Judgement, judge, warm_up
+from paceline.bench.near_ties import OutputComparison, judge, warm_up
 from paceline.bench.text_comparison import Difference
 from paceline.speculative.errors import LosslessError
 from paceline.speculative.sampling import Sampling
@@ -26,8 +26,8 @@ def llm(models: Path) -> Iterator[LLM]:
 
 
 def test_equal_outputs_are_identical_however_they_were_sampled(llm: LLM) -> None:
-    assert judge(llm, PROMPT, [1, 2], [1, 2], GREEDY) == Judgement(True, "yes")
-    assert judge(llm, PROMPT, [1, 2], [1, 2], SAMPLED) == Judgement(True, "yes")
+    assert judge(llm, PROMPT, [1, 2], [1, 2], GREEDY) == OutputComparison(True, "yes")
+    assert judge(llm, PROMPT, [1, 2], [1, 2], SAMPLED) == OutputComparison(True, "yes")
 
 
 def test_sampled_outputs_that_differ_prove_nothing(llm: LLM) -> None:
@@ -49,7 +49,7 @@ def test_greedy_outputs_that_differ_beyond_noise_are_an_error(llm: LLM) -> None:
 
 
 def test_a_near_tie_is_no_error() -> None:
-    Judgement(False, "up to token 3", 3, Difference(3, 1e-6, 1e-5)).require_lossless()
+    OutputComparison(False, "up to token 3", 3, Difference(3, 1e-6, 1e-5)).require_lossless()
 
 
 def test_after_the_warm_up_the_prompt_is_in_the_targets_cache_and_not_in_the_drafts(llm: LLM) -> None:

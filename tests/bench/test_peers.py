@@ -11,10 +11,10 @@ import pytest
 
 from fake_llama_server import write_fake_server
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.entry import Entry
+from paceline.bench.entry import Contestant
 from paceline.bench.method import parse_all
-from paceline.bench.system import Answer, Ask
-from paceline.bench.systems import KINDS, Place, join, parse, require
+from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.systems import KINDS, BaselineSettings, join, parse, require
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
 
@@ -28,7 +28,7 @@ ENGINE = {
 class Ours:
     name: str = "plain"
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         raise NotImplementedError
 
     def memory(self) -> int | None:
@@ -38,14 +38,14 @@ class Ours:
         """Nothing."""
 
 
-def place(where: str, label: str) -> Place:
-    return Place(where, label, zoo.target_path(), zoo.draft_path(), ENGINE)
+def place(where: str, label: str) -> BaselineSettings:
+    return BaselineSettings(where, label, zoo.target_path(), zoo.draft_path(), ENGINE)
 
 
 @pytest.fixture
-def entries() -> Iterator[list[Entry]]:
+def entries() -> Iterator[list[Contestant]]:
     """Our plain decoding; whatever joins is closed, and has then ended."""
-    out = [Entry(Ours())]
+    out = [Contestant(Ours())]
     yield out
     for entry in out:
         entry.system.close()
@@ -75,7 +75,7 @@ def test_what_is_no_program_is_refused(texts: list[str], said: str) -> None:
 
 
 def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_be_closed(
-    entries: list[Entry], tmp_path: Path
+    entries: list[Contestant], tmp_path: Path
 ) -> None:
     server = write_fake_server(tmp_path / "llama-server", "well")
     with pytest.raises(
@@ -85,7 +85,7 @@ def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_
     assert [entry.name for entry in entries] == ["plain", "llama-server"]
 
 
-def test_two_programs_of_a_kind_are_told_apart(entries: list[Entry], tmp_path: Path) -> None:
+def test_two_programs_of_a_kind_are_told_apart(entries: list[Contestant], tmp_path: Path) -> None:
     paths = [str(write_fake_server(tmp_path / name, "well")) for name in ("old", "new")]
     join(entries, [("llama-server", path) for path in paths], METHODS[:1], place)
     assert [entry.name for entry in entries[1:]] == [f"llama-server={path}" for path in paths]
@@ -98,7 +98,7 @@ def test_a_program_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None
     require([("llama-server", str(write_fake_server(tmp_path / "program", "well")))])
 
 
-def test_a_program_without_any_of_the_methods_is_refused(entries: list[Entry]) -> None:
+def test_a_program_without_any_of_the_methods_is_refused(entries: list[Contestant]) -> None:
     with pytest.raises(UsageError, match="--peer llama-lookup: has none of the methods plain, model"):
         join(entries, [("llama-lookup", "/nowhere")], METHODS, place)
 

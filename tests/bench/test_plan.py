@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.plan import Plan
+from paceline.bench.plan import BenchPlan
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 
 
 def test_a_stored_plan_is_the_plan() -> None:
-    plan = Plan(
+    plan = BenchPlan(
         models={"target": "a.gguf", "threads": 2, "flash_attention": None},
         drafting={"n_draft": 4},
         sampling=Sampling(temperature=0.7, logit_bias={3: -1.5}),
@@ -21,11 +21,11 @@ def test_a_stored_plan_is_the_plan() -> None:
         peers=("llama-server=/bin/x",),
         n=32,
     )
-    assert Plan.read(json.loads(json.dumps(plan.as_dict()))) == plan
+    assert BenchPlan.read(json.loads(json.dumps(plan.as_dict()))) == plan
 
 
 def test_a_path_is_stored_as_text() -> None:
-    assert Plan(models={"target": Path("a.gguf")}).as_dict()["models"] == {"target": "a.gguf"}
+    assert BenchPlan(models={"target": Path("a.gguf")}).as_dict()["models"] == {"target": "a.gguf"}
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_a_path_is_stored_as_text() -> None:
 )
 def test_numbers_out_of_range_are_refused(values: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Plan(**values)  # type: ignore[arg-type]  # only numbers
+        BenchPlan(**values)  # type: ignore[arg-type]  # only numbers
 
 
 def test_prompts_cannot_be_kept_for_other_programs() -> None:
     with pytest.raises(UsageError, match="--keep-prompts"):
-        Plan(peers=("llama-server=/bin/x",), keep_prompts=True)
+        BenchPlan(peers=("llama-server=/bin/x",), keep_prompts=True)

@@ -12,7 +12,7 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.api import LLM
-from paceline.bench.prompts import Prompts, earlier
+from paceline.bench.prompts import RequestBuilder, earlier
 from paceline.bench.suites.workload import Item
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
@@ -41,9 +41,9 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
         yield loaded
 
 
-def prompts(llm: LLM, **settings: Any) -> Prompts:
+def prompts(llm: LLM, **settings: Any) -> RequestBuilder:
     defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
-    return Prompts(llm, **defaults | settings)
+    return RequestBuilder(llm, **defaults | settings)
 
 
 def test_a_prompt_is_asked_as_it_is_with_its_own_length_and_seed(base: LLM) -> None:

@@ -6,25 +6,30 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.record import Group, Measurement
-from paceline.bench.summary import Row, speedup, summarize
-from paceline.bench.system import Answer
+from paceline.bench.record import ItemMeasurements, Measurement
+from paceline.bench.summary import SystemSummary, speedup, summarize
+from paceline.bench.system import BenchAnswer
 
 
-def answer(n: int, seconds: float, **more: Any) -> Answer:
-    return Answer("", None, n, 5, first=0.5, seconds=0.5 + seconds, decoded=n - 1, decoding=seconds, **more)
+def answer(n: int, seconds: float, **more: Any) -> BenchAnswer:
+    return BenchAnswer(
+        "", None, n, 5, first=0.5, seconds=0.5 + seconds, decoded=n - 1, decoding=seconds, **more
+    )
 
 
 def measured(system: str, n: int, seconds: float, **more: Any) -> Measurement:
     return Measurement.of(system, answer(n, seconds, **more))
 
 
-def rows(*lossless: tuple[str, bool, int | None]) -> list[Row]:
-    return [Row(name, good, "identical" if good else "NOT LOSSLESS: x", 100, k) for name, good, k in lossless]
+def rows(*lossless: tuple[str, bool, int | None]) -> list[SystemSummary]:
+    return [
+        SystemSummary(name, good, "identical" if good else "NOT LOSSLESS: x", 100, k)
+        for name, good, k in lossless
+    ]
 
 
 def test_speed_counts_what_came_after_the_first_tokens() -> None:
-    groups = [Group(r, "a", "code", {"plain": measured("plain", 11, 2.0)}) for r in (0, 1)]
+    groups = [ItemMeasurements(r, "a", "code", {"plain": measured("plain", 11, 2.0)}) for r in (0, 1)]
     (result,) = summarize(rows(("plain", True, None)), groups, "plain")
     assert (result.speed, result.speed_sd, result.tpot, result.ttft) == (5.0, 0.0, 0.2, 0.5)
     assert (result.items, result.rounds, result.n_tokens) == (1, 2, 22)
@@ -33,8 +38,8 @@ def test_speed_counts_what_came_after_the_first_tokens() -> None:
 
 def test_a_speed_is_that_of_all_items_together_not_the_mean_of_theirs() -> None:
     groups = [
-        Group(0, "short", "code", {"plain": measured("plain", 11, 10.0)}),
-        Group(0, "long", "code", {"plain": measured("plain", 31, 2.0)}),
+        ItemMeasurements(0, "short", "code", {"plain": measured("plain", 11, 10.0)}),
+        ItemMeasurements(0, "long", "code", {"plain": measured("plain", 31, 2.0)}),
     ]
     (result,) = summarize(rows(("plain", True, None)), groups, "plain")
     assert result.speed == 40 / 12
@@ -43,7 +48,7 @@ def test_a_speed_is_that_of_all_items_together_not_the_mean_of_theirs() -> None:
 def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
     more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5}
     groups = [
-        Group(
+        ItemMeasurements(
             0, "a", "code", {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)}
         )
     ]
@@ -54,7 +59,7 @@ def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
 
 def test_several_categories_are_told_one_by_one_and_together() -> None:
     groups = [
-        Group(0, name, name, {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, time)})
+        ItemMeasurements(0, name, name, {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, time)})
         for name, time in (("code", 1.0), ("prose", 4.0))
     ]
     results = summarize(rows(("plain", True, None), ("x", True, 4)), groups, "plain")
@@ -67,8 +72,8 @@ def test_several_categories_are_told_one_by_one_and_together() -> None:
 
 def test_a_program_that_failed_half_way_has_no_speed_and_the_others_keep_theirs() -> None:
     groups = [
-        Group(0, "a", "code", {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, 1.0)}),
-        Group(1, "a", "code", {"plain": measured("plain", 11, 2.0)}),
+        ItemMeasurements(0, "a", "code", {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, 1.0)}),
+        ItemMeasurements(1, "a", "code", {"plain": measured("plain", 11, 2.0)}),
     ]
     plain, x = summarize(rows(("plain", True, None), ("x", False, None)), groups, "plain")
     assert plain.speed == 5.0
@@ -107,7 +112,7 @@ def test_a_difference_is_clear_where_six_items_or_more_leave_no_doubt(
     items: int, seconds: tuple[float, float], clear: bool
 ) -> None:
     groups = [
-        Group(
+        ItemMeasurements(
             0, str(i), "code", {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, seconds[i % 2])}
         )
         for i in range(items)

@@ -12,19 +12,19 @@ import pytest
 
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench.bench import Bench, unwatched
-from paceline.bench.entry import Entry
+from paceline.bench.entry import Contestant
 from paceline.bench.history import History
 from paceline.bench.method import parse_all
-from paceline.bench.models import Models
-from paceline.bench.paceline_system import Paceline
-from paceline.bench.plan import Plan
-from paceline.bench.prompts import Prompts
-from paceline.bench.record import Group, Record
-from paceline.bench.runner import Turns, in_turn
+from paceline.bench.models import LoadedModels
+from paceline.bench.paceline_system import PacelineSystem
+from paceline.bench.plan import BenchPlan
+from paceline.bench.prompts import RequestBuilder
+from paceline.bench.record import BenchRecord, ItemMeasurements
+from paceline.bench.runner import Runner, in_turn
 from paceline.bench.suites.workload import Item
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.drafters import lookup
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
@@ -41,7 +41,7 @@ ITEMS = (
 class Named:
     name: str
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         raise NotImplementedError
 
     def memory(self) -> int | None:
@@ -67,7 +67,7 @@ def asked(models: Path, suite: Path) -> dict[str, Any]:
 
 
 def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own() -> None:
-    entries = [Entry(Named(name)) for name in "abc"]
+    entries = [Contestant(Named(name)) for name in "abc"]
     turns = ["".join(entry.name for entry in in_turn(entries, number)) for number in range(6)]
     assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
 
@@ -76,7 +76,7 @@ class Parrot:
     """Says to a prompt what was said to it before, and nothing to another."""
 
     name = "lookup"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, ...], list[int]] = {}
@@ -107,7 +107,7 @@ class ParrotMemory:
         self.parrot, self.prompt = parrot, prompt
         self.said: list[int] = []
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.said += step.tokens
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ TWICE = (*ITEMS, Item("again", "two", prompt="ab ab ab ab", max_tokens=6))
 
 
 @pytest.fixture
-def parroted(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
+def parroted(target: LoadedModels, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """With a drafter that knows every answer it has seen."""
     monkeypatch.setattr(lookup, "make", lambda _: Parrot())
     one = turns(target, TWICE)
@@ -128,28 +128,28 @@ def parroted(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
     return one
 
 
-def drafted(groups: Iterable[Group]) -> list[tuple[int, str, int | None]]:
+def drafted(groups: Iterable[ItemMeasurements]) -> list[tuple[int, str, int | None]]:
     return [(group.round, group.item, group.measurements["lookup"].accepted) for group in groups]
 
 
 ROUND = (("a", 0), ("b", 0), ("c", 0), ("again", 5))
 
 
-def test_items_of_a_round_teach_each_other_and_no_round_teaches_the_next(parroted: Turns) -> None:
+def test_items_of_a_round_teach_each_other_and_no_round_teaches_the_next(parroted: Runner) -> None:
     groups = list(parroted.rounds(TWICE, 2))
     assert drafted(groups) == [(round_, item, n) for round_ in range(2) for item, n in ROUND]
     assert [set(group.measurements) for group in groups] == [{"plain", "lookup"}] * 8
     assert [entry.verdict.said for entry in parroted.entries] == ["reference", "identical"]
 
 
-def test_the_gate_and_the_warming_teach_nothing(parroted: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_and_the_warming_teach_nothing(parroted: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     parroted.check(TWICE, Sampling(), 0)
     assert drafted(parroted.rounds(TWICE)) == [(0, *one) for one in ROUND]
-    monkeypatch.setattr(Paceline, "forget", lambda _: None)  # there is something to be forgotten
+    monkeypatch.setattr(PacelineSystem, "forget", lambda _: None)  # there is something to be forgotten
     assert [n for _, _, n in drafted(parroted.rounds(TWICE))] == [5, 5, 5, 5]
 
 
-def test_what_is_done_teaches_is_not_measured_again_and_its_outcomes_are_kept(parroted: Turns) -> None:
+def test_what_is_done_teaches_is_not_measured_again_and_its_outcomes_are_kept(parroted: Runner) -> None:
     first = list(parroted.rounds(TWICE, 2))
     done = [replace(group, outcomes={"plain": "identical", "lookup": "near-tie"}) for group in first[:6]]
     parroted.entries[1].greedy.outcomes.clear()
@@ -159,24 +159,24 @@ def test_what_is_done_teaches_is_not_measured_again_and_its_outcomes_are_kept(pa
 
 
 def test_an_answer_that_is_not_plain_decodings_is_no_speed(
-    parroted: Turns, monkeypatch: pytest.MonkeyPatch
+    parroted: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = Paceline.answer
+    answer = PacelineSystem.answer
 
-    def wrong(system: Paceline, ask: Ask) -> Answer:
+    def wrong(system: PacelineSystem, ask: BenchRequest) -> BenchAnswer:
         said = answer(system, ask)
         if system.name == "lookup":
             said = replace(said, tokens=tuple((t + 1) % 50 for t in said.tokens or ()))
         return said
 
-    monkeypatch.setattr(Paceline, "answer", wrong)
+    monkeypatch.setattr(PacelineSystem, "answer", wrong)
     (group, *_) = parroted.rounds(TWICE)
     assert group.outcomes == {"plain": "identical", "lookup": "from token 0 on"}
     assert parroted.entries[1].verdict.said == "NOT LOSSLESS: a from token 0 on"
     assert not parroted.entries[1].row.lossless
 
 
-def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: Turns) -> None:
+def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: Runner) -> None:
     assert [(group.round, group.item) for group in parroted.rounds(TWICE, 2, until=0.0)] == [
         (0, "a"),
         (1, "a"),  # all rounds are of the same items
@@ -191,9 +191,9 @@ class Repeats:
     name: str
     said: tuple[int, ...]
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         n = min(len(self.said), ask.max_tokens)
-        return Answer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
+        return BenchAnswer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
 
     def memory(self) -> int | None:
         return None
@@ -202,22 +202,22 @@ class Repeats:
         """Nothing."""
 
 
-def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: Models) -> None:
+def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: LoadedModels) -> None:
     one = turns(target, ITEMS)
     one.ask_first(ITEMS)
-    theirs = Entry(Repeats("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, own_plain=True)
-    one.entries += [theirs, Entry(Repeats("drafted", (1, 2, 3, 4, 5, 6)), Budget(2, 2), theirs)]
+    theirs = Contestant(Repeats("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, own_plain=True)
+    one.entries += [theirs, Contestant(Repeats("drafted", (1, 2, 3, 4, 5, 6)), Budget(2, 2), theirs)]
     assert len(list(one.rounds(ITEMS))) == 3  # each was first once
     assert one.entries[1].verdict.said.startswith("its own text: a from token 0 on")
     assert one.entries[2].verdict.said == "identical"
 
 
-def rows(record: Record) -> list[tuple[str, str, str, int, int]]:
+def rows(record: BenchRecord) -> list[tuple[str, str, str, int, int]]:
     return [(one.system, one.category, one.verdict, one.items, one.n_tokens) for one in record.results]
 
 
 def test_a_bench_that_keeps_prompts_says_what_one_that_does_not_says(asked: dict[str, Any]) -> None:
-    plans = [Plan(**asked), Plan(**asked, keep_prompts=True)]
+    plans = [BenchPlan(**asked), BenchPlan(**asked, keep_prompts=True)]
     records = [Bench(plan).measure() for plan in plans]
     assert rows(records[0]) == rows(records[1])
     assert [{one.ttft is None for one in record.results} for record in records] == [{False}, {True}]
@@ -226,45 +226,45 @@ def test_a_bench_that_keeps_prompts_says_what_one_that_does_not_says(asked: dict
 def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
     asked: dict[str, Any], tmp_path: Path
 ) -> None:
-    plan = Plan(**asked, keep_prompts=True, minutes=1e-9)
+    plan = BenchPlan(**asked, keep_prompts=True, minutes=1e-9)
     with History(tmp_path / "bench.jsonl") as history:
         record = Bench(plan, history=history).measure()
         assert [one.items for one in record.results] == [1, 1, 1]
         history.finish(1, "interrupted", [])
-        stored = replace(Plan.read(history.run(1).plan), minutes=5.0)
+        stored = replace(BenchPlan.read(history.run(1).plan), minutes=5.0)
         again = Bench(stored, history=history, run=1).measure()
         assert len(history.groups(1)) == 3
-    assert (again.status, rows(again)) == ("done", rows(Bench(Plan(**asked)).measure()))
+    assert (again.status, rows(again)) == ("done", rows(Bench(BenchPlan(**asked)).measure()))
 
 
 def test_a_sampled_bench_passes_the_gate_before_it_is_measured(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.bench.gate.SIZES", ((4, 20),))
-    plan = Plan(**asked | {"methods": "model"}, sampling=Sampling(temperature=0.7))
+    plan = BenchPlan(**asked | {"methods": "model"}, sampling=Sampling(temperature=0.7))
     assert [one.verdict for one in Bench(plan).measure().results[-2:]] == ["reference", "identical, unbiased"]
 
 
-def ending(target: Models, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def ending(target: LoadedModels, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on `token` ends a text."""
     vocab = replace(target.plain.target.vocab, eos=frozenset({token}))
     monkeypatch.setattr(target.plain.target, "vocab", vocab)
 
 
 @pytest.fixture
-def target(models: Path) -> Iterator[Models]:
-    with Models({"target": models / "target.gguf", "sessions": 2, **EXACT}) as loaded:
+def target(models: Path) -> Iterator[LoadedModels]:
+    with LoadedModels({"target": models / "target.gguf", "sessions": 2, **EXACT}) as loaded:
         yield loaded
 
 
-def turns(target: Models, items: Sequence[Item], **settings: Any) -> Turns:
+def turns(target: LoadedModels, items: Sequence[Item], **settings: Any) -> Runner:
     defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
-    prompts = Prompts(target.plain, **defaults | settings)
-    return Turns(target, parse_all("plain", {})[0], prompts, unwatched)
+    prompts = RequestBuilder(target.plain, **defaults | settings)
+    return Runner(target, parse_all("plain", {})[0], prompts, unwatched)
 
 
 def test_an_answer_that_ends_is_cut_there_for_every_system(
-    target: Models, models: Path, monkeypatch: pytest.MonkeyPatch
+    target: LoadedModels, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = turns(target, ITEMS)
     one.ask_first(ITEMS)
@@ -283,7 +283,7 @@ def test_an_answer_that_ends_is_cut_there_for_every_system(
 
 
 def test_a_session_goes_on_with_what_the_model_said_until_its_end(
-    target: Models, monkeypatch: pytest.MonkeyPatch
+    target: LoadedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Item("s.1", "one", messages=(("user", "ab"),), max_tokens=6, session="s")
     second = Item(
@@ -299,7 +299,7 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
     assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 
 
-def test_memory_of_a_draft_is_told_apart_from_the_targets(target: Models, models: Path) -> None:
+def test_memory_of_a_draft_is_told_apart_from_the_targets(target: LoadedModels, models: Path) -> None:
     one = turns(target, ITEMS)
     one.ask_first(ITEMS)
     one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
@@ -310,11 +310,11 @@ def test_memory_of_a_draft_is_told_apart_from_the_targets(target: Models, models
     assert one.llm.draft is not None
 
 
-def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> None:
+def test_an_answer_tells_its_times_and_counts(target: LoadedModels, models: Path) -> None:
     method = parse_all("model:n_draft=2:p_min=0", {})[1]
-    system = Paceline(method, target, models / "draft.gguf")
+    system = PacelineSystem(method, target, models / "draft.gguf")
     tokens = tuple(target.plain.tokens("ab ab ab ab"))
-    answer = system.answer(Ask("ab ab ab ab", tokens, 8))
+    answer = system.answer(BenchRequest("ab ab ab ab", tokens, 8))
     assert (answer.n_tokens, len(answer.tokens or ()), answer.n_prompt) == (8, 8, 11)
     assert answer.drafted is not None
     assert answer.accepted is not None
@@ -327,15 +327,15 @@ def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> N
     # Its prompt is so short that the first step reads it, and is left out.
     assert answer.decoded < 8
     assert answer.parts.steps == answer.steps - 1
-    again = system.answer(Ask("", tokens, 8))
+    again = system.answer(BenchRequest("", tokens, 8))
     assert again.tokens == answer.tokens
 
 
-def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: Models, models: Path) -> None:
+def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: LoadedModels, models: Path) -> None:
     tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
     for name, draft in (("none", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
         method = parse_all(name, {})[-1]
-        answer = Paceline(method, target, draft).answer(Ask("", tokens, 8))
+        answer = PacelineSystem(method, target, draft).answer(BenchRequest("", tokens, 8))
         assert answer.decoded == answer.n_tokens == 8
         assert answer.parts is not None
         assert answer.parts.steps == answer.steps
@@ -345,7 +345,7 @@ def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: Models, model
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_prompts_that_are_kept_are_read_once_for_all_methods(
-    target: Models, models: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+    target: LoadedModels, models: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
     read: list[int] = []
     plan = LlamaSession.plan_reading
@@ -358,8 +358,8 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
     tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
     said = []
     for name, draft in (("none", None), ("lookup", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
-        system = Paceline(parse_all(name, {})[-1], target, draft, keep_prompts=keep)
-        said.append(system.answer(Ask("", tokens, 8)))
+        system = PacelineSystem(parse_all(name, {})[-1], target, draft, keep_prompts=keep)
+        said.append(system.answer(BenchRequest("", tokens, 8)))
         assert said[-1].decoded == 8
     assert len({answer.tokens for answer in said}) == 1
     # The target for each of three, and the draft; or each model once.

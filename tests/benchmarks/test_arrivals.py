@@ -10,15 +10,15 @@ from arrivals import Conversation, Replica, Served, poisson
 
 from paceline.backends.recorded import Recording, numbered
 from paceline.bench.method import parse_all
-from paceline.bench.replay.lane import Means
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.bench.replay.lane import ReplayContext
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
 PASS = 0.125  # seconds; sums of eighths are exact
 VOCAB = numbered(1000)
 
 
-def means(per_row: float = 0.0, step: float = 0.0, rows: int = 64) -> Means:
-    return Means(VOCAB, costs=Costs(Cost.flat(PASS, per_row, rows), step=step))
+def means(per_row: float = 0.0, step: float = 0.0, rows: int = 64) -> ReplayContext:
+    return ReplayContext(VOCAB, costs=DecodingCosts(PassCosts.flat(PASS, per_row, rows), step=step))
 
 
 def said(at: int, n_prompt: int = 2, n_tokens: int = 4) -> Recording:
@@ -28,7 +28,11 @@ def said(at: int, n_prompt: int = 2, n_tokens: int = 4) -> Recording:
 
 
 def replica(
-    conversations: list[Conversation], given: Means, method: str = "plain", sessions: int = 1, chunk: int = 64
+    conversations: list[Conversation],
+    given: ReplayContext,
+    method: str = "plain",
+    sessions: int = 1,
+    chunk: int = 64,
 ) -> Replica:
     chosen = parse_all(method, {})[-1]  # plain decoding is always there, and the first
     recordings = [one for conversation in conversations for one in conversation]
@@ -36,7 +40,11 @@ def replica(
 
 
 def serve(
-    conversations: list[Conversation], begins: list[float], given: Means, pause: float = 0.0, **more: Any
+    conversations: list[Conversation],
+    begins: list[float],
+    given: ReplayContext,
+    pause: float = 0.0,
+    **more: Any,
 ) -> list[Served]:
     made = replica(conversations, given, **more)
     try:

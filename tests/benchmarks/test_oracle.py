@@ -15,25 +15,25 @@ from paceline.backends.recorded import Recording, numbered
 from paceline.backends.toy import ToyTarget
 from paceline.bench.method import Method
 from paceline.bench.replay import lane as module
-from paceline.bench.replay.lane import Lane, Means
+from paceline.bench.replay.lane import MethodReplay, ReplayContext
 from paceline.config import Drafting
-from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Features
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V = 4
 MODEL = frozenset({"model"})
 
 
-def costs(*target: float, draft: Sequence[float] = (), step: float = 0.0) -> Costs:
+def costs(*target: float, draft: Sequence[float] = (), step: float = 0.0) -> DecodingCosts:
     """Seconds by rows, from one row on."""
-    small = Cost({256: dict(enumerate(draft, 1))}) if draft else None
-    return Costs(Cost({256: dict(enumerate(target, 1))}), small, step)
+    small = PassCosts({256: dict(enumerate(draft, 1))}) if draft else None
+    return DecodingCosts(PassCosts({256: dict(enumerate(target, 1))}), small, step)
 
 
 def known(tokens: Sequence[int], *longest: int) -> Chances:
@@ -87,10 +87,10 @@ def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> 
 
 
 def test_costs_grow_with_the_depth() -> None:
-    deep = Cost({256: {1: 1.0}, 1024: {1: 3.0}})
+    deep = PassCosts({256: {1: 1.0}, 1024: {1: 3.0}})
     chances = known([1] * 3, 0, 0, 0)
-    assert seconds(chances, 2000, Costs(deep)) == pytest.approx(9.0)
-    assert seconds(chances, 20, Costs(deep)) == pytest.approx(3.0)
+    assert seconds(chances, 2000, DecodingCosts(deep)) == pytest.approx(9.0)
+    assert seconds(chances, 20, DecodingCosts(deep)) == pytest.approx(3.0)
 
 
 def test_only_what_agrees_with_the_record_counts() -> None:
@@ -132,7 +132,7 @@ def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
 def test_tokens_are_paid_for_where_each_takes_a_pass() -> None:
     model, lookup = ModelDrafter(ToyTarget(V), V), LookupDrafter()
     settled = Drafting(("lookup", "model"))
-    assert paid(Portfolio([lookup, model]), settled) == MODEL
+    assert paid(PortfolioDrafter([lookup, model]), settled) == MODEL
     assert paid(model, Drafting(("model",), cross_vocab="tli")) == frozenset()
 
 
@@ -167,13 +167,15 @@ def test_it_is_the_least_of_all_choices(longest: list[int], curve: list[float], 
 # No policy beats it.
 
 
-def holds(drafter: Any, recordings: Sequence[Recording], price: Costs, drafting: Drafting) -> bool:
+def holds(drafter: Any, recordings: Sequence[Recording], price: DecodingCosts, drafting: Drafting) -> bool:
     """Whether every request takes as long as the bound says, or longer. drafter: makes drafters."""
     with pytest.MonkeyPatch.context() as patch:
         for where in (module, oracle):
             patch.setattr(where, "make_drafter", lambda one, target, draft, *more: (drafter(draft), one))
         draft = ToyTarget(V, seed=1, noise=0.2)
-        lane = Lane(Method("test", drafting), recordings, Means(numbered(V), draft=draft, costs=price))
+        lane = MethodReplay(
+            Method("test", drafting), recordings, ReplayContext(numbered(V), draft=draft, costs=price)
+        )
         bounds = Oracle(lane, recordings)
         return all(
             took >= least * (1 - 1e-9) for took, least in [bounds.play(recording) for recording in recordings]
@@ -211,7 +213,7 @@ def test_no_policy_is_faster_with_real_drafters(
             "model": lambda: ModelDrafter(draft, V),
         }
         parts = [made[name]() for name in names.split()]
-        return Portfolio(parts) if rule == "rate" else ComposedDrafter(parts)
+        return PortfolioDrafter(parts) if rule == "rate" else ComposedDrafter(parts)
 
     recordings = [Recording((1, 2), answer) for answer in answers]
     price = costs(*curve, draft=small, step=0.1)
@@ -225,5 +227,5 @@ def test_asking_changes_nothing_and_sees_the_text_token_by_token() -> None:
     memory = asked.open((0,), 0)
     for token in text:
         assert asked.propose([(memory, Budget(9, 9))]) == [EMPTY]
-        memory.observe(Step((token,), ("target",), (), {}, {}, None, Times()), Features())
+        memory.update(Step((token,), ("target",), (), {}, {}, None, StepTimes()), Features())
     assert [len(known) - 1 for known in asked.chances.passes] == [0, 0, 0, 0, 3, 3, 2, 1, 0]

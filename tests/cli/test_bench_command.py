@@ -17,11 +17,11 @@ from command_line import Done, command
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.baselines.process import Program
+from paceline.bench.baselines.process import BackgroundProgram
 from paceline.bench.history import History
-from paceline.bench.record import Group
+from paceline.bench.record import ItemMeasurements
 from paceline.speculative.errors import HistoryError
-from paceline.speculative.interfaces import Forward
+from paceline.speculative.interfaces import ForwardOutput
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.verify import Verdict, verify
 from paceline.system.identity import fingerprint
@@ -194,7 +194,7 @@ def test_a_near_tie_is_told_and_has_a_speed(
     output.data[255] = output.data[said[3]]
     output.data.base.flush()
 
-    def other(tree: DraftTree, out: Forward, *more: Any, **named: Any) -> Verdict:
+    def other(tree: DraftTree, out: ForwardOutput, *more: Any, **named: Any) -> Verdict:
         judge = broken.judged_by(broken.highest_of_equals) if len(tree) else verify
         return judge(tree, out, *more, **named)
 
@@ -215,7 +215,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     counts = {"groups": 0, "press after": 0}
     add = History.add
 
-    def adds(history: History, run: int, group: Group) -> None:
+    def adds(history: History, run: int, group: ItemMeasurements) -> None:
         counts["groups"] += 1
         add(history, run, group)
         if counts["groups"] == counts["press after"]:
@@ -269,13 +269,13 @@ def test_a_history_that_fails_in_mid_run_costs_no_measurement(
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes of other programs."""
     pids: list[int] = []
-    start = Program.__init__
+    start = BackgroundProgram.__init__
 
-    def starts(program: Program, *args: Any, **named: Any) -> None:
+    def starts(program: BackgroundProgram, *args: Any, **named: Any) -> None:
         start(program, *args, **named)
         pids.append(program.pid)
 
-    monkeypatch.setattr(Program, "__init__", starts)
+    monkeypatch.setattr(BackgroundProgram, "__init__", starts)
     defaults = LlamaServer.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "timeout", 0.5)
@@ -318,7 +318,7 @@ def with_lookup(server: Path) -> Path:
 def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.bench.bench.Models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("paceline.bench.bench.LoadedModels", lambda *_: pytest.fail("a model was loaded"))
     command(capsys, *args, "--peer", "llama-server=/nowhere/server").refused(
         1, "/nowhere/server is no program: give the path of a llama-server"
     )

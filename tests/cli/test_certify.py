@@ -14,12 +14,12 @@ import pytest
 import broken
 from command_line import Done, command
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.llama_cpp.cache import Cache
+from paceline.backends.llama_cpp.cache import LlamaKvCache
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench.certify import certificate, frequencies
 from paceline.cli.texts import read_prompts
 from paceline.models import zoo
-from paceline.speculative.interfaces import Forward
+from paceline.speculative.interfaces import ForwardOutput
 from paceline.speculative.loop import ActiveRequest
 from paceline.speculative.sampling import logprob
 from paceline.speculative.stats import Logprob
@@ -261,7 +261,7 @@ def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
 def test_log_probabilities_of_another_row_are_a_defect(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+    def told(request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
 
     monkeypatch.setattr("paceline.speculative.loop.token_logprobs", told)
@@ -272,14 +272,14 @@ def stale(models: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `models` reject stays in their caches, at the positions before it."""
     commit = LlamaSession._commit
 
-    def shifted(cache: Cache, sequence: int, start: int) -> None:
+    def shifted(cache: LlamaKvCache, sequence: int, start: int) -> None:
         n = cache._cpp.llama_memory_seq_pos_max(cache._memory, sequence) + 1 - start
         cache._cpp.llama_memory_seq_add(cache._memory, sequence, start, -1, -n)
 
     def commits(session: LlamaSession, path: Sequence[int]) -> None:
         with monkeypatch.context() as patch:
             if session._cache._path.stem in models and len(path) < len(session._tree):
-                patch.setattr(Cache, "cut", shifted)
+                patch.setattr(LlamaKvCache, "cut", shifted)
             commit(session, path)
 
     monkeypatch.setattr(LlamaSession, "_commit", commits)
@@ -343,7 +343,7 @@ def test_a_draft_of_another_vocabulary_is_certified(
 def test_log_probabilities_that_are_no_numbers_are_a_defect(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+    def told(request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
 
     monkeypatch.setattr("paceline.speculative.loop.token_logprobs", told)

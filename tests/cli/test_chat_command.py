@@ -200,10 +200,10 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
             prompt, dropped = talk.prompt()
             active = llm.stream(prompt, max_tokens=1).handle.scheduled.active
             assert active is not None
-            unread = [active.session.unread]
+            pending_tokens = [active.session.pending_tokens]
             said = llm.generate(prompt, max_tokens=40)
             talk.answered(prompt, said)
-            read += unread
+            read += pending_tokens
             texts.append((said.text, dropped))
         assert read[1] < 20 < len(prompt)
         assert prompt[: len(talk._last[0])] == talk._last[0]

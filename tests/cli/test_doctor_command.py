@@ -12,10 +12,10 @@ import pytest
 from command_line import Done, command
 from paceline.backends.interface import KernelStatus
 from paceline.cli.replay_input import costs_of
-from paceline.models.headers.facts import RECURRENT, Facts
+from paceline.models.headers.facts import RECURRENT, ModelFacts
 from paceline.speculative.errors import MissingExtraError, ModelError
-from paceline.speculative.policy.cost_model import Costs
-from paceline.speculative.policy.pass_timer import Timer
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.pass_timer import PassTimer
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
@@ -70,7 +70,7 @@ def test_json_is_what_costs_are_read_from_with_where_it_came_from(
     capsys: Capture, models: Path, tmp_path: Path
 ) -> None:
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
-    costs = Costs.read(record)
+    costs = DecodingCosts.read(record)
     assert costs.draft is not None
     assert (costs.target.rows, costs.draft.rows) == ((1, 2, 4), (1, 2, 4))
     assert costs.target.depths == (16,)
@@ -166,8 +166,8 @@ def test_json_has_the_machine_and_the_diagnosis_and_no_trials(
 def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = Facts((models / "target.gguf",), "gguf", "a", "mamba", memory=RECURRENT)
-    monkeypatch.setattr("paceline.doctor.gathering.header", lambda path, unread: facts)
+    facts = ModelFacts((models / "target.gguf",), "gguf", "a", "mamba", memory=RECURRENT)
+    monkeypatch.setattr("paceline.doctor.gathering.header", lambda path, pending_tokens: facts)
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
     assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
@@ -178,7 +178,7 @@ def test_ctrl_c_during_the_trials_ends_it(
 ) -> None:
     samples = []
 
-    def sample(timer: Timer, length: int, passes: int) -> tuple[float, float]:
+    def sample(timer: PassTimer, length: int, passes: int) -> tuple[float, float]:
         samples.append(length)
         if len(samples) == 4:  # of the second number
             signal.raise_signal(signal.SIGINT)
@@ -258,4 +258,4 @@ def test_a_curve_that_replay_reads_is_what_json_prints(capsys: Capture, models: 
     file.write_text(done.out)
     read = costs_of(file, None, None, None)
     assert read is not None
-    assert read.as_dict() == Costs.read(done.json).as_dict()
+    assert read.as_dict() == DecodingCosts.read(done.json).as_dict()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.reading import Reading
+from paceline.cli.reading import PrefillProgress
 
 
 class Screen(io.StringIO):
@@ -25,7 +25,7 @@ def shown_on(monkeypatch: pytest.MonkeyPatch) -> Screen:
 
 def test_a_terminal_shows_a_line_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = shown_on(monkeypatch)
-    tell = Reading(Interrupts())
+    tell = PrefillProgress(Interrupts())
     tell(0, 2776)
     assert screen.getvalue() == "\rreading the prompt: 0 of 2,776 tokens"
     tell(512, 2776)
@@ -38,13 +38,13 @@ def test_a_terminal_shows_a_line_and_takes_it_away(monkeypatch: pytest.MonkeyPat
 
 def test_a_short_prompt_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = shown_on(monkeypatch)
-    Reading(Interrupts())(0, 100)
+    PrefillProgress(Interrupts())(0, 100)
     assert screen.getvalue() == ""
 
 
 def test_elsewhere_there_is_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    tell = Reading(Interrupts(), clock=lambda: now)
+    tell = PrefillProgress(Interrupts(), clock=lambda: now)
     for number in range(8):
         now = 2.0 * number
         tell(512 * number, 4096)
@@ -58,4 +58,4 @@ def test_ctrl_c_stops_the_reading() -> None:
     pressed = Interrupts()
     pressed.pressed = True
     with pytest.raises(KeyboardInterrupt):
-        Reading(pressed)(512, 4096)
+        PrefillProgress(pressed)(512, 4096)

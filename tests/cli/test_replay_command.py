@@ -11,14 +11,14 @@ import pytest
 
 from command_line import Done, command, program
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.registry import Way
+from paceline.backends.registry import BackendSpec
 from paceline.bench.replay import lane
 from paceline.models import zoo
 from paceline.profiling import flash_attention as attention
 from paceline.profiling.flash_attention import Attention
 from paceline.profiling.pass_costs import key_of
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.storage.costs import Kept, keep
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.storage.costs import CachedCosts, keep
 
 Capture = pytest.CaptureFixture[str]
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -36,7 +36,9 @@ def replay(capsys: Capture, *args: str | Path, home: Path = NOWHERE) -> Done:
 @pytest.fixture
 def curve(tmp_path: Path) -> Path:
     file = tmp_path / "curve.json"
-    said = Costs(Cost.flat(0.02, 0.001), Cost.flat(0.001, 0.0001, rows=8), step=0.0005).as_dict()
+    said = DecodingCosts(
+        PassCosts.flat(0.02, 0.001), PassCosts.flat(0.001, 0.0001, rows=8), step=0.0005
+    ).as_dict()
     file.write_text(json.dumps({"format": 1, "made": {"processor": "another one"}} | said))
     return file
 
@@ -98,7 +100,7 @@ def test_a_trace_of_another_vocabulary_is_refused(capsys: Capture, models: Path,
 
 
 def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = lane.Lane.play
+    play = lane.MethodReplay.play
     played: list[Any] = []
 
     def pressing(one: Any, recording: Any) -> Any:
@@ -107,7 +109,7 @@ def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: p
             signal.raise_signal(signal.SIGINT)
         return play(one, recording)
 
-    monkeypatch.setattr(lane.Lane, "play", pressing)
+    monkeypatch.setattr(lane.MethodReplay, "play", pressing)
     done = replay(capsys, TOKENS, "--methods", "plain,lookup", "--json")
     assert (done.code, done.err) == (130, "")
     assert (done.json["status"], len(done.json["requests"])) == ("interrupted", 3)
@@ -145,7 +147,7 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     home = tmp_path / "home"
     monkeypatch.setenv("PACELINE_HOME", str(home))
     target = LlamaTarget(models / "target.gguf", threads=1)
-    assert keep(key_of(target, "target"), Kept(Cost.flat(0.25)), pytest.fail)
+    assert keep(key_of(target, "target"), CachedCosts(PassCosts.flat(0.25)), pytest.fail)
     file = tmp_path / "trace.jsonl"
     file.write_text(
         json.dumps({"prompt_tokens": [1], "tokens": [2] * 8, "n_vocab": target.vocab.size}) + "\n"
@@ -159,10 +161,12 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(4.0)
     for other in (("-t", "2"), ("-t", "1", "-md", models / "draft.gguf", "--methods", "model")):
         assert "not speed" in replay(capsys, *args, *other, home=home).out
-    usual = Way(models / "target.gguf", {"threads": 1})
+    usual = BackendSpec(models / "target.gguf", {"threads": 1})
     attention.keep(usual, [Attention(False, 512, 8, 1.0, 1.0, 1.0)], pytest.fail)
     assert "not speed" in replay(capsys, *args, "-t", "1", home=home).out  # of passes without flash attention
-    assert keep(key_of(usual.but(flash_attention=False), "target"), Kept(Cost.flat(0.5)), pytest.fail)
+    assert keep(
+        key_of(usual.but(flash_attention=False), "target"), CachedCosts(PassCosts.flat(0.5)), pytest.fail
+    )
     known = replay(capsys, *args, "-t", "1", "--json", home=home).json
     assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(2.0)
 

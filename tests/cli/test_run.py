@@ -12,7 +12,7 @@ from command_line import command, run
 from gguf_files import write_llama
 from paceline.bench import near_ties as judge
 from paceline.bench.text_comparison import Difference
-from paceline.speculative.interfaces import Forward
+from paceline.speculative.interfaces import ForwardOutput
 from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.verify import Verdict, verify
@@ -251,7 +251,7 @@ def test_sampled_drafts_are_said_to_draw_another_text(capsys: Capture, target: P
 
 
 def accept_everything(
-    tree: DraftTree, out: Forward, sampling: Sampling, history: list[int], rng: Rng, *how: Any
+    tree: DraftTree, out: ForwardOutput, sampling: Sampling, history: list[int], rng: Rng, *how: Any
 ) -> Verdict:
     """What verification must never do."""
     right = verify(tree, out, sampling, history, rng, *how)

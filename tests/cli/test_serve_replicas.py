@@ -9,10 +9,10 @@ import pytest
 
 from command_line import Done, command
 from paceline.server import cluster
-from paceline.server.replicas import Settings
+from paceline.server.replicas import ReplicaSettings
 
 Capture = pytest.CaptureFixture[str]
-Asked = list[tuple[Settings, str, int]]
+Asked = list[tuple[ReplicaSettings, str, int]]
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What would have been started."""
     out: Asked = []
 
-    def run(settings: Settings, host: str, port: int) -> int:
+    def run(settings: ReplicaSettings, host: str, port: int) -> int:
         out.append((settings, host, port))
         return 0
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.slowness import MIN_PASSES, Slowness
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.cli.slowness import MIN_PASSES, SlowPassMonitor
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
 KNOWN = 0.02  # seconds of a pass over one row; a row more takes half of that
 
 
 def warning(taken: float, known: float = KNOWN) -> str:
     """The warning after passes that take so many times what is known."""
-    cost = Cost({256: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, 1.0)
+    cost = PassCosts({256: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, 1.0)
     target = SimpleNamespace(on_pass=None)
-    costs = Costs(cost)
+    costs = DecodingCosts(cost)
     llm: Any = SimpleNamespace(policy=SimpleNamespace(costs=costs), target=target)
-    watch = Slowness(llm)
+    watch = SlowPassMonitor(llm)
     for rows in [1, 3] * MIN_PASSES:
-        cost.observe(rows, 300, taken * cost.seconds(rows, 300))  # the policy's adapts
+        cost.update(rows, 300, taken * cost.seconds(rows, 300))  # the policy's adapts
         if target.on_pass is not None:
             target.on_pass(rows, 300, taken * known * (1 + rows) / 2)
     said = watch.warning()

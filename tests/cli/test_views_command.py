@@ -11,7 +11,7 @@ from command_line import HOME, Done, command
 from hf_models import folder_of
 from paceline.models import zoo
 from paceline.models.zoo.shorten import layers_of
-from paceline.storage.views import KeptView, keep, recall
+from paceline.storage.views import CachedView, keep, recall
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_parts_that_cannot_be_written_are_refused(said: Said, view: str, why: st
 def test_a_kept_view_that_is_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOME, str(tmp_path))
     warned: list[str] = []
-    view = KeptView("skip=2", 0.5, 0.9, 96, "clasp", 60)
+    view = CachedView("skip=2", 0.5, 0.9, 96, "clasp", 60)
     assert recall("a model", warned.append) is None
     assert keep("a model", view, warned.append)
     assert recall("a model", warned.append) == view

@@ -17,26 +17,26 @@ from hypothesis import strategies as st
 from heads import HeadDrafter
 from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
-from paceline.backends.translated import TranslatedTarget
+from paceline.backends.translated import CrossVocabTarget
 from paceline.config import Drafting
 from paceline.drafter_table import DRAFTERS
 from paceline.drafters.cascade import CascadeDrafter
-from paceline.drafters.compose import ComposedDrafter, ComposedMemory, Portfolio
+from paceline.drafters.compose import ComposedDrafter, ComposedState, PortfolioDrafter
 from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.ngram_cache import NgramCache
-from paceline.drafters.parts import Parts
+from paceline.drafters.parts import DrafterInputs
 from paceline.drafters.slem import SlemDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.speculative.interfaces import Budget, Drafter, Learner, Target, Want
+from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Target
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.cost_model import Cost
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -60,10 +60,10 @@ def foreign(words: str = "30x51", n_ctx: int = 4096) -> ToyTarget:
     return speaking(ToyTarget(len(words), seed=2, n_ctx=n_ctx), words)
 
 
-def view(**draft: Any) -> TranslatedTarget:
+def view(**draft: Any) -> CrossVocabTarget:
     """The same draft, in the tokens that the target has too."""
     theirs = foreign(**draft)
-    return TranslatedTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
+    return CrossVocabTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
 
 
 def tli(temperature: float = 0.0, **draft: Any) -> ModelDrafter:
@@ -84,7 +84,7 @@ def taught(drafter: Any) -> Drafter:
     """It has seen past outputs."""
     for tokens in ([1, 2, 3, 4, 5, 0, 1, 2, 3], [3, 3, 3], [2, 3, 4, 1, 2, 3, 4]):
         drafter.learn(tokens)
-    assert isinstance(drafter, Learner)
+    assert isinstance(drafter, LearningDrafter)
     return drafter  # type: ignore[return-value]  # the same object: a drafter that learns
 
 
@@ -92,22 +92,24 @@ def datastore() -> DatastoreDrafter:
     return DatastoreDrafter([SuffixArray(STORE)])
 
 
-class Chosen(Portfolio):
+class Chosen(PortfolioDrafter):
     """Together they may say more than a budget holds: what the policy leaves of it."""
 
-    def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         budgets = [budget for _, budget in batch]
-        return Fixed(Budget(0, 0)).choose([], budgets, super().propose(batch))
+        return FixedPolicy(Budget(0, 0)).select([], budgets, super().propose(batch))
 
 
-def auto(*more: Drafter) -> Portfolio:
+def auto(*more: Drafter) -> PortfolioDrafter:
     return Chosen([SuffixDrafter(), LookupDrafter(), *more])
 
 
 def named(name: str) -> Drafter:
     """As `--draft` makes it, with all that a drafter can use."""
     draft = ToyTarget(V, seed=1, noise=0.3)
-    return makers.make(name, Parts(Drafting((name,)), ToyTarget(V), draft, caches=(CACHE,), stores=(STORE,)))
+    return makers.make(
+        name, DrafterInputs(Drafting((name,)), ToyTarget(V), draft, caches=(CACHE,), stores=(STORE,))
+    )
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
@@ -131,7 +133,7 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, fewer experts": lambda: ModelDrafter(ToyTarget(V, experts=4, active=2).view(active=1), V),
     "head": lambda: HeadDrafter(ToyTarget(V)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
-    "cascade, free rows": lambda: cascade(cost=Cost.flat(1.0, per_row=0.0)),
+    "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),
     "cascade, sampled": lambda: cascade(temperature=0.9),
     "cascade, short context": lambda: cascade(ToyTarget(V, seed=1, n_ctx=9)),
     "cascade, tli": lambda: cascade(view()),
@@ -247,7 +249,12 @@ def test_a_batch_proposes_what_each_request_alone_would(name: str) -> None:
 @given(prompt=prompts, seed=st.integers(0, 20), width=st.integers(1, 3))
 @settings(max_examples=15, deadline=None)
 @pytest.mark.parametrize(
-    "name", [name for name, make in MAKERS.items() if "sampled" not in name and make().wants == Want()]
+    "name",
+    [
+        name
+        for name, make in MAKERS.items()
+        if "sampled" not in name and make().required_outputs == RequiredOutputs()
+    ],
 )
 def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
     name: str, prompt: list[int], seed: int, width: int
@@ -260,7 +267,7 @@ def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
         target, drafter, GenerationRequest(prompt=prompt, max_tokens=50, sampling=Sampling(temperature=0.6))
     )
     for _ in range(5):
-        advance(target, drafter, Fixed(budget), [request])
+        advance(target, drafter, FixedPolicy(budget), [request])
         (proposed,) = drafter.propose([(request.memory, budget)])
         assert same(proposed, propose(MAKERS[name](), list(request.session.tokens), budget))
 

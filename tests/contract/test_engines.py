@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from hf_models import folder_of
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.toy import ToyTarget
-from paceline.backends.translated import TranslatedTarget
+from paceline.backends.translated import CrossVocabTarget
 from paceline.speculative.errors import ContractError, LogitsError, PacelineError, UsageError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.vocab.intersection import Intersection
@@ -52,7 +52,7 @@ class Engine:
 
     def rows(self, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
         """Copies of the root's row and every node's."""
-        out = self.target.forward([(session, tree)], Want())[0]
+        out = self.target.forward([(session, tree)], RequiredOutputs())[0]
         return [np.array(out.logits(row), dtype=np.float64) for row in range(len(tree) + 1)]
 
     def fresh(self, tokens: Sequence[int]) -> np.ndarray:
@@ -150,7 +150,7 @@ def through_transformers(kind: str, models: Path) -> Engine:
 def translated_toy(_: Path) -> Engine:
     """Twelve tokens that say the same under other ids."""
     ours, theirs = speaking(ToyTarget(12), "abcdefghijkl"), speaking(ToyTarget(12, n_ctx=256), "hcfalekbjgid")
-    return Engine(TranslatedTarget(theirs, translation(ours.vocab, theirs.vocab)), 0.0)
+    return Engine(CrossVocabTarget(theirs, translation(ours.vocab, theirs.vocab)), 0.0)
 
 
 def translated_llama(models: Path) -> Engine:
@@ -159,7 +159,7 @@ def translated_llama(models: Path) -> Engine:
     lexicon = Lexicon(engine.target.vocab, engine.target.text.encode_within)
     common = Intersection.of(lexicon, lexicon)
     assert common.target_ids.tolist() == common.draft_ids.tolist() == list(range(engine.target.vocab.size))
-    engine.target = TranslatedTarget(engine.target, Translation(lexicon, lexicon, common))
+    engine.target = CrossVocabTarget(engine.target, Translation(lexicon, lexicon, common))
     return engine
 
 
@@ -217,7 +217,7 @@ def test_every_row_of_a_tree_is_the_row_of_its_own_chain(engine: Engine, session
 def test_a_session_that_kept_a_path_equals_a_fresh_one(engine: Engine, session: Any, node: int) -> None:
     engine.rows(session, TREE)
     path = path_to(TREE, node)
-    session.keep(path, 8)
+    session.commit(path, 8)
     expected = [*PROMPT, *(TREE.tokens[i] for i in path), 8]
     assert list(session.tokens) == expected
     assert engine.same(engine.rows(session)[0], engine.fresh(expected))
@@ -242,7 +242,7 @@ def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
         tokens = tuple(int(t) for t in random.integers(0, 12, size))
         tree = DraftTree(tokens, parents, (0.5,) * size, ("test",) * size)
         engine.rows(session, tree)
-        session.keep(path_to(tree, int(random.integers(-1, size))), root)
+        session.commit(path_to(tree, int(random.integers(-1, size))), root)
     last = engine.rows(session)[0]
     text = list(session.tokens)
     session.close()
@@ -254,14 +254,14 @@ def test_a_tree_that_starts_with_the_last_one_grows_it(engine: Engine, session: 
     session.extend(())
     for n in (3, 4, len(TREE)):
         part = DraftTree(TREE.tokens[:n], TREE.parents[:n], TREE.score[:n], TREE.source[:n])
-        out = engine.target.forward([(session, part)], Want())[0]
+        out = engine.target.forward([(session, part)], RequiredOutputs())[0]
         first = {3: 0, 4: 4, len(TREE): 5}[n]
         for row in range(first, n + 1):
             assert engine.same(np.array(out.logits(row)), whole[row]), (n, row)
         if first:
             with pytest.raises(ContractError):
                 out.logits(first - 1)
-    session.keep([0, 2, 6], 8)
+    session.commit([0, 2, 6], 8)
     assert engine.same(engine.rows(session)[0], engine.fresh([*PROMPT, 1, 3, 7, 8]))
 
 
@@ -297,13 +297,13 @@ def test_a_prompt_that_is_read_in_chunks_beside_a_tree_is_the_same_prompt(
     session.extend(())
     engine.fresh([11])
     other.extend(text)
-    assert other.unread > 0
-    while other.unread:
-        before, n = other.unread, min(chunk, other.unread)
+    assert other.pending_tokens > 0
+    while other.pending_tokens:
+        before, n = other.pending_tokens, min(chunk, other.pending_tokens)
         session.extend(())
-        read, out = engine.target.forward([(other, n), (session, TREE)], Want())
+        read, out = engine.target.forward([(other, n), (session, TREE)], RequiredOutputs())
         assert read.computed == n
-        assert other.unread == before - n
+        assert other.pending_tokens == before - n
         for at, expected in enumerate(whole):
             assert engine.same(np.array(out.logits(at)), expected)
         with pytest.raises(ContractError):
@@ -318,19 +318,19 @@ def test_no_more_can_be_read_than_is_unread(engine: Engine) -> None:
     session = engine.target.open()
     session.extend([7, 3, 9])
     with pytest.raises(ContractError):
-        engine.target.forward([(session, session.unread + 1)], Want())
+        engine.target.forward([(session, session.pending_tokens + 1)], RequiredOutputs())
     session.close()
 
 
 def test_computed_counts_what_was_read_the_root_and_new_nodes(engine: Engine, session: Any) -> None:
-    unread = session.unread
+    pending_tokens = session.pending_tokens
     first = DraftTree(TREE.tokens[:3], TREE.parents[:3], TREE.score[:3], TREE.source[:3])
-    assert engine.target.forward([(session, first)], Want())[0].computed == unread + 1 + 3
-    assert engine.target.forward([(session, TREE)], Want())[0].computed == len(TREE) - 3
-    session.keep([0], 5)
+    assert engine.target.forward([(session, first)], RequiredOutputs())[0].computed == pending_tokens + 1 + 3
+    assert engine.target.forward([(session, TREE)], RequiredOutputs())[0].computed == len(TREE) - 3
+    session.commit([0], 5)
     again = 2 if engine.target.caps.rollback == "restore" else 0  # the old root and the node that was kept
-    assert session.unread == again
-    assert engine.target.forward([(session, EMPTY)], Want())[0].computed == again + 1
+    assert session.pending_tokens == again
+    assert engine.target.forward([(session, EMPTY)], RequiredOutputs())[0].computed == again + 1
 
 
 def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) -> None:
@@ -338,7 +338,7 @@ def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) ->
     batch = [(engine.target.open(), tree) for tree in (TREE, EMPTY, chain([1, 2, 3], "test"))]
     for (session, _), prompt in zip(batch, prompts, strict=True):
         session.extend(prompt)
-    outs = engine.target.forward(batch, Want())
+    outs = engine.target.forward(batch, RequiredOutputs())
     together = [
         [np.array(o.logits(r)) for r in range(len(t) + 1)] for o, (_, t) in zip(outs, batch, strict=True)
     ]
@@ -353,7 +353,7 @@ def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) ->
 
 
 def test_argmax_is_that_of_the_row_and_features_are_what_was_wanted(engine: Engine, session: Any) -> None:
-    out = engine.target.forward([(session, TREE)], Want(top_k=3))[0]
+    out = engine.target.forward([(session, TREE)], RequiredOutputs(top_k=3))[0]
     for row in range(len(TREE) + 1):
         logits = np.array(out.logits(row))
         assert out.argmax(row) == int(logits.argmax())
@@ -363,9 +363,9 @@ def test_argmax_is_that_of_the_row_and_features_are_what_was_wanted(engine: Engi
 def test_an_answer_is_asked_for_before_the_next_forward_or_not_at_all(engine: Engine, session: Any) -> None:
     other = engine.target.open()
     other.extend(PROMPT[:3])
-    out = engine.target.forward([(session, TREE)], Want())[0]
+    out = engine.target.forward([(session, TREE)], RequiredOutputs())[0]
     out.argmax(0)
-    engine.target.forward([(other, EMPTY)], Want())
+    engine.target.forward([(other, EMPTY)], RequiredOutputs())
     other.close()
     late, drawn = "overwritten by the target's next forward", Sampling(temperature=1.0)
     for row in (0, 1):  # that it was told before is no matter
@@ -374,11 +374,11 @@ def test_an_answer_is_asked_for_before_the_next_forward_or_not_at_all(engine: En
         with pytest.raises(ContractError, match=late):
             out.argmax(row)
         with pytest.raises(ContractError, match=late):
-            out.odds(row, drawn, ())
+            out.target_distribution(row, drawn, ())
 
 
 def test_without_wants_no_features_are_computed(engine: Engine, session: Any) -> None:
-    assert engine.target.forward([(session, EMPTY)], Want())[0].features.top_k is None
+    assert engine.target.forward([(session, EMPTY)], RequiredOutputs())[0].features.top_k is None
 
 
 def test_the_same_question_gets_the_same_answer(engine: Engine) -> None:
@@ -396,10 +396,10 @@ def test_a_session_needs_a_prompt_before_it_answers(engine: Engine) -> None:
 
 def test_keep_needs_a_forward_and_a_path_that_is_one(engine: Engine, session: Any) -> None:
     with pytest.raises(ContractError, match="before forward"):
-        session.keep([], 1)
+        session.commit([], 1)
     engine.rows(session, TREE)
     with pytest.raises(ContractError, match="does not follow"):
-        session.keep([0, 3], 1)
+        session.commit([0, 3], 1)
 
 
 def test_closing_twice_is_harmless_and_the_place_is_free_again(engine: Engine) -> None:
@@ -423,7 +423,7 @@ def test_the_argmax_of_a_row_that_is_not_of_numbers_is_refused(
 ) -> None:
     session = engine.target.open()
     session.extend(PROMPT)
-    out = engine.target.forward([(session, EMPTY)], Want())[0]
+    out = engine.target.forward([(session, EMPTY)], RequiredOutputs())[0]
     if type(out).__name__ == "HfForward":  # which looks at the tensor on its device
         out._rows = out._rows.new_full((1, 12), value)
     row = np.full(12, value)

@@ -17,15 +17,15 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Want
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V, LAYERS = 6, 3
-WANT = Want(top_k=2, layers=(0, 1, 3))
+WANT = RequiredOutputs(top_k=2, layers=(0, 1, 3))
 FORK = DraftTree((1, 2, 3), (ROOT, 0, 0), (0.5,) * 3, ("x",) * 3)
 
 
@@ -74,7 +74,7 @@ def test_features_cover_the_text_without_a_gap_however_it_is_read_and_rolled_bac
         for at, row in enumerate([*range(features.lead), *rows], features.start):
             known[at] = features.hidden[row]
 
-    while session.unread > chunk:
+    while session.pending_tokens > chunk:
         (out,) = target.forward([(session, chunk)], WANT)
         assert out.features.top_k is None
         assert len(out.features.hidden) == out.features.lead == chunk
@@ -86,7 +86,7 @@ def test_features_cover_the_text_without_a_gap_however_it_is_read_and_rolled_bac
         assert len(out.features.hidden) == out.computed == out.features.lead + drafted + 1
         path = range(min(kept, drafted))
         note(out.features, [out.features.lead + row for row in (0, *(node + 1 for node in path))])
-        session.keep(path, 5)
+        session.commit(path, 5)
     whole = at_once(session.tokens)
     for at, hidden in known.items():
         assert np.array_equal(hidden, whole[at]), at
@@ -110,7 +110,9 @@ def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, 
     drafter = HeadDrafter(target)
     prompt = [(i * i) % V for i in range(n_prompt)]
     request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
-    steps = [s for _, s in decode(target, drafter, Fixed(Budget(5, 5)), [request], chunk=chunk) if s.tokens]
+    steps = [
+        s for _, s in decode(target, drafter, FixedPolicy(Budget(5, 5)), [request], chunk=chunk) if s.tokens
+    ]
     blind = len(steps[0].tree) == 0  # a short prompt is read with the first draft
     assert request.stats.drafted == request.stats.accepted > 0
     assert len(steps) == blind + -(-(60 - blind) // 6)
@@ -136,7 +138,7 @@ def test_an_early_exit_computes_nothing_that_its_target_has_computed(n_prompt: i
     request = start(
         target, drafter, GenerationRequest(prompt=[i % V for i in range(n_prompt)], max_tokens=40)
     )
-    for _, step in decode(target, drafter, Fixed(Budget(3, 3)), [request]):
+    for _, step in decode(target, drafter, FixedPolicy(Budget(3, 3)), [request]):
         assert step.rows <= len(step.tree) + 1 or not request.stats.steps > 1
     # Nothing of the prompt but its root, where it was read before; and of a step the root and its own draft.
     short = n_prompt - 1 if n_prompt <= 32 else 0
@@ -147,23 +149,25 @@ def test_a_view_beside_its_target_drafts_what_it_drafts_alone() -> None:
     target = deep()
     drafter = ModelDrafter(target.view(exits=1), V)
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=40))
-    beside = [step.tree.tokens for _, step in decode(target, drafter, Fixed(Budget(3, 3)), [request])]
+    beside = [step.tree.tokens for _, step in decode(target, drafter, FixedPolicy(Budget(3, 3)), [request])]
     apart = ModelDrafter(deep().view(exits=1), V)
     request = start(target, apart, GenerationRequest(prompt=[1, 2, 3], max_tokens=40))
-    assert beside == [step.tree.tokens for _, step in decode(target, apart, Fixed(Budget(3, 3)), [request])]
+    assert beside == [
+        step.tree.tokens for _, step in decode(target, apart, FixedPolicy(Budget(3, 3)), [request])
+    ]
 
 
 def test_a_model_of_other_weights_takes_nothing_over_from_the_session_beside_it() -> None:
     target, other = deep(), ToyTarget(V, seed=5, layers=LAYERS)
     session = target.open()
     session.extend([1, 2, 3, 4])
-    target.forward([(session, EMPTY)], Want())
+    target.forward([(session, EMPTY)], RequiredOutputs())
     rows = []
     for view in (other.view(exits=1), other, target.view(exits=LAYERS)):
         for beside in (session, None):
             one = view.open(beside)
             one.extend([1, 2, 3, 4])
-            rows.append(view.forward([(one, EMPTY)], Want())[0].logits(0))
+            rows.append(view.forward([(one, EMPTY)], RequiredOutputs())[0].logits(0))
     for a, b in zip(rows[::2], rows[1::2], strict=True):
         assert np.array_equal(a, b)
 
@@ -206,7 +210,7 @@ def test_the_distribution_is_plain_samplings_to_the_last_digit(name: str, chunk:
     sampling, n = Sampling(temperature=0.8), 2
     prompts = [[1], [2, 0, 1]]
     together = decided_distribution(
-        target, drafter, prompts, lambda _: Fixed(Budget(2, 2)), sampling, n, chunk=chunk
+        target, drafter, prompts, lambda _: FixedPolicy(Budget(2, 2)), sampling, n, chunk=chunk
     )
     plain = [plain_distribution(target, prompt, sampling, n) for prompt in prompts]
     error = 0.0

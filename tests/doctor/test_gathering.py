@@ -9,27 +9,27 @@ from typing import Any
 
 from paceline.doctor import gathering
 from paceline.doctor.diagnosis import Evidence
-from paceline.doctor.gathering import Meter, of_a_run, of_models
+from paceline.doctor.gathering import SystemCounters, of_a_run, of_models
 from paceline.hardware.containers import Limits
 from paceline.hardware.gpus import Gpu
-from paceline.hardware.probe import Memory, probe
+from paceline.hardware.probe import MemoryInfo, probe
 from paceline.loading import load
-from paceline.models.headers.facts import HYBRID, Facts
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.models.headers.facts import HYBRID, ModelFacts
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
 HARDWARE = replace(
-    probe(), limits=Limits(cpus=1.5), memory=Memory(10**9, 10**8, limit=10**7), gpus=(), offload=False
+    probe(), limits=Limits(cpus=1.5), memory=MemoryInfo(10**9, 10**8, limit=10**7), gpus=(), offload=False
 )
 
 
-def facts(name: str, **known: Any) -> Facts:
-    return Facts((Path(f"{name}.gguf"),), "gguf", name, "llama", **known)
+def facts(name: str, **known: Any) -> ModelFacts:
+    return ModelFacts((Path(f"{name}.gguf"),), "gguf", name, "llama", **known)
 
 
 def test_what_headers_and_the_machine_say_is_evidence() -> None:
     target = facts("t", size=100, experts=8, experts_used=2, memory=HYBRID)
     draft = facts("d", size=20)
-    costs = Costs(Cost({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), Cost({256: {1: 0.01}}))
+    costs = DecodingCosts(PassCosts({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), PassCosts({256: {1: 0.01}}))
     found = of_models(HARDWARE, target, draft, costs, threads=3, gpu_layers=7)
     assert found == Evidence(
         threads=3,
@@ -73,17 +73,17 @@ def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path)
 
 
 def test_what_others_took_is_what_we_did_not() -> None:
-    before = Meter(clock=10.0, busy=100.0, own=7.0, swapped=5, throttled=1.0)
-    after = Meter(clock=12.0, busy=105.0, own=8.0, swapped=9, throttled=1.5)
+    before = SystemCounters(clock=10.0, busy=100.0, own=7.0, swapped=5, throttled=1.0)
+    after = SystemCounters(clock=12.0, busy=105.0, own=8.0, swapped=9, throttled=1.5)
     assert after.since(before) == {"seconds": 2.0, "others": 2.0, "throttled": 0.5, "swapped": 4}
     nothing = replace(before, busy=None, throttled=None)
     assert (after.since(nothing)["others"], after.since(nothing)["throttled"]) == (None, None)
 
 
 def test_a_header_that_cannot_be_read_is_told(tmp_path: Path, models: Path) -> None:
-    unread: list[str] = []
-    assert gathering.header(models / "target.gguf", unread) is not None
+    pending_tokens: list[str] = []
+    assert gathering.header(models / "target.gguf", pending_tokens) is not None
     (tmp_path / "no.gguf").write_bytes(b"GGUF")
-    assert gathering.header(tmp_path / "no.gguf", unread) is None
-    assert len(unread) == 1
-    assert unread[0].startswith("header of no.gguf: ")
+    assert gathering.header(tmp_path / "no.gguf", pending_tokens) is None
+    assert len(pending_tokens) == 1
+    assert pending_tokens[0].startswith("header of no.gguf: ")

@@ -10,12 +10,12 @@ import machine_trees as trees
 from paceline.doctor import thread_trials
 from paceline.doctor.thread_trials import MOST, ROUNDS, Trial, best, counts_for, tried
 from paceline.hardware import containers, cores
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 from timed import TimedTarget
 
 
 def chosen(root: Path, quota: float | None = None) -> list[int]:
-    files = Files(root)
+    files = SystemFiles(root)
     limits = containers.read(files) if quota is None else containers.Limits(cpus=quota)
     return counts_for(cores.read(files, None, "Linux"), limits)
 

@@ -47,8 +47,8 @@ def test_where_nothing_may_follow_there_is_no_draft() -> None:
 def test_no_tree_of_its_size_survives_more(depth: int, nodes: int) -> None:
     tree = best_first(Budget(depth, nodes, width=99), "half", "", halves)
     every = [1.0]
-    survivals: list[float] = []
+    reach_probabilities: list[float] = []
     for _ in range(depth):
         every = [above * share for above in every for share in (0.6, 0.3)]
-        survivals += every
-    assert abs(sum(tree.survival) - sum(sorted(survivals, reverse=True)[:nodes])) < 1e-9
+        reach_probabilities += every
+    assert abs(sum(tree.reach_probability) - sum(sorted(reach_probabilities, reverse=True)[:nodes])) < 1e-9

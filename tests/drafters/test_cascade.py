@@ -13,28 +13,28 @@ from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
-from paceline.backends.translated import TranslatedTarget
+from paceline.backends.translated import CrossVocabTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafters.cascade import LATER, AheadSession, CascadeDrafter, ReadAhead, alike
-from paceline.drafters.compose import ComposedDrafter, Portfolio
-from paceline.drafters.lookup import LookupDrafter, LookupMemory
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
+from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.interfaces import Budget, Drafter, Learner, Session, Want
+from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Session
 from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from tongues import speaking, translation
 
 V = 6
-FREE = Cost.flat(1.0, per_row=0.0)  # every guess is worth its row
+FREE = PassCosts.flat(1.0, per_row=0.0)  # every guess is worth its row
 
 prompts = st.lists(st.integers(0, V - 1), min_size=1, max_size=20)
 budgets = st.builds(
@@ -56,7 +56,9 @@ class Counting(ToyTarget):
         self.computed += 1
         return super().after(state, token)
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
         self.passes += 1
         return super().forward(batch, want)
 
@@ -68,7 +70,9 @@ class Transient(ToyTarget):
         super().__init__(*args, **settings)
         self.given: list[Any] = []
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[Any]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[Any]:
         for out in self.given:
             for row in out.rows:
                 row[:] = np.nan
@@ -99,21 +103,21 @@ class Asked(Budget):
     deep: int = 99
     questions: list[Any] = field(default_factory=list)
 
-    def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
+    def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         self.questions.append((drafter, likely, depth, parent))
         return 0.9 * parent * likely
 
-    def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
-        self.questions.append(("goes on", likeliest, drafted, depth, survival))
-        return super().goes_on(likeliest, drafted, depth, survival)
+    def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
+        self.questions.append(("goes on", likeliest, drafted, depth, reach_probability))
+        return super().goes_on(likeliest, drafted, depth, reach_probability)
 
-    def deepens(self, drafted: int, depth: int, survival: float) -> bool:
-        self.questions.append(("deepens", drafted, depth, survival))
+    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+        self.questions.append(("deepens", drafted, depth, reach_probability))
         return depth < self.deep
 
 
 def cascade(
-    draft: ToyTarget | None = None, copier: Any = None, cost: Cost | None = FREE, **settings: Any
+    draft: ToyTarget | None = None, copier: Any = None, cost: PassCosts | None = FREE, **settings: Any
 ) -> CascadeDrafter:
     draft = draft or ToyTarget(V, seed=1, noise=0.3)
     return CascadeDrafter(draft, V, copier or LookupDrafter(1, 3), cost=cost, **settings)
@@ -132,8 +136,8 @@ def models_part(tree: DraftTree) -> DraftTree:
 
 def same(a: DraftTree, b: DraftTree) -> bool:
     pairs = zip(a.q or (), b.q or (), strict=True)
-    return (a.tokens, a.parents, a.score, a.survival, a.source) == (
-        b.tokens, b.parents, b.score, b.survival, b.source
+    return (a.tokens, a.parents, a.score, a.reach_probability, a.source) == (
+        b.tokens, b.parents, b.score, b.reach_probability, b.source
     ) and all(np.array_equal(x, y) for x, y in pairs)  # type: ignore[arg-type]  # chains: none is None  # fmt: skip
 
 
@@ -158,7 +162,7 @@ def test_the_chain_is_what_the_draft_model_alone_would_draft_and_the_budget_is_a
     told = Asked(budget.depth, budget.nodes, budget.width, budget.p_min, budget.p_split, deep=deep)
     alone, helped = (Counting(V, seed=seed, n_ctx=n_ctx) for _ in range(2))
     expected = propose(ModelDrafter(alone, V, temperature=temperature), prompt, room, seed)
-    drafter = cascade(helped, cost=Cost.flat(1.0, per_row=row), temperature=temperature)
+    drafter = cascade(helped, cost=PassCosts.flat(1.0, per_row=row), temperature=temperature)
     tree = propose(drafter, prompt, told, seed)
     assert same(models_part(tree), expected)
     assert told.questions[: len(room.questions)] == room.questions
@@ -174,7 +178,7 @@ def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model(
         target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
         drafter: Drafter = ModelDrafter(draft, V) if name == "model" else cascade(draft, copier)
         request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=120))
-        steps = [step for _, step in decode(target, drafter, Fixed(Budget(7, 7)), [request])]
+        steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(7, 7)), [request])]
         assert sum(step.accepted["model"] for step in steps) == request.stats.drafted == 105
         counts[name] = draft.passes
     assert counts["model"] == 105
@@ -186,7 +190,7 @@ def test_what_was_guessed_right_is_not_computed_again() -> None:
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
     drafter = cascade(draft)
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=200))
-    policy = Fixed(Budget(4, 4))
+    policy = FixedPolicy(Budget(4, 4))
     for _ in range(20):
         advance(target, drafter, policy, [request])
     for _ in range(6):
@@ -222,7 +226,7 @@ class Guessing(LookupDrafter):
         super().__init__()
         self.tokens, self.score = tuple(tokens), score
 
-    def follow(self, memory: LookupMemory, said: Sequence[int], budget: Budget) -> DraftTree:
+    def follow(self, memory: LookupState, said: Sequence[int], budget: Budget) -> DraftTree:
         guess = self.tokens[: min(budget.depth, budget.nodes)]
         return chain(guess, "guessing", [self.score] * len(guess))
 
@@ -239,7 +243,7 @@ def test_guesses_are_read_as_far_as_they_are_worth_their_rows() -> None:
     """At a score of 0.5, of which each token halves what is left of it: 0.5, 0.25, 0.125 passes saved."""
     for row, n in ((0.0, 5), (0.1, 3), (0.2, 2), (0.4, 1), (0.5, 0), (0.6, 0)):
         draft = Counting(V, seed=4)
-        drafter = cascade(draft, Guessing([1, 2, 3, 4, 5, 0]), Cost.flat(1.0, per_row=row))
+        drafter = cascade(draft, Guessing([1, 2, 3, 4, 5, 0]), PassCosts.flat(1.0, per_row=row))
         assert read(drafter, draft, [1, 2, 3], 6) == n, row
 
 
@@ -252,7 +256,7 @@ def test_no_guess_is_read_beyond_what_the_draft_models_context_holds() -> None:
 def test_nothing_is_learned_of_what_was_guessed_behind_a_wrong_token() -> None:
     for guess, n in (([1, 2, 3], 3), ([1, 5, 3], 2), ([5, 2, 3], 1)):
         target, session = ahead(Successor(), Guessing(guess), [0], 5)
-        target.forward([(session, EMPTY)], Want())
+        target.forward([(session, EMPTY)], RequiredOutputs())
         session.learn((1, 2, 3, 4))
         assert target.calibrator.reliability.total == n
 
@@ -261,7 +265,7 @@ def test_an_edge_of_the_costs_is_filled() -> None:
     """Where 2 and 3 rows cost what 4 do, all three guesses are read or none."""
     for most, n in ((1.8, 3), (1.9, 0)):
         draft = Counting(V, seed=4)
-        cost = Cost({256: {1: 1.0, 4: most, 5: 9.0}})
+        cost = PassCosts({256: {1: 1.0, 4: most, 5: 9.0}})
         assert read(cascade(draft, Guessing([1, 2, 3, 4, 5, 0]), cost), draft, [1, 2, 3], 6) == n
 
 
@@ -270,7 +274,7 @@ def test_a_copier_that_is_wrong_is_soon_not_read_and_one_that_is_right_comes_bac
     draft = Counting(V, seed=4)
     likeliest = propose(ModelDrafter(draft, V), [1, 2, 3], Budget(1, 1)).tokens[0]
     copier = Guessing([(likeliest + 1) % V])
-    drafter = cascade(draft, copier, Cost.flat(1.0, per_row=0.3))
+    drafter = cascade(draft, copier, PassCosts.flat(1.0, per_row=0.3))
     assert read(drafter, draft, [1, 2, 3], 3) == 1
     for right, expected in ((False, 0), (True, 1)):
         copier.tokens = (likeliest if right else (likeliest + 1) % V,)
@@ -313,7 +317,7 @@ def test_where_a_pass_is_not_worth_it_the_copier_drafts_the_later_tokens() -> No
     assert tree.parents == (ROOT, 0, 1, 2)
     assert tree.source == ("model", LATER, LATER, LATER)
     assert tree.score[1:] == (1 / 2,) * 3
-    assert tree.survival[3] == pytest.approx(tree.survival[0] * (0.9 / 2) ** 3)
+    assert tree.reach_probability[3] == pytest.approx(tree.reach_probability[0] * (0.9 / 2) ** 3)
     assert [asked[2] for asked in budget.questions if asked[0] == LATER] == [2, 3, 4]
     assert tree.called == ("model", LATER)
 
@@ -348,7 +352,7 @@ def test_both_have_statistics_of_their_own() -> None:
     target = ToyTarget(V, seed=3)
     drafter = ComposedDrafter([cascade(ToyTarget(V, seed=3))])
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=81))
-    for _ in decode(target, drafter, Fixed(Asked(7, 7, deep=3)), [request]):
+    for _ in decode(target, drafter, FixedPolicy(Asked(7, 7, deep=3)), [request]):
         pass
     model, later = (request.stats.by_source[name] for name in ("model", LATER))
     assert model.tried == model.proposed == model.right >= later.tried >= later.right > 0
@@ -358,8 +362,8 @@ def test_both_have_statistics_of_their_own() -> None:
 
 def test_by_the_rate_it_drafts_in_a_portfolio() -> None:
     target = ToyTarget(V, seed=3)
-    drafter = Portfolio([cascade(ToyTarget(V, seed=3))])
-    policy = Rate(Costs(Cost.flat(1.0, 0.001)), clock=lambda: 0.0)
+    drafter = PortfolioDrafter([cascade(ToyTarget(V, seed=3))])
+    policy = GoodputPolicy(DecodingCosts(PassCosts.flat(1.0, 0.001)), clock=lambda: 0.0)
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=100))
     steps = [step for _, step in decode(target, drafter, policy, [request], lambda: 0.0)]
     assert request.stats.steps < 40
@@ -393,7 +397,7 @@ def test_the_loop_emits_what_plain_decoding_does(make: Callable[[], Any]) -> Non
                 start(target, by, GenerationRequest(prompt=prompt, max_tokens=50)) for prompt in batch
             ]
             tokens: list[list[int]] = [[], []]
-            for request, step in decode(target, by, Fixed(budget), requests):
+            for request, step in decode(target, by, FixedPolicy(budget), requests):
                 tokens[requests.index(request)] += step.tokens
                 later += step.accepted.get(LATER, 0)
             for request in requests:
@@ -408,7 +412,7 @@ def test_the_loop_emits_what_plain_decoding_does(make: Callable[[], Any]) -> Non
 
 def foreign() -> CascadeDrafter:
     theirs = speaking(ToyTarget(5, seed=2), "30x51")
-    view = TranslatedTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
+    view = CrossVocabTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
     return CascadeDrafter(view, V, LookupDrafter(1, 3))
 
 
@@ -444,7 +448,7 @@ def test_a_proposal_is_a_chain_within_its_budget_and_the_vocabulary(
 def test_what_is_learned_reaches_a_copier_that_remembers() -> None:
     suffix = SuffixDrafter()
     drafter = cascade(copier=suffix)
-    assert isinstance(drafter, Learner)
+    assert isinstance(drafter, LearningDrafter)
     assert drafter.learners == [suffix]
     drafter.learn([5, 4, 3])
     assert len(suffix.history) == 3
@@ -466,7 +470,7 @@ def test_a_copier_that_cannot_open_leaves_the_draft_models_session_closed() -> N
     class Full(LookupDrafter):
         def open(
             self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> LookupMemory:
+        ) -> LookupState:
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):
@@ -497,10 +501,10 @@ def test_any_chains_in_any_order_are_answered_as_the_draft_model_does(
     draft = ToyTarget(V, seed=7)
     target, session = ahead(Transient(V, seed=7), Guessing(guess), text, 8)
     for said in chains:
-        (out,) = target.forward([(session, chain(said, "draft"))], Want())
+        (out,) = target.forward([(session, chain(said, "draft"))], RequiredOutputs())
         plain = draft.open()
         plain.extend([*text, *said])
-        expected = draft.forward([(plain, EMPTY)], Want())[0]
+        expected = draft.forward([(plain, EMPTY)], RequiredOutputs())[0]
         assert np.array_equal(out.logits(len(said)), expected.logits(0))
         assert out.argmax(len(said)) == expected.argmax(0)
         assert out.features.top_k is None
@@ -508,7 +512,7 @@ def test_any_chains_in_any_order_are_answered_as_the_draft_model_does(
 
 def test_a_row_that_was_not_asked_for_is_refused() -> None:
     target, session = ahead(Successor(), Guessing([1, 2]), [0], 4)
-    (out,) = target.forward([(session, chain([1], "draft"))], Want())
+    (out,) = target.forward([(session, chain([1], "draft"))], RequiredOutputs())
     with pytest.raises(ContractError, match="row 0"):
         out.logits(0)
 
@@ -516,10 +520,10 @@ def test_a_row_that_was_not_asked_for_is_refused() -> None:
 def test_what_is_kept_of_a_chain_is_the_text_then() -> None:
     target, session = ahead(Successor(), Guessing([1, 2]), [0], 4)
     for n in range(3):
-        target.forward([(session, chain([1, 5, 2][:n], "draft"))], Want())
-    session.keep([0, 1], 3)
+        target.forward([(session, chain([1, 5, 2][:n], "draft"))], RequiredOutputs())
+    session.commit([0, 1], 3)
     assert session.tokens == [0, 1, 5, 3]
-    (out,) = target.forward([(session, EMPTY)], Want())
+    (out,) = target.forward([(session, EMPTY)], RequiredOutputs())
     assert out.argmax(0) == 4
 
 
@@ -538,7 +542,7 @@ def test_how_far_two_texts_are_alike(a: tuple[int, ...], b: tuple[int, ...], n: 
 
 
 def test_it_is_made_with_suffix_as_its_copier_and_told_what_passes_cost() -> None:
-    costs = Costs(Cost.flat(), Cost.flat(0.1))
+    costs = DecodingCosts(PassCosts.flat(), PassCosts.flat(0.1))
     drafter, _ = make_drafter(
         Drafting(drafters=("cascade",)), ToyTarget(V), ToyTarget(V, noise=0.3), costs=costs
     )

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from enumeration import distance, drafted_distribution, plain_distribution
 from groves import trees
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.compose import ComposedDrafter, Portfolio, Union
+from paceline.drafters.compose import ComposedDrafter, MergedTree, PortfolioDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
-from paceline.drafters.lookup import LookupDrafter, LookupMemory
+from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Learner, Session, Want
+from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Session
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -40,7 +40,7 @@ def test_each_request_is_drafted_for_by_the_first_that_has_something_to_say() ->
 class Saying:
     """A drafter that always proposes the same chain, and notes what it is taught."""
 
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self, name: str, n: int) -> None:
         self.name = name
@@ -49,10 +49,10 @@ class Saying:
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> LookupMemory:
-        return LookupMemory(prompt, 1, 1)
+    ) -> LookupState:
+        return LookupState(prompt, 1, 1)
 
-    def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
         return [chain([1] * min(self.n, budget.depth), self.name, [0.5] * min(self.n, budget.depth))
                 for _, budget in batch]  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_the_first_that_has_enough_drafts(
 def test_what_is_learned_and_forgotten_reaches_those_that_remember() -> None:
     first, last = Saying("a", 1), Saying("b", 1)
     drafter = ComposedDrafter([first, LookupDrafter(), last])
-    assert isinstance(drafter, Learner)
+    assert isinstance(drafter, LearningDrafter)
     drafter.learn([1, 2])
     assert first.learned == last.learned == [[1, 2]]
     drafter.forget()
@@ -100,7 +100,7 @@ def test_statistics_tell_how_often_each_was_tried_proposed_and_right() -> None:
     world = ToyTarget(V, seed=3)
     drafter = ComposedDrafter([LookupDrafter(2, 3), ModelDrafter(ToyTarget(V, seed=3), V)])
     request = start(world, drafter, GenerationRequest(prompt=[1, 2, 3, 1, 2], max_tokens=30))
-    for _ in decode(world, drafter, Fixed(Budget(3, 3)), [request]):
+    for _ in decode(world, drafter, FixedPolicy(Budget(3, 3)), [request]):
         pass
     lookup, model = (request.stats.by_source[name] for name in ("lookup", "model"))
     asked = request.stats.steps - 1 if model.tried < lookup.tried else request.stats.steps
@@ -113,19 +113,19 @@ def test_statistics_tell_how_often_each_was_tried_proposed_and_right() -> None:
 
 
 def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:
-    opened: list[LookupMemory] = []
+    opened: list[LookupState] = []
 
     class Noting(LookupDrafter):
         def open(
             self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> LookupMemory:
+        ) -> LookupState:
             opened.append(super().open(prompt, seed))
             return opened[-1]
 
     class Full(LookupDrafter):
         def open(
             self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> LookupMemory:
+        ) -> LookupState:
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):
@@ -169,7 +169,7 @@ def test_a_sampled_draft_is_not_taken_for_being_longer_than_a_copy() -> None:
 
 
 def united(*drafts: DraftTree) -> DraftTree:
-    union = Union()
+    union = MergedTree()
     for draft in drafts:
         union.add(draft)
     return union.tree()
@@ -197,10 +197,10 @@ def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> 
 
 def test_what_a_probing_drafter_only_looks_at_is_never_accepted_in_a_portfolio() -> None:
     target = ToyTarget(V, seed=2)
-    drafter = Portfolio([LookaheadDrafter(window=2, level=3, guesses=2), LookupDrafter(1, 2)])
+    drafter = PortfolioDrafter([LookaheadDrafter(window=2, level=3, guesses=2), LookupDrafter(1, 2)])
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2, 1], max_tokens=24))
     drafted, probes = Counter[str](), 0
-    for _, step in decode(target, drafter, Fixed(Budget(6, 32, width=16)), [request]):
+    for _, step in decode(target, drafter, FixedPolicy(Budget(6, 32, width=16)), [request]):
         probes += len(step.tree.probe)
         assert not set(step.path) & step.tree.probe
         drafted.update(step.drafted)
@@ -214,7 +214,7 @@ def test_a_union_holds_every_path_of_every_draft_once_and_nothing_else(
     groves: list[tuple[DraftTree, list[int]]],
 ) -> None:
     said: dict[tuple[int, ...], list[tuple[str, float]]] = {}
-    union = Union()
+    union = MergedTree()
     assert union.tree() == EMPTY
     for at, (grove, tokens) in enumerate(groves):
         draft = DraftTree(tuple(tokens[: len(grove)]), grove.parents, grove.score, (f"d{at}",) * len(grove))
@@ -229,15 +229,15 @@ def test_a_union_holds_every_path_of_every_draft_once_and_nothing_else(
 
 def test_all_are_asked_and_each_is_named() -> None:
     """Together they may say more than the budget holds, which is for the policy to choose from."""
-    drafter = Portfolio([Saying("a", 2), Saying("b", 3), Saying("c", 0)])
+    drafter = PortfolioDrafter([Saying("a", 2), Saying("b", 3), Saying("c", 0)])
     (tree,) = drafter.propose([(drafter.open([1], 0), Budget(3, 3))])
     assert tree.called == ("a", "b", "c")
     assert (tree.tokens, tree.parents) == ((1, 1, 1), (ROOT, 0, 1))
     assert [len(who) for who in tree.votes] == [2, 2, 1]
-    forked = Portfolio([LookupDrafter(1, 1), Saying("b", 3)])
+    forked = PortfolioDrafter([LookupDrafter(1, 1), Saying("b", 3)])
     (tree,) = forked.propose([(forked.open([4, 5, 4], 0), Budget(2, 2))])
     assert len(tree) == 4
-    assert Fixed(Budget(2, 2)).choose([], [Budget(2, 2)], [tree])[0].called == ("lookup", "b")
+    assert FixedPolicy(Budget(2, 2)).select([], [Budget(2, 2)], [tree])[0].called == ("lookup", "b")
 
 
 class Choosy(Budget):
@@ -259,7 +259,7 @@ class Choosy(Budget):
 
 
 def test_the_budget_says_who_is_called_knowing_what_was_proposed_before() -> None:
-    drafter = Portfolio([Saying("a", 1), Saying("b", 2), Saying("c", 3)])
+    drafter = PortfolioDrafter([Saying("a", 1), Saying("b", 2), Saying("c", 3)])
     some, none = Choosy.of("a", "c"), Choosy.of()
     drafts = drafter.propose([(drafter.open([1], 0), budget) for budget in (some, none, Budget(0, 5))])
     assert [tree.called for tree in drafts] == [("a", "c"), (), ()]
@@ -271,20 +271,20 @@ def test_the_budget_says_who_is_called_knowing_what_was_proposed_before() -> Non
 def test_a_sampled_draft_stands_alone_and_ends_the_asking() -> None:
     """It stands whatever it holds, and nobody is asked after it: neither may depend on what was drawn."""
     sampled = ModelDrafter(ToyTarget(V, seed=3), V, temperature=1.0)
-    drafter = Portfolio([Saying("a", 3), sampled, Saying("b", 3)])
+    drafter = PortfolioDrafter([Saying("a", 3), sampled, Saying("b", 3)])
     (tree,) = drafter.propose([(drafter.open([1, 2], 0), Budget(2, 2))])
     assert set(tree.source) == {"model"}
     assert tree.q is not None
     assert tree.votes == ()
     assert tree.called == ("a", "model")
-    greedy = Portfolio([Saying("a", 3), ModelDrafter(ToyTarget(V, seed=3), V), Saying("b", 3)])
+    greedy = PortfolioDrafter([Saying("a", 3), ModelDrafter(ToyTarget(V, seed=3), V), Saying("b", 3)])
     (tree,) = greedy.propose([(greedy.open([1, 2], 0), Budget(2, 2))])
     assert tree.called == ("a", "model", "b")
 
 
 def test_a_draft_model_that_would_not_begin_leaves_the_others_their_word() -> None:
     sampled = ModelDrafter(ToyTarget(V, seed=3, sharpness=0.1), V, temperature=1.0)
-    drafter = Portfolio([Saying("a", 2), sampled, Saying("b", 3)])
+    drafter = PortfolioDrafter([Saying("a", 2), sampled, Saying("b", 3)])
     (tree,) = drafter.propose([(drafter.open([1, 2], 0), Budget(3, 3, p_min=0.9))])
     assert tree.q is None
     assert tree.called == ("a", "model", "b")

@@ -19,9 +19,9 @@ from paceline.drafters.datastore import DOUBT, DatastoreDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix_array import INDEX, SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.speculative.interfaces import Budget, Learner
+from paceline.speculative.interfaces import Budget, LearningDrafter
 from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -100,7 +100,7 @@ def test_scores_are_shares_that_short_matches_lessen(make: Make) -> None:
     tree = draft(drafter, [1, 2, 3])
     assert tree.tokens == (4, 5)
     assert tree.score == pytest.approx([3 / (4 + (DOUBT / 3) ** 2), 2 / (3 + (DOUBT / 4) ** 2)])
-    assert tree.survival[1] == tree.score[0] * tree.score[1]
+    assert tree.reach_probability[1] == tree.score[0] * tree.score[1]
 
 
 def test_it_stops_where_the_budget_wants_more_confidence(make: Make) -> None:
@@ -125,14 +125,14 @@ def test_emitted_tokens_are_matched(make: Make) -> None:
         target, drafter, GenerationRequest(prompt=[1], max_tokens=20, sampling=Sampling(temperature=1.0))
     )
     for _ in range(8):
-        advance(target, drafter, Fixed(FOUR), [request])
+        advance(target, drafter, FixedPolicy(FOUR), [request])
         memory: Any = request.memory
         (tree,) = drafter.propose([(memory, FOUR)])
         assert tree == draft(drafter, request.session.tokens)
 
 
 def test_it_remembers_nothing_between_requests(make: Make) -> None:
-    assert not isinstance(make(TEXT), Learner)
+    assert not isinstance(make(TEXT), LearningDrafter)
 
 
 def test_tokens_that_the_corpus_has_no_room_for_are_no_match(make: Make) -> None:
@@ -198,7 +198,7 @@ def test_greedy_output_is_plain_decodings_and_takes_fewer_steps(make: Make, widt
 
     def output(drafter: NoDrafter | DatastoreDrafter) -> tuple[list[int], int]:
         request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=60))
-        policy = Fixed(Budget(5, 5 * width, width=width))
+        policy = FixedPolicy(Budget(5, 5 * width, width=width))
         out = [t for _, step in decode(target, drafter, policy, [request]) for t in step.tokens]
         return out, request.stats.steps
 

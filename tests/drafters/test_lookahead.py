@@ -15,16 +15,16 @@ from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
-from paceline.drafters.lookahead import LookaheadDrafter, LookaheadMemory
+from paceline.drafters.lookahead import LookaheadDrafter, LookaheadState
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.grammar_pruning import prune
 from paceline.speculative.interfaces import Budget, Drafter, Features, Target
 from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree, chain
 
 V = 1000
@@ -36,9 +36,7 @@ def follows(token: int) -> int:
     return (token + 1) % V
 
 
-def pass_over(
-    memory: LookaheadMemory, root: int, budget: Budget = AMPLE
-) -> tuple[DraftTree, tuple[int, ...]]:
+def pass_over(memory: LookaheadState, root: int, budget: Budget = AMPLE) -> tuple[DraftTree, tuple[int, ...]]:
     """One step of a target that goes by `follows`: the draft, and what was emitted."""
     tree = memory.propose(budget)
     top = np.array([[follows(token)] for token in (root, *tree.tokens)])
@@ -47,8 +45,8 @@ def pass_over(
     while (child := tree.child(path[-1] if path else ROOT, emitted[-1])) is not None:
         path.append(child)
         emitted.append(follows(emitted[-1]))
-    step = Step(tuple(emitted), ("",) * len(emitted), tuple(path), {}, {}, None, Times(), tree)
-    memory.observe(step, Features(top))
+    step = Step(tuple(emitted), ("",) * len(emitted), tuple(path), {}, {}, None, StepTimes(), tree)
+    memory.update(step, Features(top))
     return tree, step.tokens
 
 
@@ -139,14 +137,14 @@ def test_another_drafter_s_draft_leaves_the_window_as_it_was() -> None:
     window = window_of(memory.propose(AMPLE))
     other = chain([1, 2], "lookup")
     top = np.array([[follows(token)] for token in (root, 1, 2)])
-    memory.observe(Step((500,), ("",), (), {}, {}, None, Times(), other), Features(top))
+    memory.update(Step((500,), ("",), (), {}, {}, None, StepTimes(), other), Features(top))
     assert columns(window_of(memory.propose(AMPLE))) == columns(window)
 
 
 def test_a_step_without_rows_leaves_the_window_as_it_was() -> None:
     memory = LookaheadDrafter(4, 3, 2).open([5, 6], 0)
     tree = memory.propose(AMPLE)
-    memory.observe(Step((500,), ("",), (), {}, {}, None, Times(), tree), Features())
+    memory.update(Step((500,), ("",), (), {}, {}, None, StepTimes(), tree), Features())
     assert memory.propose(AMPLE) == tree
 
 
@@ -158,7 +156,7 @@ def test_a_grammar_that_prunes_guesses_does_not_stop_the_window() -> None:
     assert tree.probe == pruned.probe
     assert len(pruned) < len(tree)
     top = np.array([[follows(token)] for token in (0, *pruned.tokens)])
-    memory.observe(Step((1,), ("",), (), {}, {}, None, Times(), pruned), Features(top))
+    memory.update(Step((1,), ("",), (), {}, {}, None, StepTimes(), pruned), Features(top))
     window = window_of(memory.propose(AMPLE))
     assert leaves(window) == 3  # a second row hangs below the first
 
@@ -168,7 +166,7 @@ def test_with_too_little_room_the_window_shrinks(spare: int) -> None:
     memory = LookaheadDrafter(4, 3, 2).open([6, 1, 2, 5], 0)
     for root in (5, 6):
         assert pass_over(memory, root)[1] == (root + 1,)
-    memory.observe(Step((6,), ("",), (), {}, {}, None, Times()), Features())
+    memory.update(Step((6,), ("",), (), {}, {}, None, StepTimes()), Features())
     tree = memory.propose(Budget(depth=spare, nodes=3 * spare, width=spare))
     assert len(tree) <= 3 * spare
     assert max(tree.depths()) <= spare
@@ -182,8 +180,8 @@ def test_scores_become_the_rates_at_which_guesses_are_right() -> None:
     for _ in range(300):  # 2 and 3 in turns: what came before the last time is right
         tree = memory.propose(AMPLE)
         token = tree.tokens[1]
-        memory.observe(Step((token,), ("",), (1,), {}, {}, None, Times(), tree), Features())
-        memory.observe(Step((1,), ("",), (), {}, {}, None, Times()), Features())
+        memory.update(Step((token,), ("",), (1,), {}, {}, None, StepTimes(), tree), Features())
+        memory.update(Step((1,), ("",), (), {}, {}, None, StepTimes()), Features())
     recent, older = memory.propose(AMPLE).score
     assert recent < 0.05
     assert older > 0.9
@@ -202,16 +200,16 @@ class Varying:
         self._budgets = list(budgets)
         self._at = 0
 
-    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
         self._at += 1
         return [self._budgets[self._at % len(self._budgets)]] * len(requests)
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         return list(drafts)
 
-    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """Nothing to learn."""
 
 
@@ -268,13 +266,15 @@ def test_the_window_alone_saves_steps() -> None:
     target, steps = ToyTarget(40, seed=5, sharpness=4.0), []
     for drafter in (LookaheadDrafter(8, 3, 4), LookaheadDrafter(0, 3, 4)):
         request = start(target, drafter, GenerationRequest(prompt=[7], max_tokens=40))
-        steps.append(len(list(decode(target, drafter, Fixed(AMPLE), [request]))))
+        steps.append(len(list(decode(target, drafter, FixedPolicy(AMPLE), [request]))))
     assert steps[0] < steps[1]
 
 
 def text(target: Target, drafter: Drafter, prompt: list[int], budget: Budget, n: int) -> list[int]:
     request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
-    out = [token for _, step in decode(target, drafter, Fixed(budget), [request]) for token in step.tokens]
+    out = [
+        token for _, step in decode(target, drafter, FixedPolicy(budget), [request]) for token in step.tokens
+    ]
     request.close()
     return out
 

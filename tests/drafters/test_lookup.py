@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from paceline.drafters.lookup import LookupDrafter
 from paceline.speculative.interfaces import Budget, Features
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.stats import Step, StepTimes
 
 FOUR = Budget(depth=4, nodes=4)
 
@@ -49,7 +49,7 @@ def test_emitted_tokens_become_part_of_what_is_looked_up() -> None:
     drafter = LookupDrafter()
     memory = drafter.open([1, 2, 3], 0)
     assert drafter.propose([(memory, FOUR)])[0].tokens == ()
-    memory.observe(Step((4, 1, 2), ("target",) * 3, (), {}, {}, None, Times()), Features())
+    memory.update(Step((4, 1, 2), ("target",) * 3, (), {}, {}, None, StepTimes()), Features())
     assert drafter.propose([(memory, FOUR)])[0].tokens == (3, 4, 1, 2)
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
-from paceline.drafters.compose import Portfolio
+from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.arrays import Mask
-from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, probabilities
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -29,7 +29,7 @@ PROMPT = [1, 2, 3]
 def row(target: ToyTarget, text: Sequence[int]) -> Array:
     session = target.open()
     session.extend(text)
-    return target.forward([(session, EMPTY)], Want())[0].logits(0)
+    return target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
 
 
 def propose(drafter: ModelDrafter, budget: Budget, prompt: Sequence[int] = PROMPT) -> DraftTree:
@@ -116,7 +116,9 @@ class Counting(ToyTarget):
         self.computed += 1
         return super().after(state, token)
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
         self.passes += 1
         return super().forward(batch, want)
 
@@ -128,7 +130,7 @@ def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: 
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=seed)
     drafter = ModelDrafter(draft, V)
     request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=100))
-    policy = Fixed(Budget(4, 4))
+    policy = FixedPolicy(Budget(4, 4))
     advance(target, drafter, policy, [request])
     for _ in range(6):
         before, passes = draft.computed, draft.passes
@@ -155,7 +157,7 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
     for name, by in (("plain", NoDrafter()), ("drafted", drafter)):
         request = start(target, by, GenerationRequest(prompt=[V - 1, 1], max_tokens=30, sampling=sampling))
         tokens[name] = [
-            t for _, step in decode(target, by, Fixed(Budget(4, 4)), [request]) for t in step.tokens
+            t for _, step in decode(target, by, FixedPolicy(Budget(4, 4)), [request]) for t in step.tokens
         ]
     assert tokens["drafted"] == tokens["plain"]
     assert V - 1 in tokens["plain"]
@@ -265,13 +267,13 @@ class Wary(Budget):
 
     heard: list[tuple[int, int, float]]
 
-    def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
+    def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         assert drafter == "model"
         return parent * likely / 2
 
-    def deepens(self, drafted: int, depth: int, survival: float) -> bool:
-        self.heard.append((drafted, depth, survival))
-        return survival >= 0.25
+    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+        self.heard.append((drafted, depth, reach_probability))
+        return reach_probability >= 0.25
 
     @classmethod
     def of(cls, depth: int, nodes: int, width: int) -> Wary:
@@ -291,13 +293,15 @@ def test_what_a_budget_believes_is_a_nodes_survival_and_decides_how_deep_it_goes
     tree = propose(ModelDrafter(draft, V, temperature=temperature), budget)
     assert len(tree) > 0
     for node, parent in enumerate(tree.parents):
-        above = 1.0 if parent == ROOT else tree.survival[parent]
-        assert tree.survival[node] == pytest.approx(above * tree.score[node] / 2)
-        assert parent == ROOT or tree.survival[parent] >= 0.25
+        above = 1.0 if parent == ROOT else tree.reach_probability[parent]
+        assert tree.reach_probability[node] == pytest.approx(above * tree.score[node] / 2)
+        assert parent == ROOT or tree.reach_probability[parent] >= 0.25
     assert [drafted for drafted, _, _ in budget.heard] == list(range(1, len(tree) + 1))
     assert [depth for _, depth, _ in budget.heard] == tree.depths()
-    assert [survival for _, _, survival in budget.heard] == list(tree.survival)
-    deepest = max(depth for _, depth, survival in [(0, 0, 1.0), *budget.heard] if survival >= 0.25)
+    assert [reach_probability for _, _, reach_probability in budget.heard] == list(tree.reach_probability)
+    deepest = max(
+        depth for _, depth, reach_probability in [(0, 0, 1.0), *budget.heard] if reach_probability >= 0.25
+    )
     assert draft.passes == min(6, 1 + deepest)
 
 
@@ -306,9 +310,9 @@ def test_whether_a_token_is_drawn_is_decided_by_the_likeliest() -> None:
     asked: list[float] = []
 
     class Asking(Budget):
-        def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
+        def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
             asked.append(likeliest)
-            return super().goes_on(likeliest, drafted, depth, survival)
+            return super().goes_on(likeliest, drafted, depth, reach_probability)
 
     unlikely = 0
     for seed in range(20):
@@ -325,8 +329,10 @@ def test_two_draft_models_are_two_names_with_statistics_of_their_own() -> None:
     target = ToyTarget(V, seed=4)
     good = ModelDrafter(ToyTarget(V, seed=4, noise=0.1), V, name="model-a")
     poor = ModelDrafter(ToyTarget(V, seed=4, noise=2.0), V, name="model-b")
-    drafter = Portfolio([good, poor])
-    policy = Rate(Costs(Cost.flat(1.0, 0.001), Cost.flat(0.001)), clock=lambda: 0.0)
+    drafter = PortfolioDrafter([good, poor])
+    policy = GoodputPolicy(
+        DecodingCosts(PassCosts.flat(1.0, 0.001), PassCosts.flat(0.001)), clock=lambda: 0.0
+    )
     request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=600))
     for _ in decode(target, drafter, policy, [request], lambda: 0.0):
         pass

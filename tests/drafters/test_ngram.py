@@ -18,12 +18,12 @@ from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError, VocabError
-from paceline.speculative.interfaces import Budget, Drafter, Features, Learner
+from paceline.speculative.interfaces import Budget, Drafter, Features, LearningDrafter
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
 
 DRAFTS = Path(__file__).parent.parent / "data" / "ngram" / "drafts.jsonl"
@@ -45,7 +45,7 @@ def draft(prompt: Sequence[int], budget: Budget = FOUR, static: Texts = (), dyna
 
 
 def observed(tokens: Sequence[int]) -> Step:
-    return Step(tuple(tokens), ("target",) * len(tokens), (), {}, {}, None, Times())
+    return Step(tuple(tokens), ("target",) * len(tokens), (), {}, {}, None, StepTimes())
 
 
 def followers(texts: Texts, ngram: tuple[int, ...]) -> Counter[int]:
@@ -196,10 +196,10 @@ def test_a_tree_keeps_to_its_budget_and_its_first_children_are_the_chain(
 
 def test_it_learns_what_was_emitted_when_a_request_ends_and_nothing_of_the_prompt() -> None:
     drafter = drafter_of()
-    assert isinstance(drafter, Learner)
+    assert isinstance(drafter, LearningDrafter)
     for _ in range(2):
         memory = drafter.open([1, 2, 3, 4, 5, 6], 0)
-        memory.observe(observed([7, 8]), Features())
+        memory.update(observed([7, 8]), Features())
         assert drafter._common.continuations((6, 7)) == drafter._common.continuations((5, 6, 7))
         memory.close()
         memory.close()
@@ -250,7 +250,7 @@ def rich() -> Drafter:
             NoDrafter(),
             GenerationRequest(prompt=[seed], max_tokens=60, sampling=Sampling(temperature=0.5), seed=seed),
         )
-        list(decode(target, NoDrafter(), Fixed(FOUR), [request]))
+        list(decode(target, NoDrafter(), FixedPolicy(FOUR), [request]))
         past.append(list(request.session.tokens))
         request.close()
     drafter = NgramDrafter(NgramCache.build(past[:2]), n_vocab=V)
@@ -264,7 +264,7 @@ def test_greedy_output_is_plain_decodings(width: int) -> None:
     target, drafter, outputs = ToyTarget(V, seed=3), rich(), []
     for one in (drafter, NoDrafter()):
         request = start(target, one, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=60))
-        list(decode(target, one, Fixed(Budget(3, 3 * width, width=width)), [request]))
+        list(decode(target, one, FixedPolicy(Budget(3, 3 * width, width=width)), [request]))
         outputs.append(list(request.session.tokens))
         assert bool(request.stats.accepted) == (one is drafter)
         request.close()

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from paceline.drafters.compose import Portfolio
+from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.scopes import Scopes
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.stats import Step, StepTimes
 
 MAKERS = {
     "suffix": SuffixDrafter,
     "ngram": NgramDrafter,
-    "portfolio": lambda: Portfolio([SuffixDrafter(), NgramDrafter()]),
+    "portfolio": lambda: PortfolioDrafter([SuffixDrafter(), NgramDrafter()]),
 }
 FOUR = Budget(depth=4, nodes=8)
 
@@ -25,7 +25,7 @@ FOUR = Budget(depth=4, nodes=8)
 def said(drafter: Any, prompt: list[int], tokens: list[int], scope: str) -> None:
     """A request that has ended."""
     memory = drafter.open(prompt, 0, None, scope)
-    memory.observe(Step(tuple(tokens), (), (), {}, {}, None, Times()), None)
+    memory.update(Step(tuple(tokens), (), (), {}, {}, None, StepTimes()), None)
     memory.close()
 
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.slem import SlemDrafter, SlemMemory, complete
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Budget, Caps, Features, Session, Want
+from paceline.drafters.slem import SlemDrafter, SlemState, complete
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import Budget, Caps, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.rng import Noise, SeededRng
+from paceline.speculative.rng import GumbelNoise, SeededRng
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.intersection import Intersection
@@ -30,7 +30,7 @@ from paceline.vocab.translation import Translation
 from tongues import speaking, translation, untaught
 
 EXACT = 1e-12
-TIMES = Times()
+TIMES = StepTimes()
 
 
 def drafter(target: Sequence[str], draft: Sequence[str], seed: int = 1) -> SlemDrafter:
@@ -93,7 +93,7 @@ class Scripted:
         self.tokens = list[int]()
         return self
 
-    unread = 0
+    pending_tokens = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
@@ -104,11 +104,11 @@ class Scripted:
 
     def close(self) -> None: ...
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> list[Any]:
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs) -> list[Any]:
         return [ScriptedForward(self, tree) for _, tree in batch if isinstance(tree, DraftTree)]
 
 
-class ScriptedForward(Answers):
+class ScriptedForward(LogitsOutput):
     def __init__(self, draft: Scripted, tree: DraftTree) -> None:
         self._draft, self._at = draft, len(tree)
 
@@ -182,7 +182,7 @@ def test_a_score_is_the_drafts_probability_of_the_bytes() -> None:
     tree = propose(drafter, [3])
     assert [OURS[token] for token in tree.tokens] == [b"ab", b"c", b"c", b"b"]
     assert tree.score == pytest.approx([0.64 ** (2 / 3), 0.64 ** (1 / 3), 0.5, 0.5], abs=1e-12)
-    assert tree.survival[1] == pytest.approx(0.64, abs=1e-12)
+    assert tree.reach_probability[1] == pytest.approx(0.64, abs=1e-12)
     assert all(0.0 < score <= 1.0 for score in tree.score)
 
 
@@ -233,7 +233,7 @@ def test_what_the_target_draws_with_does_not_change_what_is_drafted() -> None:
     memory = likely.open([0, 1, 2, 0], 0)
     (greedy,) = likely.propose([(memory, BUDGET)])
     for seed in range(9):
-        noise = Noise.of(Sampling(temperature=1.5), SeededRng(seed))
+        noise = GumbelNoise.of(Sampling(temperature=1.5), SeededRng(seed))
         assert noise is not None
         (drawn,) = likely.propose([(memory, replace(BUDGET, noise=noise))])
         assert (drawn.tokens, drawn.score) == (greedy.tokens, greedy.score)
@@ -281,10 +281,10 @@ def test_every_end_of_the_draft_is_an_end_of_the_target() -> None:
     assert propose(SlemDrafter(draft, translation(ours, draft.vocab)), [3]).tokens == (END,)
 
 
-def observed(memory: SlemMemory, *tokens: int) -> list[int]:
+def observed(memory: SlemState, *tokens: int) -> list[int]:
     """What the draft has read since, of a step that emitted `tokens`."""
     before = len(memory.read)
-    memory.observe(Step(tokens, (), (), {}, {}, None, TIMES), Features())
+    memory.update(Step(tokens, (), (), {}, {}, None, TIMES), Features())
     return memory.read[before:]
 
 
@@ -330,7 +330,7 @@ def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
     target, draft = speaking(ToyTarget(3, seed=3), "abc"), speaking(Counting(3, seed=3), "abc")
     drafter = SlemDrafter(draft, translation(target.vocab, draft.vocab))
     request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=100))
-    policy = Fixed(Budget(4, 4))
+    policy = FixedPolicy(Budget(4, 4))
     advance(target, drafter, policy, [request])
     for _ in range(5):
         computed = 0

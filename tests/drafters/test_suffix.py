@@ -15,12 +15,12 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.suffix import PLACES, SuffixDrafter
 from paceline.drafters.vote import DOUBT
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import Budget, Features, Learner
+from paceline.speculative.interfaces import Budget, Features, LearningDrafter
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Step, Times
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
 
 LENGTHS = (1, 2, 4, 8, 16, 32)
@@ -28,7 +28,7 @@ texts = st.lists(st.integers(0, 3), min_size=1, max_size=50)
 
 
 def emitted(*tokens: int) -> Step:
-    return Step(tokens, ("target",) * len(tokens), (), {}, {}, None, Times())
+    return Step(tokens, ("target",) * len(tokens), (), {}, {}, None, StepTimes())
 
 
 def proposal(drafter: SuffixDrafter, prompt: list[int], budget: Budget) -> DraftTree:
@@ -96,7 +96,7 @@ def test_every_node_is_what_the_places_vote_for(
     places = found(text, text, own=True, most=PLACES) + found(text, joined, own=False, most=PLACES)
     tree = proposal(drafter, text, budget)
     assert sum(not tree.children(node) for node in range(len(tree))) <= budget.width
-    survival = [1.0]
+    reach_probability = [1.0]
     undrafted = []
     for node in (ROOT, *range(len(tree))):
         path = tuple(tree.path_tokens(node))
@@ -113,16 +113,16 @@ def test_every_node_is_what_the_places_vote_for(
                 if rank == 0 and score < budget.p_min + 1e-9:
                     break
                 if token not in drafted and (rank == 0 or score > budget.p_split + 1e-9):
-                    undrafted.append((survival[node + 1] * score, rank))
-        survival.extend([0.0] * (len(tree) + 1 - len(survival)))
+                    undrafted.append((reach_probability[node + 1] * score, rank))
+        reach_probability.extend([0.0] * (len(tree) + 1 - len(reach_probability)))
         for child in tree.children(node):
-            survival[child + 1] = survival[node + 1] * tree.score[child]
-    assert all(value >= min_prob - 1e-9 for value in survival)
+            reach_probability[child + 1] = reach_probability[node + 1] * tree.score[child]
+    assert all(value >= min_prob - 1e-9 for value in reach_probability)
     # What was left out is less likely than the least likely that was drafted, or there was no room for it.
     for value, rank in undrafted:
         if value > min_prob + 1e-9 and (rank == 0 or budget.width == 99):
             assert len(tree) == budget.nodes
-            assert value <= min(survival) + 1e-9
+            assert value <= min(reach_probability) + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_draft_stops_where_its_path_becomes_unlikely() -> None:
     prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4]
     for min_prob in (0.0, 0.3, 0.7, 1.0):
         tree = proposal(SuffixDrafter(min_prob=min_prob), prompt, Budget(8, 8))
-        assert all(value >= min_prob for value in tree.survival)
+        assert all(value >= min_prob for value in tree.reach_probability)
     assert len(proposal(SuffixDrafter(min_prob=1.0), prompt, Budget(8, 8))) == 0
 
 
@@ -194,7 +194,7 @@ def test_branches_at_any_depth_count_as_leaves(width: int) -> None:
 def test_what_one_request_emitted_helps_the_next() -> None:
     drafter = SuffixDrafter()
     memory = drafter.open([1], 0)
-    memory.observe(emitted(5, 6, 7, 8, 9), Features())
+    memory.update(emitted(5, 6, 7, 8, 9), Features())
     assert proposal(drafter, [2, 5, 6], Budget(4, 4)).tokens == ()  # not before it ends
     memory.close()
     memory.close()
@@ -213,7 +213,7 @@ def test_prompts_are_not_remembered() -> None:
 
 def test_what_it_is_taught_helps_without_any_request() -> None:
     drafter = SuffixDrafter()
-    assert isinstance(drafter, Learner)
+    assert isinstance(drafter, LearningDrafter)
     drafter.learn([5, 6, 7, 8])
     drafter.learn([])
     drafter.learn([1, 2, 3])
@@ -268,7 +268,7 @@ def test_what_would_follow_is_what_follows_once_it_was_said(
     before = drafter.propose([(memory, budget)])
     assert drafter.follow(memory, tuple(said), budget) == proposal(drafter, [*text, *said], budget)
     assert drafter.propose([(memory, budget)]) == before
-    memory.observe(emitted(1, 2), Features())
+    memory.update(emitted(1, 2), Features())
     assert drafter.propose([(memory, budget)])[0] == proposal(drafter, [*text, 1, 2], budget)
 
 
@@ -280,7 +280,7 @@ def test_the_loop_emits_what_plain_decoding_does(width: int) -> None:
     for seed in range(4):
         prompts = [[seed % 4, 1], [2, seed % 4, 3]]
         outputs = {}
-        for policy in (Fixed(Budget(0, 0)), Fixed(Budget(4, 8, width=width, p_split=0.01))):
+        for policy in (FixedPolicy(Budget(0, 0)), FixedPolicy(Budget(4, 8, width=width, p_split=0.01))):
             requests = [
                 start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60, ignore_eos=True))
                 for prompt in prompts

@@ -36,7 +36,9 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
     return MODULES[request.param]
 
 
-def places(module: ModuleType, past: compiled.History, text: list[int], most: int) -> list[tuple[int, int]]:
+def places(
+    module: ModuleType, past: compiled.SuffixHistory, text: list[int], most: int
+) -> list[tuple[int, int]]:
     """What `find` finds: where a place goes on, and how many tokens match."""
     own = module.History()
     own.extend(text)
@@ -218,7 +220,7 @@ def test_a_cleared_history_finds_nothing_and_gives_its_memory_back(module: Modul
 
 
 def test_a_token_costs_52_bytes() -> None:
-    history = compiled.History()
+    history = compiled.SuffixHistory()
     history.extend(np.zeros(1 << 16, np.int32))
     assert history.nbytes == 52 << 16
 
@@ -240,7 +242,7 @@ def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: Modu
 
 @pytest.mark.parametrize(("limit", "size"), [(1, 1), (16, 16), (17, 32), (1000, 1024), (5000, 8192)])
 def test_the_limit_is_rounded_up_to_a_power_of_two(limit: int, size: int) -> None:
-    history = compiled.History(limit=limit)
+    history = compiled.SuffixHistory(limit=limit)
     history.extend([1] * 20_000)
     assert len(history) == size
 

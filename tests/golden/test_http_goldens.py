@@ -14,7 +14,7 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from goldens import matches
-from paceline.server.security import Rules
+from paceline.server.security import SecurityRules
 from serving import Served, serving
 
 TEMPLATE = (
@@ -98,7 +98,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     file = write_llama(tmp_path_factory.mktemp("golden") / "golden.gguf", chat_template=TEMPLATE)
     with (
         paceline.load(file, None, "lookup", sessions=2, n_ctx=512, threads=1, ngram_min=1) as llm,
-        serving(llm, rules=Rules(hosts=("127.0.0.1",))) as up,
+        serving(llm, rules=SecurityRules(hosts=("127.0.0.1",))) as up,
     ):
         yield up
 

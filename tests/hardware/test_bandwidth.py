@@ -12,7 +12,7 @@ import pytest
 import machine_trees as trees
 from paceline.hardware import bandwidth
 from paceline.hardware.bandwidth import LEAST, MOST, PIECE, measured, size_for
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 from paceline.speculative.errors import PacelineError
 
 MB = 1 << 20
@@ -25,8 +25,8 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_last_level_is_counted_once_for_those_that_share_it(tmp_path: Path) -> None:
-    assert bandwidth.last_level(Files(trees.epyc(tmp_path))) == 4 * 32 * MB
-    assert bandwidth.last_level(Files(tmp_path / "none")) == 0
+    assert bandwidth.last_level(SystemFiles(trees.epyc(tmp_path))) == 4 * 32 * MB
+    assert bandwidth.last_level(SystemFiles(tmp_path / "none")) == 0
 
 
 def test_what_is_read_lies_well_beyond_the_cache_within_bounds() -> None:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import machine_trees as trees
 from paceline.hardware.containers import Limits, read, throttled
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 
 
 def test_the_quota_of_a_group_that_holds_ours_counts(tmp_path: Path) -> None:
-    files = Files(trees.container(tmp_path))
+    files = SystemFiles(trees.container(tmp_path))
     limits = read(files)
     assert (limits.version, limits.cpus, limits.period) == (2, 1.5, 0.1)
     assert limits.memory == 2 << 30
     assert limits.cpuset == frozenset(range(8))
     assert limits.container == "kubepods"
     assert throttled(files, limits) == 2.5
-    assert files.unread == []
+    assert files.pending_tokens == []
 
 
 def test_throttling_is_that_of_the_tightest_quota(tmp_path: Path) -> None:
@@ -25,12 +25,12 @@ def test_throttling_is_that_of_the_tightest_quota(tmp_path: Path) -> None:
     own = root / "sys/fs/cgroup/kubepods.slice/pod7/cri-1"
     (own / "cpu.max").write_text("400000 100000")  # wider than the pod's
     (own / "cpu.stat").write_text("throttled_usec 7000000")
-    files = Files(root)
+    files = SystemFiles(root)
     assert throttled(files, read(files)) == 2.5
 
 
 def test_version_1_in_a_container_that_sees_its_own_group_only(tmp_path: Path) -> None:
-    files = Files(trees.docker_v1(tmp_path))
+    files = SystemFiles(trees.docker_v1(tmp_path))
     limits = read(files)
     assert (limits.version, limits.cpus, limits.memory) == (1, 2.5, None)
     assert limits.cpuset == frozenset({1, 2})
@@ -39,9 +39,9 @@ def test_version_1_in_a_container_that_sees_its_own_group_only(tmp_path: Path) -
 
 
 def test_without_control_groups_it_is_told(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = SystemFiles(tmp_path)
     assert read(files) == Limits()
-    assert files.unread == ["container limits: /proc/self/cgroup is not there"]
+    assert files.pending_tokens == ["container limits: /proc/self/cgroup is not there"]
     assert throttled(files, Limits()) is None
 
 
@@ -49,11 +49,11 @@ def test_a_group_outside_of_what_can_be_seen_is_not_followed(tmp_path: Path) -> 
     root = trees.container(tmp_path / "machine")
     trees.write(tmp_path, {"outside/cpu.max": "1000 100000"})
     (root / "proc/self/cgroup").write_text("0::/../../../../../outside\n")
-    assert read(Files(root)).cpus is None
+    assert read(SystemFiles(root)).cpus is None
 
 
 def test_broken_files_limit_nothing(tmp_path: Path) -> None:
-    files = Files(trees.broken(tmp_path))
+    files = SystemFiles(trees.broken(tmp_path))
     limits = read(files)
     assert (limits.cpus, limits.memory, limits.cpuset) == (None, None, None)
-    assert files.unread == ["container limits: /proc/self/mountinfo cannot be used"]
+    assert files.pending_tokens == ["container limits: /proc/self/mountinfo cannot be used"]

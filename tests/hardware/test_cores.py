@@ -11,11 +11,11 @@ import pytest
 import machine_trees as trees
 from paceline.hardware import cores
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 
 
 def seen(root: Path, allowed: frozenset[int] | None = None) -> Cores:
-    return cores.read(Files(root), allowed, "Linux")
+    return cores.read(SystemFiles(root), allowed, "Linux")
 
 
 def test_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None:
@@ -36,11 +36,11 @@ def test_affinity_decides_how_many_cores_there_are(tmp_path: Path) -> None:
 
 
 def test_what_nothing_tells_of_is_counted(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = SystemFiles(tmp_path)
     found = cores.read(files, None, "Linux")
     assert not found.known
     assert found.logical == os.cpu_count()
-    assert files.unread == ["cores: /sys/devices/system/cpu/online is not there"]
+    assert files.pending_tokens == ["cores: /sys/devices/system/cpu/online is not there"]
 
 
 def test_counting_takes_threads_of_one_core_to_follow_each_other(
@@ -48,12 +48,12 @@ def test_counting_takes_threads_of_one_core_to_follow_each_other(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
-    found = cores.read(Files(tmp_path), None, "Windows")
+    found = cores.read(SystemFiles(tmp_path), None, "Windows")
     assert (found.physical, found.logical) == (4, 8)
 
 
 def test_broken_files_give_processors_of_their_own(tmp_path: Path) -> None:
-    files = Files(trees.broken(tmp_path))
+    files = SystemFiles(trees.broken(tmp_path))
     found = cores.read(files, None, "Linux")
     assert (found.physical, found.logical) == (2, 2)
-    assert [line.partition(":")[0] for line in files.unread] == ["which processors share a core"]
+    assert [line.partition(":")[0] for line in files.pending_tokens] == ["which processors share a core"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.hardware.files import MOST_CPUS, Files, cpu_list, spelled
+from paceline.hardware.files import MOST_CPUS, SystemFiles, cpu_list, spelled
 
 
 @given(st.frozensets(st.integers(0, 600), max_size=80))
@@ -22,9 +22,9 @@ def test_what_is_no_such_list_is_none(text: str) -> None:
 
 
 def test_what_cannot_be_read_is_none_and_noted(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = SystemFiles(tmp_path)
     (tmp_path / "text").write_text("no number\n")
     assert (files.text("/text"), files.number("/text"), files.cpus("/none")) == ("no number", None, None)
     for name in ("text", "none"):
         files.miss("size", f"/{name}")
-    assert files.unread == ["size: /text cannot be used", "size: /none is not there"]
+    assert files.pending_tokens == ["size: /text cannot be used", "size: /none is not there"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import machine_trees as trees
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 from paceline.hardware.gpus import Gpu, read
 
 
@@ -54,7 +54,7 @@ class Nvml:
 
 def test_each_gpu_has_its_memory_and_one_without_shares_the_machines(tmp_path: Path) -> None:
     nvml = Nvml(100, None)
-    assert read(Files(tmp_path), nvml, "Linux") == (
+    assert read(SystemFiles(tmp_path), nvml, "Linux") == (
         Gpu("NVIDIA", "NVIDIA Test 0", 100, 99, driver="570.1"),
         Gpu("NVIDIA", "NVIDIA Test 1", shared=True, driver="570.1"),
     )
@@ -62,15 +62,15 @@ def test_each_gpu_has_its_memory_and_one_without_shares_the_machines(tmp_path: P
 
 
 def test_one_that_is_lost_is_told_and_the_others_are_found(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = SystemFiles(tmp_path)
     assert [gpu.name for gpu in read(files, Nvml(1, 2, fails="handle 0"), "Linux")] == ["NVIDIA Test 1"]
-    assert files.unread == ["NVIDIA GPU 0: GPU is lost"]
+    assert files.pending_tokens == ["NVIDIA GPU 0: GPU is lost"]
 
 
 def test_a_machine_without_gpus_has_nothing_that_could_not_be_read(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = SystemFiles(tmp_path)
     assert read(files, Nvml(fails="init"), "Linux") == ()
-    assert files.unread == []
+    assert files.pending_tokens == []
 
 
 def test_an_amd_card_tells_its_memory(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_an_amd_card_tells_its_memory(tmp_path: Path) -> None:
         f"{card}/mem_info_vram_total": "1000",
         f"{card}/mem_info_vram_used": "400",
     }
-    assert read(Files(trees.write(tmp_path, said)), Nvml(), "Linux") == (
+    assert read(SystemFiles(trees.write(tmp_path, said)), Nvml(), "Linux") == (
         Gpu("AMD", "Radeon Test", 1000, 600),
     )
 
 
 def test_an_apple_gpu_shares_the_machines_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert read(Files(tmp_path), None, "Darwin", 16) == ()
+    assert read(SystemFiles(tmp_path), None, "Darwin", 16) == ()
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    assert read(Files(tmp_path), None, "Darwin", 16) == (Gpu("Apple", "Apple GPU", 16, shared=True),)
+    assert read(SystemFiles(tmp_path), None, "Darwin", 16) == (Gpu("Apple", "Apple GPU", 16, shared=True),)

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import machine_trees as trees
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 from paceline.hardware.probe import probe
 
 TREES = (trees.epyc, trees.laptop, trees.board, trees.container, trees.docker_v1, trees.broken)
 
 
 def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
-    found = probe(Files(trees.epyc(tmp_path)), engine="CPU : AVX = 1", offload=False, bandwidth=2e11)
+    found = probe(SystemFiles(trees.epyc(tmp_path)), engine="CPU : AVX = 1", offload=False, bandwidth=2e11)
     assert found.features is not None
     assert found.features.used == ("AVX",)
-    assert found.unread == ()
+    assert found.pending_tokens == ()
     said = found.as_dict()
     assert said["cores"] | {"allowed": None} == {
         "physical": 16,
@@ -38,18 +38,18 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
 
 
 def test_a_containers_limits_decide(tmp_path: Path) -> None:
-    found = probe(Files(trees.docker_v1(tmp_path)))
+    found = probe(SystemFiles(trees.docker_v1(tmp_path)))
     assert found.cores.allowed == frozenset({1, 2})
     assert found.advice.threads == 2
-    found = probe(Files(trees.container(tmp_path / "pod")))
+    found = probe(SystemFiles(trees.container(tmp_path / "pod")))
     assert found.advice.threads == 1
     assert found.memory is not None
     assert found.memory.usable <= 2 << 30
 
 
 def test_broken_files_are_told_one_by_one(tmp_path: Path) -> None:
-    found = probe(Files(trees.broken(tmp_path)))
-    assert [line.partition(":")[0] for line in found.unread] == [
+    found = probe(SystemFiles(trees.broken(tmp_path)))
+    assert [line.partition(":")[0] for line in found.pending_tokens] == [
         "container limits",
         "which processors share a core",
         "what the processor can do",
@@ -91,7 +91,7 @@ def test_whatever_files_say_it_is_told(said: dict[str, bytes]) -> None:
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        found = probe(Files(Path(folder)))
+        found = probe(SystemFiles(Path(folder)))
     json.dumps(found.as_dict(), allow_nan=False)
     assert found.advice.threads >= 1
 
@@ -100,7 +100,7 @@ def test_another_system_says_that_features_are_not_read(monkeypatch: pytest.Monk
     monkeypatch.setattr("platform.system", lambda: "Windows")
     found = probe()
     assert found.features is None
-    assert "what the processor can do: not read on Windows" in found.unread
+    assert "what the processor can do: not read on Windows" in found.pending_tokens
 
 
 def test_this_machine_can_be_told() -> None:

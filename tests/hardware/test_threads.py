@@ -12,13 +12,13 @@ import machine_trees as trees
 from paceline.hardware import containers, cores, threads
 from paceline.hardware.containers import Limits
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores, Cpu
-from paceline.hardware.files import Files
-from paceline.hardware.threads import Advice, advise, choose_threads
+from paceline.hardware.files import SystemFiles
+from paceline.hardware.threads import ThreadAdvice, advise, choose_threads
 from paceline.speculative.errors import UsageError
 
 
-def advised(root: Path, allowed: frozenset[int] | None = None) -> Advice:
-    files = Files(root)
+def advised(root: Path, allowed: frozenset[int] | None = None) -> ThreadAdvice:
+    files = SystemFiles(root)
     return advise(cores.read(files, allowed, "Linux"), containers.read(files))
 
 
@@ -68,7 +68,7 @@ def test_the_default_is_what_is_advised_and_never_more_than_there_are_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(threads, "physical_cores", lambda: 6)
-    monkeypatch.setattr(threads, "advised", lambda: Advice(3, ()))
+    monkeypatch.setattr(threads, "advised", lambda: ThreadAdvice(3, ()))
     assert choose_threads(None) == 3
     monkeypatch.setattr(threads, "physical_cores", lambda: 1)
     assert choose_threads(None) == 1
@@ -78,7 +78,7 @@ def test_who_asks_for_more_than_a_quota_gets_it_and_for_more_than_cores_does_not
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(threads, "logical_cores", lambda: 4)
-    monkeypatch.setattr(threads, "advised", lambda: Advice(1, ()))
+    monkeypatch.setattr(threads, "advised", lambda: ThreadAdvice(1, ()))
     assert choose_threads(4) == 4
     with pytest.raises(UsageError, match="5 threads, but this machine has 4 cores: use 1 \\(threads, -t\\)"):
         choose_threads(5)

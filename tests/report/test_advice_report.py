@@ -11,7 +11,7 @@ import pytest
 
 from advice_facts import facts, gained, known
 from paceline.doctor.draft_advice.ranking import advise
-from paceline.doctor.draft_advice.row import Candidate, Known, Question
+from paceline.doctor.draft_advice.row import AdviceRequest, Candidate, MeasuredFacts
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.report import advice as report
 
@@ -21,8 +21,8 @@ PAIR = KnownPair(
 )  # fmt: skip
 
 
-def record(*candidates: Candidate, how: Known | None = None, **more: Any) -> dict[str, Any]:
-    return advise(facts(), candidates, Question("code"), how or known(), **more).as_dict()
+def record(*candidates: Candidate, how: MeasuredFacts | None = None, **more: Any) -> dict[str, Any]:
+    return advise(facts(), candidates, AdviceRequest("code"), how or known(), **more).as_dict()
 
 
 def draft(name: str = "draft", verdict: str = "same", **more: Any) -> Candidate:
@@ -72,7 +72,7 @@ def test_what_was_never_measured_is_to_be_measured() -> None:
         (known(available=1), "there is not even memory for the target"),
     ],
 )
-def test_where_drafting_does_not_pay_the_number_that_speaks_against_it(how: Known, line: str) -> None:
+def test_where_drafting_does_not_pay_the_number_that_speaks_against_it(how: MeasuredFacts, line: str) -> None:
     assert report.advice(record(draft(), how=how)) == f"don't speculate here: {line}"
 
 
@@ -106,14 +106,14 @@ def test_no_memory_and_memory_that_is_not_known() -> None:
 
 
 def test_a_target_that_nothing_can_be_drafted_for() -> None:
-    said = advise(facts(memory="hybrid"), [draft()], Question(), known(), [PAIR]).as_dict()
+    said = advise(facts(memory="hybrid"), [draft()], AdviceRequest(), known(), [PAIR]).as_dict()
     assert told(said).endswith("it is hybrid, and its state cannot be rolled back\n")
 
 
 def test_names_that_are_no_text_are_escaped() -> None:
     evil = Candidate(facts("x", billions=0.8), "\x1b[2Jdraft\n", "same")
     target = facts("\x1b]0;target\n", quantisation="\x07")
-    text = told(advise(target, [evil], Question("code"), known()).as_dict())
+    text = told(advise(target, [evil], AdviceRequest("code"), known()).as_dict())
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "\\x1b[2Jdraft\\n" in text

@@ -8,20 +8,24 @@ from typing import Any
 
 import pytest
 
-from paceline.models.compatibility.reason import FATAL, MAPPING, NOTE, WARNING, Reason
+from paceline.models.compatibility.reason import FATAL, MAPPING, NOTE, WARNING, CompatibilityReason
 from paceline.report.compatibility import WORDS, cell, write
 
 FIRST = [{"id": 5, "text": "a"}, {"id": 7, "text": "Ġb"}]
 OTHER = [{"id": 5, "text": "x"}, {"id": 7, "text": "\x1b[31m\n"}]
 REASONS = (
-    Reason("tokenizer", "BPE", "BPE", NOTE),
-    Reason("BOS", {"id": 11, "text": ",", "added": False}, {"added": False}, MAPPING, "another one"),
-    Reason("token texts", FIRST, OTHER, MAPPING, "2 of 995 ids mean something else, from 5 on"),
-    Reason("context", 32768, 2048, WARNING, "beyond 2,048 tokens the draft guesses badly"),
+    CompatibilityReason("tokenizer", "BPE", "BPE", NOTE),
+    CompatibilityReason(
+        "BOS", {"id": 11, "text": ",", "added": False}, {"added": False}, MAPPING, "another one"
+    ),
+    CompatibilityReason("token texts", FIRST, OTHER, MAPPING, "2 of 995 ids mean something else, from 5 on"),
+    CompatibilityReason("context", 32768, 2048, WARNING, "beyond 2,048 tokens the draft guesses badly"),
 )
 
 
-def record(verdict: str = "mappable", more: tuple[Reason, ...] = (), **changed: Any) -> dict[str, Any]:
+def record(
+    verdict: str = "mappable", more: tuple[CompatibilityReason, ...] = (), **changed: Any
+) -> dict[str, Any]:
     said = {"target": "some/where/target.gguf", "draft": "draft.gguf", "verdict": verdict}
     advice = [
         "draft with it as it is: paceline run -m some/where/target.gguf -md draft.gguf --cross-vocab auto"
@@ -54,7 +58,9 @@ def test_a_row_says_what_was_compared_and_what_it_means() -> None:
 
 
 def test_why_it_does_not_fit_is_said_at_once() -> None:
-    lines = shown(record("incompatible", (Reason("architecture", "llama", "bert", FATAL, "no text"),)))
+    lines = shown(
+        record("incompatible", (CompatibilityReason("architecture", "llama", "bert", FATAL, "no text"),))
+    )
     assert lines[0] == "incompatible: it does not fit: no text"
     assert any(line.endswith("fatal: no text") for line in lines)
 
@@ -68,7 +74,7 @@ def test_tokens_that_differ_have_a_table_of_their_own() -> None:
 
 
 def test_what_a_file_says_cannot_steer_a_terminal() -> None:
-    evil = Reason("family", "\x1b]0;x\x07", "a\nb", WARNING, "\x9b31m\r")
+    evil = CompatibilityReason("family", "\x1b]0;x\x07", "a\nb", WARNING, "\x9b31m\r")
     out = "\n".join(shown(record("incompatible", (evil,), target="\x1b[2J.gguf", advice=["\x1b[0m"])))
     assert [c for c in out if not c.isprintable() and c != "\n"] == []
 

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.report.costs import blocks, html, notes, write
 from paceline.speculative.errors import MissingExtraError
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 # Two AVX-512 cores, Q4_0: three rows cost more than four.
@@ -20,11 +20,11 @@ JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.43, 7: 3.64, 8: 2.82, 12: 4.0,
 MODEL = {"name": "A model", "file": "a", "size": 1 << 30, "fingerprint": "f" * 64, "description": "Q4_0"}
 
 
-def a_record(draft: Cost | None = None, **more: Any) -> dict[str, Any]:
-    target = Cost({256: {n: s / 50 for n, s in JAGGED.items()}, 1024: {1: 0.03, 2: 0.04}})
+def a_record(draft: PassCosts | None = None, **more: Any) -> dict[str, Any]:
+    target = PassCosts({256: {n: s / 50 for n, s in JAGGED.items()}, 1024: {1: 0.03, 2: 0.04}})
     made = {"paceline": "1.0", "engine": "an engine", "target": MODEL, "machine": {}, "threads": 2}
     rest = {"format": 1, "kept": [], "noise": {"target": 1.1}, "doubts": {}, "made": made}
-    return Costs(target, draft).as_dict() | rest | more
+    return DecodingCosts(target, draft).as_dict() | rest | more
 
 
 def text(record: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def test_the_table_has_a_line_a_pass_and_a_table_a_depth() -> None:
 
 
 def test_with_a_draft_model_its_own_time_counts() -> None:
-    record = a_record(Cost({256: {1: 0.004, 8: 0.01}}))
+    record = a_record(PassCosts({256: {1: 0.004, 8: 0.01}}))
     first, _, draft = blocks(record)
     assert first.columns[-1] == "with\ndraft"
     by_rows = {row[0].strip(): row[-1] for row in first.rows}
@@ -64,7 +64,7 @@ def test_an_unsteady_machine_is_said() -> None:
 
 def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
     doubts = {"target": "times of one and the same pass lie 37.0x apart"}
-    record = a_record(Cost.flat(0.004), noise={"target": 37.0}, doubts=doubts)
+    record = a_record(PassCosts.flat(0.004), noise={"target": 37.0}, doubts=doubts)
     assert notes(record) == [
         "target: times of one and the same pass lie 37.0x apart: the machine was too busy to tell; run again "
         "(--again) when it is calm"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import machine_trees as trees
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 from paceline.hardware.gpus import Gpu
 from paceline.hardware.probe import probe
 from paceline.report import hardware as report
@@ -21,7 +21,9 @@ def told(record: dict[str, Any]) -> dict[str, str]:
 
 
 def server(tmp_path: Path) -> dict[str, Any]:
-    record = probe(Files(trees.epyc(tmp_path)), engine="CPU : AVX = 1 | AVX2 = 1", offload=False).as_dict()
+    record = probe(
+        SystemFiles(trees.epyc(tmp_path)), engine="CPU : AVX = 1 | AVX2 = 1", offload=False
+    ).as_dict()
     record["memory"] = {"total": 256 * 10**9, "available": 10**9, "swap_total": 4 * 10**9, "swap_used": 10**9}
     gpu = Gpu("NVIDIA", "NVIDIA \x1b[31mTest", 80 * 10**9, 79 * 10**9)
     record["gpus"] = [vars(gpu), vars(Gpu("Intel", "Arc", shared=True))]
@@ -61,16 +63,16 @@ def test_every_gpu_has_a_line_without_its_drivers_control_characters(tmp_path: P
 
 
 def test_a_container_in_words(tmp_path: Path) -> None:
-    lines = told(probe(Files(trees.container(tmp_path))).as_dict())
+    lines = told(probe(SystemFiles(trees.container(tmp_path))).as_dict())
     assert lines["limits"] == "in a container (kubepods), a quota of 1.5 processors' time, 2.1 GB of memory"
     assert lines["threads"].startswith("1 advised (-t 1): ")
     assert lines["GPU"] == "none found"
-    lines = told(probe(Files(trees.docker_v1(tmp_path / "v1"))).as_dict())
+    lines = told(probe(SystemFiles(trees.docker_v1(tmp_path / "v1"))).as_dict())
     assert lines["cores"] == "2 physical, 2 of the machine's 4 processors may be used"
 
 
 def test_what_could_not_be_read_is_listed_under_one_name(tmp_path: Path) -> None:
-    record = probe(Files(trees.broken(tmp_path))).as_dict()
+    record = probe(SystemFiles(trees.broken(tmp_path))).as_dict()
     names = [name for name, _ in report.lines(record)]
     assert names.count("not read") == 1
     assert names[names.index("not read") :] == ["not read"] + [""] * (len(record["unread"]) - 1)
@@ -112,5 +114,5 @@ def test_a_speedup_is_told_only_where_it_is_known() -> None:
 
 
 def test_a_cause_has_its_evidence_and_its_remedy_below() -> None:
-    said = written(causes=[CAUSE], unread=["header: \x1b[2J"])
+    said = written(causes=[CAUSE], pending_tokens=["header: \x1b[2J"])
     assert said == ("high       too many: 9 \\x1bthreads\n           -> -t 4\nnot read   header: \\x1b[2J\n")

@@ -9,16 +9,16 @@ import pytest
 from rich.console import Console
 
 from paceline.drafter_table import DRAFTERS
-from paceline.report.sources import STYLES, Marks
+from paceline.report.sources import STYLES, SourceMarks
 
 PARTS = (("The", "target"), (" cat\t", "lookup"), ("", "model"), ("sat\r\x07", "lookup"), ("!", "model"))
 
 
 def marks(
     color_system: Literal["standard", "truecolor"] | None = "standard", *, no_color: bool = False
-) -> Marks:
+) -> SourceMarks:
     console = Console(file=io.StringIO(), force_terminal=True, color_system=color_system, no_color=no_color)
-    return Marks(console)
+    return SourceMarks(console)
 
 
 @pytest.mark.parametrize("color_system", ["standard", "truecolor"])

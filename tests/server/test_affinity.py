@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.server import affinity
-from paceline.server.affinity import CHATS, LARGEST, Affinity, session_of
+from paceline.server.affinity import CHATS, LARGEST, SessionAffinityMiddleware, session_of
 from paceline.server.security import Message, Receive, Send
 
 TURNS = [
@@ -43,7 +43,7 @@ def through(body: bytes, *, path: str = CHATS, pieces: int = 1, **headers: str) 
 
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "headers": given}
-    asyncio.run(Affinity(app)(scope, receive, send))
+    asyncio.run(SessionAffinityMiddleware(app)(scope, receive, send))
     ids = [value.decode() for name, value in scopes[0]["headers"] if name == b"x-session-id"]
     return ids, b"".join(message["body"] for message in came)
 
@@ -80,7 +80,7 @@ def test_a_client_s_own_session_id_is_kept() -> None:
 def test_the_header_is_the_one_that_ray_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_SESSION_ID_HEADER_KEY", "X-Correlation-ID")
     assert through(chat(TURNS), x_correlation_id="mine")[0] == []
-    assert Affinity(None)._header == b"x-correlation-id"  # type: ignore[arg-type]
+    assert SessionAffinityMiddleware(None)._header == b"x-correlation-id"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_body_that_stalls_goes_on_when_patience_ends(monkeypatch: pytest.Monke
             came.append(scope)
 
         scope = {"type": "http", "method": "POST", "path": CHATS, "headers": []}
-        await Affinity(app)(scope, receive, send)
+        await SessionAffinityMiddleware(app)(scope, receive, send)
 
     asyncio.run(whole())
     assert came[0]["body"] == b"{"

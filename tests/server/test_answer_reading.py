@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.request_handle import Finish, StepOutput
-from paceline.server.request_limits import Calls
-from paceline.server.tool_stream import Reader
+from paceline.server.request_limits import ToolCallParsing
+from paceline.server.tool_stream import ToolDeltaReader
 from paceline.speculative.stats import Stats
 from paceline.text.messages import declared
-from paceline.text.tools.formats import GENERIC, HERMES, Format
+from paceline.text.tools.formats import GENERIC, HERMES, ToolFormat
 from paceline.text.tools.parser import parsed
 
 TOOLS = declared(
@@ -35,10 +35,10 @@ def updates(text: str, cuts: list[int], end: Finish = END) -> list[StepOutput]:
 
 
 def read(
-    calls: Calls | None, said: list[StepOutput]
+    calls: ToolCallParsing | None, said: list[StepOutput]
 ) -> tuple[str, list[tuple[str, str]], dict[int, Any], int]:
     """Content, its parts, the calls by number, and how many."""
-    reader, content, parts = Reader(calls), "", list[tuple[str, str]]()
+    reader, content, parts = ToolDeltaReader(calls), "", list[tuple[str, str]]()
     found: dict[int, Any] = {}
     for update in said:
         for one in reader.read(update):
@@ -57,7 +57,7 @@ CUTS = st.lists(st.integers(0, 400), max_size=12)
 
 @given(CUTS)
 def test_a_call_is_read_however_it_is_cut(cuts: list[int]) -> None:
-    calls = Calls(HERMES, TOOLS, "", {})
+    calls = ToolCallParsing(HERMES, TOOLS, "", {})
     content, _, found, n = read(calls, updates(f"I shall add.\n{CALL}", cuts))
     assert content.strip() == "I shall add."
     assert n == 1
@@ -69,11 +69,11 @@ def test_a_call_is_read_however_it_is_cut(cuts: list[int]) -> None:
 @pytest.mark.parametrize("marked", [True, False])
 @given(n=st.integers(0, len(CALL)), cuts=CUTS)
 def test_of_an_answer_that_is_cut_in_a_call_no_half_call_is_content(
-    form: Format, marked: bool, n: int, cuts: list[int]
+    form: ToolFormat, marked: bool, n: int, cuts: list[int]
 ) -> None:
     call = CALL if marked and form is HERMES else CALL.split("\n")[1]
     text = f"I shall add.\n{call[:n]}"
-    calls = Calls(form, TOOLS, "", {})
+    calls = ToolCallParsing(form, TOOLS, "", {})
     content, parts, found, _ = read(calls, updates(text, cuts, replace(END, reason="length")))
     assert content.strip() in ("I shall add.", "I shall add.\n<")  # one letter is no call
     assert "".join(part for part, _ in parts) == content
@@ -84,14 +84,14 @@ def test_of_an_answer_that_is_cut_in_a_call_no_half_call_is_content(
 
 @pytest.mark.parametrize("text", ['{"answer": "Hello, w', '{"title": {"na', "a < b and <b", "<think>\nhm"])
 @pytest.mark.parametrize("form", [HERMES, GENERIC], ids=lambda one: one.name)
-def test_content_that_is_cut_stays(form: Format, text: str) -> None:
+def test_content_that_is_cut_stays(form: ToolFormat, text: str) -> None:
     assert parsed(form, TOOLS, text, cut=True).content == text
 
 
 @given(st.text(alphabet='ab <>{}"tool_cal\n', max_size=80), CUTS)
 def test_content_keeps_its_drafters(text: str, cuts: list[int]) -> None:
     said = updates(text, cuts)
-    content, parts, found, n = read(Calls(HERMES, TOOLS, "", {}), said)
+    content, parts, found, n = read(ToolCallParsing(HERMES, TOOLS, "", {}), said)
     assert (content, found, n) == (text, {}, 0)
     letters = [(letter, source) for part, source in parts for letter in part]
     given_ = [(letter, source) for update in said for part, source in update.parts for letter in part]
@@ -99,7 +99,7 @@ def test_content_keeps_its_drafters(text: str, cuts: list[int]) -> None:
 
 
 def test_what_the_answer_was_begun_with_counts_and_is_not_told() -> None:
-    calls = Calls(HERMES, TOOLS, "<tool_call>\n", {})
+    calls = ToolCallParsing(HERMES, TOOLS, "<tool_call>\n", {})
     rest = '{"name": "add", "arguments": {}}\n</tool_call>'
     content, parts, found, n = read(calls, updates(rest, [3, 9]))
     assert (content, parts, n) == ("", [], 1)

@@ -13,7 +13,7 @@ import pytest
 
 import paceline
 from paceline.server.schemas import LONG as LONG_TEXT
-from paceline.server.security import Rules
+from paceline.server.security import SecurityRules
 from real_model import smollm2
 from schemas import ENDLESS, SLOW, chain
 from serving import LONG, Served, serving
@@ -27,7 +27,7 @@ BODY = 300_000  # bytes, at most
 def served() -> Iterator[Served]:
     with (
         paceline.load(smollm2(), None, "lookup", sessions=2, n_ctx=256, threads=1) as llm,
-        serving(llm, rules=Rules(hosts=("127.0.0.1", "localhost"), body=BODY, patience=0.5)) as up,
+        serving(llm, rules=SecurityRules(hosts=("127.0.0.1", "localhost"), body=BODY, patience=0.5)) as up,
     ):
         yield up
 
@@ -461,5 +461,5 @@ def test_what_is_sent_too_early_is_answered_in_turn(served: Served) -> None:
 
 
 def test_a_text_has_at_most_so_many_letters(served: Served) -> None:
-    with serving(served.service.llm, rules=Rules()) as up:
+    with serving(served.service.llm, rules=SecurityRules()) as up:
         problem(up.post("/tokenize", {"content": "x" * (LONG_TEXT + 1)}), 400)

@@ -9,17 +9,17 @@ import pytest
 import paceline
 from paceline.request_handle import StepOutput
 from paceline.server import convert as wishes
-from paceline.server.request_limits import Limits
-from paceline.server.schemas import Completion
-from paceline.server.service import Service
+from paceline.server.request_limits import ServerLimits
+from paceline.server.schemas import CompletionRequest
+from paceline.server.service import ServingEngine
 
 REQUEST = {"prompt": [1, 2, 3], "max_tokens": 24, "temperature": 1.0, "seed": 3, "ignore_eos": True}
 
 
-def accepted(service: Service, client: str) -> int:
+def accepted(service: ServingEngine, client: str) -> int:
     """Tokens of `suffix` in an answer, which is the same every time."""
     outputs: queue.Queue[StepOutput] = queue.Queue()
-    body = Completion.model_validate(REQUEST)
+    body = CompletionRequest.model_validate(REQUEST)
     asked = wishes.of_completion(service.llm, service.limits, body, client)
     service.submit(asked.requests, lambda _: outputs.put)
     while (finish := outputs.get(timeout=60).finish) is None:
@@ -32,7 +32,7 @@ def accepted(service: Service, client: str) -> int:
 def test_what_one_client_was_told_drafts_for_another_unless_they_are_apart(apart: bool) -> None:
     with (
         paceline.load("toy:seed=3", drafters="suffix", policy="fixed") as llm,
-        Service(llm, Limits(apart=apart)) as service,
+        ServingEngine(llm, ServerLimits(apart=apart)) as service,
     ):
         first = accepted(service, "a")
         other, again = accepted(service, "b"), accepted(service, "a")

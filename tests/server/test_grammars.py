@@ -15,13 +15,13 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.request_handle import StepOutput
-from paceline.server.request_limits import Limits
-from paceline.server.service import Service
+from paceline.server.request_limits import ServerLimits
+from paceline.server.service import ServingEngine
 from paceline.speculative.errors import TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.text import grammar
 from paceline.text.grammar_check import GrammarChecker
-from paceline.text.grammar_source import Syntax, from_pattern, from_schema
+from paceline.text.grammar_source import GrammarSource, from_pattern, from_schema
 from schemas import ENDLESS, SLOW, WIDE, chain
 from serving import LONG, Gate, Served, serving, until
 
@@ -35,12 +35,12 @@ def toy() -> Iterator[LLM]:
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[Syntax]:
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[GrammarSource]:
     """What is checked, as it is begun."""
-    begun: list[Syntax] = []
+    begun: list[GrammarSource] = []
     check = GrammarChecker.check
 
-    def noting(self: GrammarChecker, syntax: Syntax, *more: Any) -> None:
+    def noting(self: GrammarChecker, syntax: GrammarSource, *more: Any) -> None:
         begun.append(syntax)
         check(self, syntax, *more)
 
@@ -53,7 +53,7 @@ def body(schema: Any, **more: Any) -> dict[str, Any]:
     return {"prompt": [1, 2, 3], "max_tokens": 2, "response_format": form, **more}
 
 
-def ask(syntax: Syntax | None = None, max_tokens: int = 8) -> GenerationRequest:
+def ask(syntax: GrammarSource | None = None, max_tokens: int = 8) -> GenerationRequest:
     return GenerationRequest(
         prompt=[1, 2, 3], max_tokens=max_tokens, grammar=syntax, ignore_eos=syntax is None
     )
@@ -62,7 +62,7 @@ def ask(syntax: Syntax | None = None, max_tokens: int = 8) -> GenerationRequest:
 class Answer:
     """How one answer ended."""
 
-    def __init__(self, service: Service, wanted: GenerationRequest, client: str = "a") -> None:
+    def __init__(self, service: ServingEngine, wanted: GenerationRequest, client: str = "a") -> None:
         self._over, self._updates = threading.Event(), list[StepOutput]()
         request = replace(wanted, client=client, timeout=service.limits.seconds)
         (self.handle,) = service.submit([request], lambda _: self._take)
@@ -116,7 +116,7 @@ def test_a_schema_that_cannot_be_used_is_told_by_the_status(
         served.rest()
 
 
-def test_schemas_whose_clients_have_gone_hold_nobody_up(toy: LLM, checks: list[Syntax]) -> None:
+def test_schemas_whose_clients_have_gone_hold_nobody_up(toy: LLM, checks: list[GrammarSource]) -> None:
     with serving(toy) as served:
         for stream in (False, True):
             for _ in range(6):
@@ -130,8 +130,8 @@ def test_schemas_whose_clients_have_gone_hold_nobody_up(toy: LLM, checks: list[S
 
 
 @pytest.mark.parametrize("schema", [SLOW, WIDE], ids=["slow", "wide"])
-def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: list[Syntax]) -> None:
-    with Service(toy) as service:
+def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: list[GrammarSource]) -> None:
+    with ServingEngine(toy) as service:
         slow = Answer(service, ask(from_schema(schema)))
         until(lambda: checks)
         for _ in range(3):
@@ -142,9 +142,9 @@ def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: 
         assert isinstance(slow.error, UsageError)
 
 
-def test_the_timeout_holds_for_what_is_compiled(toy: LLM, checks: list[Syntax]) -> None:
+def test_the_timeout_holds_for_what_is_compiled(toy: LLM, checks: list[GrammarSource]) -> None:
     now = 0.0
-    with Service(toy, Limits(seconds=10.0), clock=lambda: now) as service:
+    with ServingEngine(toy, ServerLimits(seconds=10.0), clock=lambda: now) as service:
         answers = [Answer(service, ask(from_schema(ENDLESS)), client) for client in "abcd"]
         until(lambda: checks)
         now = 11.0
@@ -155,7 +155,7 @@ def test_the_timeout_holds_for_what_is_compiled(toy: LLM, checks: list[Syntax]) 
 
 
 def test_a_grammar_is_compiled_once_for_all_who_send_it(
-    toy: LLM, checks: list[Syntax], monkeypatch: pytest.MonkeyPatch
+    toy: LLM, checks: list[GrammarSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[str] = []
     thread = threading.current_thread
@@ -167,7 +167,7 @@ def test_a_grammar_is_compiled_once_for_all_who_send_it(
 
     monkeypatch.setattr("paceline.text.grammar.CompiledGrammar", Counted)
     syntax = from_pattern("[1-4]{9}")
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         for client in "aab":
             answer = Answer(service, ask(syntax, 20), client)
             assert len(answer.text) == 9
@@ -176,16 +176,16 @@ def test_a_grammar_is_compiled_once_for_all_who_send_it(
         assert compiled[0].startswith("paceline-grammars")  # not the thread that decodes
 
 
-def test_answers_of_one_request_share_its_grammar(toy: LLM, checks: list[Syntax]) -> None:
+def test_answers_of_one_request_share_its_grammar(toy: LLM, checks: list[GrammarSource]) -> None:
     with serving(toy) as served:
         answer = served.post(COMPLETION, body({"type": "integer"}, n=3))
         assert len(answer.json()["choices"]) == 3
     assert len(checks) == 1
 
 
-def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[Syntax]) -> None:
+def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[GrammarSource]) -> None:
     many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         for syntax in many:
             Answer(service, ask(syntax), "many")
         until(lambda: checks)
@@ -194,9 +194,9 @@ def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[Synt
         assert checks[:2] == [many[0], good]
 
 
-def test_a_client_that_has_gone_frees_its_place(toy: LLM, checks: list[Syntax]) -> None:
+def test_a_client_that_has_gone_frees_its_place(toy: LLM, checks: list[GrammarSource]) -> None:
     many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         handles = [
             Answer(service, ask(syntax), client).handle for syntax, client in zip(many, "abcd", strict=True)
         ]
@@ -208,8 +208,8 @@ def test_a_client_that_has_gone_frees_its_place(toy: LLM, checks: list[Syntax]) 
     assert len(checks) == 3
 
 
-def test_going_down_ends_what_is_compiled(toy: LLM, checks: list[Syntax]) -> None:
-    service = Service(toy)
+def test_going_down_ends_what_is_compiled(toy: LLM, checks: list[GrammarSource]) -> None:
+    service = ServingEngine(toy)
     answer = Answer(service, ask(from_schema(ENDLESS)))
     until(lambda: checks)
     service.close()

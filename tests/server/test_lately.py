@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import paceline
-from paceline.server.live_stats import Lately
+from paceline.server.live_stats import LiveStats
 
 
 @pytest.mark.parametrize("running", [1, 4])
@@ -16,7 +16,7 @@ def test_plain_decoding_is_told_of_all_and_of_each(running: int) -> None:
     with paceline.load("toy:", drafters="lookup") as llm:
         llm.policy = SimpleNamespace(costs=costs, account=None)
         now = 0.0
-        lately = Lately(llm, lambda: now)
+        lately = LiveStats(llm, lambda: now)
         assert lately.state()["plain_tokens_per_second_each"] is None
         lately.look(running)
         now = 1.0

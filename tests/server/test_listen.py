@@ -17,8 +17,8 @@ import pytest
 
 import paceline
 from paceline.server import app, listen
-from paceline.server.security import Rules
-from paceline.server.service import Service
+from paceline.server.security import SecurityRules
+from paceline.server.service import ServingEngine
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.request import GenerationRequest
 from serving import LONG, Gate, serving, until
@@ -30,7 +30,7 @@ def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    def meanwhile(port: int, service: Service) -> None:
+    def meanwhile(port: int, service: ServingEngine) -> None:
         url = f"http://127.0.0.1:{port}/health"
         until(lambda: _status(url) == 200)
         monkeypatch.setattr(service, "on_step", broken)
@@ -38,11 +38,11 @@ def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch)
         service.submit([request], lambda _: lambda output: None)
 
     with paceline.load("toy:", drafters="lookup") as llm:
-        service, listening = Service(llm), listen.bind("127.0.0.1", 0)
+        service, listening = ServingEngine(llm), listen.bind("127.0.0.1", 0)
         other = threading.Thread(target=meanwhile, args=(listening.getsockname()[1], service))
         other.start()
         with pytest.raises(PacelineError, match="start it again"):
-            listen.run(app.create(service, ["toy"], Rules()), service, listening, 1.0)
+            listen.run(app.create(service, ["toy"], SecurityRules()), service, listening, 1.0)
         other.join(LONG)
 
 
@@ -53,7 +53,7 @@ def test_a_process_ends_with_its_grace_though_a_pass_does_not(monkeypatch: pytes
     with paceline.load("toy:", drafters="lookup") as llm:
         gate = Gate(llm.target)
         gate.shut()
-        service, listening = Service(llm), listen.bind("127.0.0.1", 0)
+        service, listening = ServingEngine(llm), listen.bind("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
 
         def meanwhile() -> None:
@@ -66,7 +66,7 @@ def test_a_process_ends_with_its_grace_though_a_pass_does_not(monkeypatch: pytes
 
         client = threading.Thread(target=meanwhile)
         client.start()
-        listen.run(app.create(service, ["toy"], Rules()), service, listening, 0.2)
+        listen.run(app.create(service, ["toy"], SecurityRules()), service, listening, 0.2)
         client.join(LONG)
         gate.go()
         assert service.close()
@@ -137,7 +137,7 @@ def test_a_client_is_named_by_a_trusted_proxy_alone(
     try:
         with (
             paceline.load("toy:", drafters="lookup") as llm,
-            serving(llm, rules=Rules(proxies=proxies)) as up,
+            serving(llm, rules=SecurityRules(proxies=proxies)) as up,
         ):
             httpx2.get(
                 f"{up.url}/health", headers=[("x-forwarded-for", one) for one in headers], timeout=LONG

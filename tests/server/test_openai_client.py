@@ -16,8 +16,8 @@ from openai import AsyncOpenAI, OpenAI
 
 import paceline
 from paceline.api import LLM
-from paceline.server.request_limits import Limits
-from paceline.server.security import Rules
+from paceline.server.request_limits import ServerLimits
+from paceline.server.security import SecurityRules
 from paceline.speculative.errors import ModelError
 from real_model import smollm2
 from serving import LONG, Gate, Served, serving, until
@@ -328,7 +328,7 @@ def test_a_model_without_a_template_cannot_chat(digits: OpenAI) -> None:
 
 
 def test_keys_are_asked_for(toy: Served) -> None:
-    with serving(toy.service.llm, rules=Rules(keys=("sesame", "open"))) as up:
+    with serving(toy.service.llm, rules=SecurityRules(keys=("sesame", "open"))) as up:
         for key in ("wrong", "sesam", "sesame "):
             with (
                 OpenAI(base_url=f"{up.url}/v1", api_key=key.strip() + "!", max_retries=0) as stranger,
@@ -357,7 +357,7 @@ def test_too_many_requests_come_back_by_themselves(toy: Served, gate: Gate) -> N
     """The client waits for as long as it is told, and then gets its answer."""
     how: dict[str, Any] = {"model": "small", "prompt": "12", "max_tokens": 4}
     with (
-        serving(toy.service.llm, Limits(queue=0)) as up,
+        serving(toy.service.llm, ServerLimits(queue=0)) as up,
         OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0, timeout=LONG) as client,
         ThreadPoolExecutor() as pool,
     ):
@@ -377,7 +377,7 @@ def test_too_many_requests_come_back_by_themselves(toy: Served, gate: Gate) -> N
 
 def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate: Gate) -> None:
     with (
-        serving(toy.service.llm, Limits(seconds=0.2)) as up,
+        serving(toy.service.llm, ServerLimits(seconds=0.2)) as up,
         OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=2, timeout=LONG) as client,
         ThreadPoolExecutor() as pool,
     ):

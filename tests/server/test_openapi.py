@@ -15,9 +15,9 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 import paceline
 from paceline.api import LLM
 from paceline.server import app
-from paceline.server.request_limits import Limits
-from paceline.server.security import Rules
-from paceline.server.service import Service
+from paceline.server.request_limits import ServerLimits
+from paceline.server.security import SecurityRules
+from paceline.server.service import ServingEngine
 from real_model import smollm2
 
 load_all_checks()
@@ -32,8 +32,8 @@ def llm() -> Iterator[LLM]:
 @pytest.fixture(scope="module")
 def api(llm: LLM) -> Iterator[Any]:
     """Answers of few tokens; one that asks for more is refused."""
-    with Service(llm, Limits(n_predict=2)) as service:
-        made = app.create(service, ["small"], Rules())
+    with ServingEngine(llm, ServerLimits(n_predict=2)) as service:
+        made = app.create(service, ["small"], SecurityRules())
         yield schemathesis.openapi.from_asgi("/openapi.json", made).exclude(path="/live")  # which never ends
         assert service.problem == ""
 

@@ -13,7 +13,15 @@ from pydantic import ValidationError
 
 from paceline.server.cluster import check_room, last_error
 from paceline.server.metrics import Metrics, written
-from paceline.server.replicas import Named, Replica, Settings, bounds, build, labelled, merged
+from paceline.server.replicas import (
+    Replica,
+    ReplicaHeaderMiddleware,
+    ReplicaSettings,
+    bounds,
+    build,
+    labelled,
+    merged,
+)
 from paceline.server.security import Receive, Send
 from paceline.speculative.errors import UsageError
 
@@ -28,21 +36,21 @@ def test_replicas_are_a_number_or_a_range(said: str, meant: tuple[int, int]) -> 
 @pytest.mark.parametrize("said", ["", "0", "x", "4..2", "-1", "1..", "..3", "1...3", "1.5", "0..2", "999999"])
 def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
     with pytest.raises(ValidationError, match=r"say how many, 4 or 2\.\.8"):
-        Settings(replicas=said)
+        ReplicaSettings(replicas=said)
 
 
 def test_yaml_may_say_a_number() -> None:
-    assert Settings.model_validate({"replicas": 3}).most == 3
+    assert ReplicaSettings.model_validate({"replicas": 3}).most == 3
 
 
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
-        Settings.model_validate({"session": 3})
+        ReplicaSettings.model_validate({"session": 3})
 
 
 def test_sessions_are_said_once() -> None:
     with pytest.raises(UsageError, match="beside load"):
-        build(Settings(load={"sessions": 2}))
+        build(ReplicaSettings(load={"sessions": 2}))
 
 
 @pytest.mark.parametrize(
@@ -52,18 +60,18 @@ def test_sessions_are_said_once() -> None:
 def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
     given: dict[str, Any], cpus: float, threads: int | None
 ) -> None:
-    assert Settings(load=given, num_cpus=cpus).loading().get("threads") == threads
+    assert ReplicaSettings(load=given, num_cpus=cpus).loading().get("threads") == threads
 
 
 def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
-    settings = Settings(replicas="2..8", num_cpus=3.0)
+    settings = ReplicaSettings(replicas="2..8", num_cpus=3.0)
     check_room(settings, {"CPU": 6.0})
     with pytest.raises(
         UsageError, match=r"2 replicas reserve 6 CPUs, and this machine has 4: .* --replica-cpus"
     ):
         check_room(settings, {"CPU": 4.0})
     with pytest.raises(UsageError, match=r"1 replicas reserve 0\.5 GPUs, and this machine has 0"):
-        check_room(Settings(num_gpus=0.5), {"CPU": 4.0})
+        check_room(ReplicaSettings(num_gpus=0.5), {"CPU": 4.0})
 
 
 @pytest.mark.parametrize(
@@ -117,6 +125,6 @@ def test_replies_name_their_replica_and_leave_the_request_s_name_to_the_proxy() 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(Named(app, "abc")({"type": "http"}, receive, send))
+    asyncio.run(ReplicaHeaderMiddleware(app, "abc")({"type": "http"}, receive, send))
     assert sent[0]["headers"] == [(b"content-type", b"text/plain"), (b"x-replica", b"abc")]
     assert sent[1] == {"type": "http.response.body", "body": b"said"}

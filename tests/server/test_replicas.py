@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import paceline
 from paceline import LLM
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
-from paceline.server.replicas import NAME, Settings, build, deployment
+from paceline.server.replicas import NAME, ReplicaSettings, build, deployment
 
 pytestmark = [
     pytest.mark.serial,
@@ -56,7 +56,7 @@ class Site:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="k", max_retries=retries, timeout=PATIENCE)
 
 
-def settings(**more: Any) -> Settings:
+def settings(**more: Any) -> ReplicaSettings:
     given: dict[str, Any] = {
         "load": {"target": MODEL, "drafters": ["lookup"]},
         "alias": ["toy"],
@@ -65,7 +65,7 @@ def settings(**more: Any) -> Settings:
         "quiet": True,
         "grace": 20.0,
     }
-    return Settings(**(given | more))
+    return ReplicaSettings(**(given | more))
 
 
 def sources() -> str:
@@ -258,7 +258,7 @@ def test_the_example_is_what_ray_and_the_replicas_take() -> None:
     (application,) = said.applications
     assert application.import_path == f"{build.__module__}:{build.__name__}"
     args: Any = application.args
-    assert Settings.model_validate(args).most == 8
+    assert ReplicaSettings.model_validate(args).most == 8
     assert build(args)._bound_deployment.name == NAME
     assert [one.name for one in application.deployments] == [NAME]
 

@@ -10,8 +10,8 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.server import convert as wishes
-from paceline.server.request_limits import Limits
-from paceline.server.schemas import Completion
+from paceline.server.request_limits import ServerLimits
+from paceline.server.schemas import CompletionRequest
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.text.default_sampling import LOCAL, chat_sampling
@@ -33,14 +33,14 @@ def test_a_request_that_does_not_say_gets_openai_s_defaults_or_the_operator_s(
     given: dict[str, float], request_: dict[str, Any], expected: Sampling
 ) -> None:
     with paceline.load("toy:", drafters="lookup") as llm:
-        request = Completion.model_validate({"prompt": [1], **request_})
-        (ask,) = wishes.of_completion(llm, Limits(sampling=given), request).requests
+        request = CompletionRequest.model_validate({"prompt": [1], **request_})
+        (ask,) = wishes.of_completion(llm, ServerLimits(sampling=given), request).requests
     assert ask.sampling == expected
 
 
 def test_defaults_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="temperature"):
-        Limits(sampling={"temperature": -1.0})
+        ServerLimits(sampling={"temperature": -1.0})
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ import paceline
 from paceline.api import LLM
 from paceline.models import zoo
 from paceline.request_handle import Deliver, Finish, StepOutput
-from paceline.server.request_limits import FullError, Limits
-from paceline.server.service import Service
+from paceline.server.request_limits import QueueFullError, ServerLimits
+from paceline.server.service import ServingEngine
 from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar import TextGrammar
-from paceline.text.grammar_source import Syntax, from_pattern
+from paceline.text.grammar_source import GrammarSource, from_pattern
 from serving import LONG, Gate, until
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}
@@ -77,13 +77,13 @@ def of(client: str, *requests: GenerationRequest, seconds: float | None = None) 
     return [replace(one, client=client, timeout=seconds) for one in requests]
 
 
-def submit(service: Service, *requests: GenerationRequest, client: str = "a") -> list[Answer]:
+def submit(service: ServingEngine, *requests: GenerationRequest, client: str = "a") -> list[Answer]:
     answers = [Answer() for _ in requests]
     service.submit(of(client, *requests, seconds=service.limits.seconds), lambda at: answers[at])
     return answers
 
 
-def at_rest(service: Service) -> bool:
+def at_rest(service: ServingEngine) -> bool:
     return service.is_idle
 
 
@@ -142,7 +142,7 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
                     service.cancel(handle)
                 got[client, number] = (answer.text, answer.tokens, answer.end.reason)
 
-        with Service(llm) as service:
+        with ServingEngine(llm) as service:
             threads = [threading.Thread(target=be, args=(client,)) for client in range(clients)]
             for thread in threads:
                 thread.start()
@@ -157,7 +157,7 @@ def test_answers_of_a_trained_model_are_the_plain_ones(unrounded: Path) -> None:
     prompts = ["Once upon a time", "The cat sat", "One day, Tom", "Lily had a"]
     with paceline.load(unrounded, zoo.draft_path(), "auto", sessions=3, **EXACT) as llm:
         plain = [llm.generate(one, max_tokens=32, plain=True) for one in prompts]
-        with Service(llm) as service:
+        with ServingEngine(llm) as service:
             answers = submit(
                 service, *[GenerationRequest(prompt=llm.tokens(one), max_tokens=32) for one in prompts]
             )
@@ -167,13 +167,13 @@ def test_answers_of_a_trained_model_are_the_plain_ones(unrounded: Path) -> None:
 
 def test_answers_to_one_request_are_told_apart(toy: LLM) -> None:
     asks = [ask(sampling=Sampling(temperature=1.0), seed=seed) for seed in (5, 6, 5)]
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         first, second, third = (answer.tokens for answer in submit(service, *asks) if answer.end)
     assert first == third != second
 
 
 def test_what_is_told_adds_up(toy: LLM) -> None:
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         (answer,) = submit(service, ask(max_tokens=20, logprobs=2))
         end = answer.end
     parts = [part for update in answer.updates for part in update.parts]
@@ -188,7 +188,7 @@ def test_what_is_told_adds_up(toy: LLM) -> None:
 
 
 def test_of_a_prompt_that_was_read_before_only_what_is_new_is_read(models: Path) -> None:
-    with MODELS["llama"](models, 1) as llm, Service(llm) as service:
+    with MODELS["llama"](models, 1) as llm, ServingEngine(llm) as service:
         cached = []
         for prompt in ([1, 2, 3, 4] * 10, [1, 2, 3, 4] * 10 + [9, 9], [5, 6]):
             (answer,) = submit(service, ask(prompt, max_tokens=1))
@@ -199,7 +199,7 @@ def test_of_a_prompt_that_was_read_before_only_what_is_new_is_read(models: Path)
 
 @pytest.mark.parametrize("when", ["waiting", "reading", "decoding"])
 def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate) -> None:
-    with Service(toy, chunk=8) as service:
+    with ServingEngine(toy, chunk=8) as service:
         gate.shut()
         others = submit(service, *[ask(max_tokens=40)] * (2 if when == "waiting" else 1))
         gate.held()
@@ -225,11 +225,11 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
 
 
 def test_a_full_queue_is_told_with_a_time_to_come_back(toy: LLM, gate: Gate) -> None:
-    with Service(toy, Limits(queue=3)) as service:
+    with ServingEngine(toy, ServerLimits(queue=3)) as service:
         gate.shut()
         answers = submit(service, *[ask()] * 3)
         answers += submit(service, *[ask()] * 2)
-        with pytest.raises(FullError, match="the queue is full") as full:
+        with pytest.raises(QueueFullError, match="the queue is full") as full:
             submit(service, ask())
         assert 1 <= full.value.seconds <= 60
         gate.go()
@@ -239,29 +239,29 @@ def test_a_full_queue_is_told_with_a_time_to_come_back(toy: LLM, gate: Gate) -> 
 
 
 def test_of_a_full_queue_whoever_holds_most_is_refused_first(toy: LLM, gate: Gate) -> None:
-    with Service(toy, Limits(queue=4)) as service:
+    with ServingEngine(toy, ServerLimits(queue=4)) as service:
         gate.shut()
         running = submit(service, ask(), ask(), client="many")
         gate.held()
         many = [submit(service, ask(), client="many")[0] for _ in range(4)]
         one, two = submit(service, ask(), client="one"), submit(service, ask(), client="two")
         for client in ("many", "one"):  # they would have as many as anybody who would make room
-            with pytest.raises(FullError, match="the queue is full"):
+            with pytest.raises(QueueFullError, match="the queue is full"):
                 submit(service, ask(), client=client)
-        with pytest.raises(FullError, match="the queue is full"):  # not for both
+        with pytest.raises(QueueFullError, match="the queue is full"):  # not for both
             submit(service, ask(), ask(), client="three")
         assert service.waiting == 4
         gate.go()
         assert all(answer.text for answer in (*running, *many[:2], *one, *two))
         for answer in many[2:]:
-            assert isinstance(answer.end.error, FullError)
+            assert isinstance(answer.end.error, QueueFullError)
         until(lambda: at_rest(service))
     assert free(toy)
 
 
 def test_a_place_that_is_taken_while_its_grammar_is_compiled(toy: LLM, gate: Gate) -> None:
     pattern = from_pattern("[1-5]{9}")
-    with Service(toy, Limits(queue=2)) as service:
+    with ServingEngine(toy, ServerLimits(queue=2)) as service:
         gate.shut()
         running = submit(service, ask(), ask())
         gate.held()
@@ -269,29 +269,29 @@ def test_a_place_that_is_taken_while_its_grammar_is_compiled(toy: LLM, gate: Gat
         other = submit(service, ask(), client="b")
         gate.go()
         assert all(answer.text for answer in (*running, first, *other))
-        assert isinstance(last.end.error, FullError)
+        assert isinstance(last.end.error, QueueFullError)
         until(lambda: at_rest(service))
 
 
 def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
-    with Service(toy, Limits(each=2)) as service:
+    with ServingEngine(toy, ServerLimits(each=2)) as service:
         gate.shut()
         answers = submit(service, ask(), ask())
-        with pytest.raises(FullError, match="2 of your requests are open"):
+        with pytest.raises(QueueFullError, match="2 of your requests are open"):
             submit(service, ask())
         answers += submit(service, ask(), client="b")
         gate.go()
         assert all(answer.text for answer in answers)
 
 
-@pytest.mark.parametrize(("limits", "most"), [(Limits(queue=3), 5), (Limits(each=2), 2)])
+@pytest.mark.parametrize(("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(each=2), 2)])
 def test_more_answers_than_there_will_ever_be_room_for_are_refused(
-    limits: Limits, most: int, toy: LLM
+    limits: ServerLimits, most: int, toy: LLM
 ) -> None:
-    with Service(toy, limits) as service:
+    with ServingEngine(toy, limits) as service:
         with pytest.raises(UsageError, match=f"at most {most}") as refused:
             submit(service, *[ask(max_tokens=1)] * (most + 1))
-        assert not isinstance(refused.value, FullError)  # to come back would not help
+        assert not isinstance(refused.value, QueueFullError)  # to come back would not help
         assert all(answer.text for answer in submit(service, *[ask(max_tokens=1)] * most))
 
 
@@ -301,7 +301,7 @@ def test_a_client_that_sends_fifty_does_not_keep_another_waiting(toy: LLM, gate:
     def noting(name: str) -> Callable[[int], Deliver]:
         return lambda at: lambda update: order.append(name) if update.finish else None
 
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         gate.shut()
         service.submit(of("many", *[ask()] * 50), noting("many"))
         gate.held()
@@ -315,7 +315,7 @@ def test_a_client_that_sends_fifty_does_not_keep_another_waiting(toy: LLM, gate:
 
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
     now = 0.0
-    with Service(toy, Limits(seconds=10.0), clock=lambda: now) as service:
+    with ServingEngine(toy, ServerLimits(seconds=10.0), clock=lambda: now) as service:
         gate.shut()
         running, waiting = submit(service, *[ask(max_tokens=50)] * 2), submit(service, ask())
         gate.held()
@@ -333,7 +333,7 @@ def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: G
 def test_a_pass_that_fails_ends_those_in_it_and_no_other(
     toy: LLM, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         gate.shut()
         answers = submit(service, ask(), ask(), ask())
         gate.held()
@@ -360,7 +360,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
 
     monkeypatch.setattr("paceline.engine_worker.TextGrammar", Odd)
     bad, good = from_pattern("[1-5]{9}"), from_pattern("[1-4]{9}")
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         first, second, third = submit(
             service, ask(grammar=bad, ignore_eos=False, max_tokens=20), ask(max_tokens=30),
             ask(grammar=good, ignore_eos=False, max_tokens=20),
@@ -373,15 +373,15 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
 
 
 def test_what_cannot_begin_ends_alone(toy: LLM) -> None:
-    nothing = Syntax("the schema", '%llguidance {"no_forcing": true}\nstart: /[^0-9]+/')
-    with Service(toy) as service:
+    nothing = GrammarSource("the schema", '%llguidance {"no_forcing": true}\nstart: /[^0-9]+/')
+    with ServingEngine(toy) as service:
         first, second = submit(service, ask(grammar=nothing, ignore_eos=False), ask())
         assert isinstance(first.end.error, UsageError)
         assert second.text
 
 
 def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
-    service = Service(toy)
+    service = ServingEngine(toy)
     answers = submit(service, *[ask(max_tokens=40)] * 5)
     service.announce()
     with pytest.raises(ClosingError, match="going down"):
@@ -392,7 +392,7 @@ def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
 
 
 def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -> None:
-    service = Service(toy)
+    service = ServingEngine(toy)
     gate.shut()
     answers = submit(service, *[ask(max_tokens=200)] * 5)
     gate.held()
@@ -406,7 +406,7 @@ def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -
 
 
 def test_closing_at_once_tells_everybody(toy: LLM, gate: Gate) -> None:
-    service = Service(toy)
+    service = ServingEngine(toy)
     gate.shut()
     answers = submit(service, *[ask(max_tokens=200)] * 5)
     gate.held()
@@ -426,7 +426,7 @@ def test_a_service_that_dies_says_so(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         gate.shut()
         answers = submit(service, *[ask()] * 4)
         gate.held()
@@ -449,7 +449,7 @@ def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
     def deaf(update: StepOutput) -> None:
         raise RuntimeError("Event loop is closed")
 
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         service.submit(of("a", ask()), lambda _: deaf)
         assert submit(service, ask())[0].text
         until(lambda: at_rest(service))
@@ -458,14 +458,14 @@ def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
 def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None:
     """Whoever is let in just before the thread ends is told; nobody waits for ever."""
     for _ in range(20):
-        service = Service(toy)
+        service = ServingEngine(toy)
         let_in: list[Answer] = []
 
-        def come(service: Service = service, let_in: list[Answer] = let_in) -> None:
+        def come(service: ServingEngine = service, let_in: list[Answer] = let_in) -> None:
             try:
                 while True:
                     let_in.extend(submit(service, ask(max_tokens=1)))
-            except (ClosingError, FullError):
+            except (ClosingError, QueueFullError):
                 pass
 
         threads = [threading.Thread(target=come) for _ in range(3)]
@@ -493,7 +493,7 @@ def test_how_a_request_is_drafted_for_is_its_own_matter(
     wish: dict[str, Any], drafters: set[str], longest: int, toy: LLM
 ) -> None:
     """Beside one that says nothing; and its text is the same."""
-    with Service(toy) as service:
+    with ServingEngine(toy) as service:
         other, answer = submit(
             service, ask([1, 2] * 8, max_tokens=60), ask([1, 2] * 8, max_tokens=60, **wish)
         )

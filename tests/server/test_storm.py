@@ -21,16 +21,16 @@ import pytest
 
 import paceline
 from paceline.request_handle import RequestHandle
-from paceline.server.app import Answers
-from paceline.server.connection import REFUSED, Connection
-from paceline.server.request_limits import Limits
-from paceline.server.responses import Choice
-from paceline.server.security import Rules
+from paceline.server.app import CompletionHandles
+from paceline.server.connection import REFUSED, GuardedConnection
+from paceline.server.request_limits import ServerLimits
+from paceline.server.responses import ChoiceState
+from paceline.server.security import SecurityRules
 from serving import LONG, Gate, Served, serving, until
 
 pytestmark = pytest.mark.slow
 
-KEPT = (RequestHandle, Answers, Choice, Connection)
+KEPT = (RequestHandle, CompletionHandles, ChoiceState, GuardedConnection)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -181,7 +181,7 @@ def served(models: Path) -> Iterator[Served]:
         paceline.load(
             models / "target.gguf", models / "draft.gguf", "lookup,model", sessions=3, **exact
         ) as llm,
-        serving(llm, Limits(queue=500), Rules(patience=1.0), patience=1.0) as up,
+        serving(llm, ServerLimits(queue=500), SecurityRules(patience=1.0), patience=1.0) as up,
     ):
         yield up
 
@@ -209,7 +209,7 @@ def test_a_storm_leaves_nothing_behind(served: Served) -> None:
 def test_bodies_that_never_end_keep_no_small_one_out(served: Served) -> None:
     """What is in memory of large bodies has an end; a small one is let in all the same."""
     limit = 100_000
-    with serving(served.service.llm, rules=Rules(body=limit), patience=LONG) as up:
+    with serving(served.service.llm, rules=SecurityRules(body=limit), patience=LONG) as up:
         assert up.get("/health").status_code == 200
         head = HEAD + b"Content-Length: %d\r\n\r\n" % limit
         lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(12)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.policy.calibration import Calibration
-from paceline.speculative.policy.drafting_summary import Account, Reason, reason
+from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, reason
 from paceline.speculative.policy.speedup_formulas import expected_tokens
 
 # Seconds by rows: the least acceptance is asked for by four rows.
@@ -63,34 +63,38 @@ def test_no_smaller_acceptance_breaks_even_at_any_length(seconds: list[float], p
 @pytest.mark.parametrize(
     ("account", "why"),
     [
-        (Account(), ""),
-        (Account(10, 2, 2, reason(TILE, None)), ""),  # drafted for most of the time
+        (DraftingSummary(), ""),
+        (DraftingSummary(10, 2, 2, reason(TILE, None)), ""),  # drafted for most of the time
         (
-            Account(100, 10, 40, reason(TILE, 0.3)),
+            DraftingSummary(100, 10, 40, reason(TILE, 0.3)),
             "drafting was off at 50% of the steps: 4 rows cost 1.8x one here; break-even acceptance 0.48, "
             "measured there 0.30",
         ),
         (
-            Account(100, 60, 20, reason(TILE, 0.3)),
+            DraftingSummary(100, 60, 20, reason(TILE, 0.3)),
             "drafting was off at 80% of the steps: no drafter had a guess at 60%",
         ),
         (
-            Account(100, 0, 96, reason([0.0, 1.0, 1.04], None), braked=80, refused=16),
+            DraftingSummary(100, 0, 96, reason([0.0, 1.0, 1.04], None), braked=80, refused=16),
             "drafting was off at 96% of the steps: drafting had taken longer than it saved, and waits until "
             "that is made good",
         ),
         (
-            Account(100, 0, 96, reason(TILE, None), refused=80),
+            DraftingSummary(100, 0, 96, reason(TILE, None), refused=80),
             "drafting was off at 96% of the steps: calling the drafter takes longer than its guesses save",
         ),
     ],
 )
-def test_an_account_is_one_line_where_most_steps_were_not_drafted_for(account: Account, why: str) -> None:
+def test_an_account_is_one_line_where_most_steps_were_not_drafted_for(
+    account: DraftingSummary, why: str
+) -> None:
     assert account.why == why
 
 
 def test_an_account_as_data() -> None:
-    account = Account(4, 1, 3, Reason(2, 1.5, 0.5, None), {"lookup": Calibration(20, 0.04, 0.03)})
+    account = DraftingSummary(
+        4, 1, 3, BreakEvenReason(2, 1.5, 0.5, None), {"lookup": Calibration(20, 0.04, 0.03)}
+    )
     assert json.loads(json.dumps(account.as_dict())) == {
         "steps": 4,
         "silent": 1,
@@ -101,4 +105,4 @@ def test_an_account_as_data() -> None:
         "reason": {"rows": 2, "ratio": 1.5, "break_even": 0.5, "measured": None},
         "calibration": {"lookup": {"outcomes": 20, "error": 0.04, "chance": 0.03}},
     }
-    assert Account().as_dict()["reason"] is None
+    assert DraftingSummary().as_dict()["reason"] is None

@@ -13,9 +13,9 @@ from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import Scheduler
 from paceline.speculative.stats import Step
@@ -34,21 +34,23 @@ class Narrow(ToyTarget):
         self.asked: list[int] = []
         self.fails = False
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
         if self.fails:
             raise RuntimeError("in the pass")
         self.asked.append(sum(1 + len(tree) for _, tree in batch if isinstance(tree, DraftTree)))
         return super().forward(batch, want)
 
 
-class Watching(Fixed):
+class Watching(FixedPolicy):
     """Notes what it is told."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
         self.told: list[tuple[list[ActiveRequest], list[Step]]] = []
 
-    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         self.told.append((list(requests), list(steps)))
 
 
@@ -75,13 +77,13 @@ def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
         start(target, drafter, GenerationRequest(prompt=[at % V, 1], max_tokens=40)) for at in range(n)
     ]
     for _ in range(4):
-        advance(target, drafter, Fixed(Budget(20, 20)), requests)
+        advance(target, drafter, FixedPolicy(Budget(20, 20)), requests)
     assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
 
 
 def test_no_more_requests_run_than_a_pass_has_rows() -> None:
     target = Narrow(2)
-    scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
+    scheduler = Scheduler(target, NoDrafter(), FixedPolicy(Budget(0, 0)))
     jobs = [add_to(scheduler, [at], max_tokens=3) for at in range(5)]
     while not scheduler.idle:
         scheduler.step()
@@ -92,7 +94,7 @@ def test_no_more_requests_run_than_a_pass_has_rows() -> None:
 
 def test_a_pass_that_fails_ends_all_that_were_in_it_and_none_that_waited() -> None:
     target = Narrow(2)
-    scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
+    scheduler = Scheduler(target, NoDrafter(), FixedPolicy(Budget(0, 0)))
     jobs = [add_to(scheduler, [at], max_tokens=9) for at in range(3)]
     scheduler.step()
     target.fails = True
@@ -135,7 +137,7 @@ def test_a_grammar_that_failed_while_drafts_were_judged_ends_its_request() -> No
     grammar = Once()
     request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9), grammar=grammar)
     other = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9))
-    done = advance(target, drafter, Fixed(Budget(3, 3)), [request, other])
+    done = advance(target, drafter, FixedPolicy(Budget(3, 3)), [request, other])
     assert grammar.failed
     assert isinstance(request.error, ZeroDivisionError)
     assert request.n_tokens == 0

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from groves import survivals, trees
-from paceline.drafters.compose import Union
-from paceline.speculative.policy.acceptance_model import DRAFT, RECENT, Belief, Recent
+from groves import reach_probabilities, trees
+from paceline.drafters.compose import MergedTree
+from paceline.speculative.policy.acceptance_model import DRAFT, RECENT, AcceptanceModel, Recent
 from paceline.speculative.policy.calibration import LEAST, MOST, Calibrator, logit_at
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -19,7 +19,7 @@ SOMEWHERE = [0.02, 0.1, 0.3, 0.5]
 
 
 def union(*drafts: DraftTree) -> DraftTree:
-    one = Union()
+    one = MergedTree()
     for draft in drafts:
         one.add(draft)
     return one.tree()
@@ -36,7 +36,9 @@ def test_at_first_the_scores_are_believed(tree: DraftTree) -> None:
     for parent, score in zip(tree.parents, tree.score, strict=True):
         sums[parent] = sums.get(parent, 0.0) + score
     assume(max(sums.values(), default=0.0) <= 1.0)
-    assert Belief().survivals({}, tree) == pytest.approx(survivals(tree), rel=1e-9)
+    assert AcceptanceModel().reach_probabilities({}, tree) == pytest.approx(
+        reach_probabilities(tree), rel=1e-9
+    )
 
 
 outcomes = st.lists(
@@ -44,9 +46,9 @@ outcomes = st.lists(
 )
 
 
-def versed(past: Sequence[tuple[str, float, int, bool]]) -> Belief:
+def versed(past: Sequence[tuple[str, float, int, bool]]) -> AcceptanceModel:
     """It has seen these: whose guess, how sure, how deep, whether right; and each beside the other's."""
-    belief, recent = Belief(), Recent()
+    belief, recent = AcceptanceModel(), Recent()
     for name, score, depth, right in past:
         other = "b" if name == "a" else "a"
         tree = union(chain([1] * depth, name, [score] * depth), chain([1] * depth, other, [0.3] * depth))
@@ -64,7 +66,7 @@ def test_whatever_was_learned_survivals_are_chances_of_disjoint_texts(
     said = tuple(((name, score),) for name, score in zip(names, tree.score, strict=False))
     mixed = DraftTree(tree.tokens, tree.parents, tree.score, tuple(names[: len(tree)]), votes=said)
     for drafted in (tree, mixed):
-        out = versed(past).survivals({"a": recent, "grove": recent}, drafted)
+        out = versed(past).reach_probabilities({"a": recent, "grove": recent}, drafted)
         below = {ROOT: 1.0} | dict(enumerate(out))
         assert all(0.0 < s < 1.0 for s in out)
         for parent, chance in below.items():
@@ -74,24 +76,26 @@ def test_whatever_was_learned_survivals_are_chances_of_disjoint_texts(
 
 def test_a_probe_is_never_accepted() -> None:
     tree = DraftTree((1, 2), (ROOT, ROOT), (0.9, 0.8), ("a", "a"), probe=frozenset({0}))
-    assert Belief().survivals({}, tree)[0] == 0.0
-    assert Belief().survivals({}, tree)[1] > 0.0
-    assert Belief().survivals({}, EMPTY) == []
+    assert AcceptanceModel().reach_probabilities({}, tree)[0] == 0.0
+    assert AcceptanceModel().reach_probabilities({}, tree)[1] > 0.0
+    assert AcceptanceModel().reach_probabilities({}, EMPTY) == []
 
 
 @pytest.mark.parametrize("score", [-1.0, 0.0, 1.0, 7.0, float("nan"), float("inf")])
 def test_whatever_a_drafter_says_of_itself_it_is_believed_at_most_so_much(score: float) -> None:
-    belief = Belief()
+    belief = AcceptanceModel()
     for tree in (one("a", 1, score), union(one("a", 1, score), one("b", 2, score))):
         for _ in range(3):
-            assert all(LEAST - 1e-9 <= s <= MOST + 1e-9 for s in Belief().survivals({}, tree))
+            assert all(
+                LEAST - 1e-9 <= s <= MOST + 1e-9 for s in AcceptanceModel().reach_probabilities({}, tree)
+            )
             belief.learn({}, tree, [1])
-            assert all(0.0 < s < 1.0 for s in belief.survivals({}, tree))
+            assert all(0.0 < s < 1.0 for s in belief.reach_probabilities({}, tree))
 
 
 def test_every_guess_along_the_text_is_an_outcome_and_no_other() -> None:
     tree = DraftTree((1, 2, 3, 4), (ROOT, 0, ROOT, 2), (0.6,) * 4, ("a", "b", "c", "d"))
-    belief = Belief()
+    belief = AcceptanceModel()
     belief.learn({}, tree, [1, 5])  # right; where the second was drafted came a 5
     outcomes = {name: told.outcomes for name, told in belief.calibration().items()}
     assert outcomes == {"a": 1, "b": 1, "c": 1, DRAFT: 3}
@@ -104,33 +108,33 @@ def test_every_guess_along_the_text_is_an_outcome_and_no_other() -> None:
 
 def test_siblings_are_learned_from_at_their_own_depth_and_recent_acceptance() -> None:
     tree = DraftTree((1, 2, 3), (ROOT, 0, 0), (0.9, 0.6, 0.4), ("a",) * 3)
-    belief, by_hand = Belief(), Calibrator()
+    belief, by_hand = AcceptanceModel(), Calibrator()
     belief.learn({}, tree, [1, 3])
-    by_hand.observe(logit_at(0.9), 1, 0.0, True)
-    by_hand.observe(logit_at(0.6), 2, RECENT, False)
-    by_hand.observe(logit_at(0.4), 2, RECENT, True)
+    by_hand.update(logit_at(0.9), 1, 0.0, True)
+    by_hand.update(logit_at(0.6), 2, RECENT, False)
+    by_hand.update(logit_at(0.4), 2, RECENT, True)
     assert belief.of("a").weights == by_hand.weights
 
 
 def test_what_was_not_verified_is_learned_from_as_well() -> None:
     """The text says what would have come of it: a token a step, where nothing was verified."""
-    belief = Belief()
+    belief = AcceptanceModel()
     for _ in range(30):
         belief.learn({}, chain([1, 2], "a", [0.5, 0.5]), [1])
-    first, second = belief.survivals({}, chain([1, 2], "a", [0.5, 0.5]))
+    first, second = belief.reach_probabilities({}, chain([1, 2], "a", [0.5, 0.5]))
     assert first > 0.75
     assert belief.calibration()["a"].outcomes == belief.calibration()[DRAFT].outcomes == 30
     assert second / first < first  # of which nothing is known but by its score
 
 
 def test_each_request_has_a_recent_acceptance_of_its_own() -> None:
-    belief = Belief()
+    belief = AcceptanceModel()
     lucky, unlucky = Recent(), Recent()
     for _ in range(6):
         belief.learn(lucky, one("a", 1), [1])
         belief.learn(unlucky, one("a", 1), [2])
     assert -1.0 < unlucky["a"] < 0.0 < lucky["a"] < 1.0
-    chances = [belief.survivals(recent, one("a", 1))[0] for recent in (unlucky, Recent(), lucky)]
+    chances = [belief.reach_probabilities(recent, one("a", 1))[0] for recent in (unlucky, Recent(), lucky)]
     assert chances == sorted(chances)
     assert chances[2] - chances[0] > 0.3
 
@@ -141,7 +145,7 @@ AGREE, SOLE, OTHER = union(one("a", 1), one("b", 1)), one("a", 1), union(one("a"
 @pytest.mark.parametrize("seed", range(3))
 def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed: int) -> None:
     """They agree 4 times in 10; else each is right a third of the time. Neither's own record could tell."""
-    belief, recent, r = Belief(), Recent(), random.Random(seed)
+    belief, recent, r = AcceptanceModel(), Recent(), random.Random(seed)
     for _ in range(1000):
         luck = r.random()
         if luck < 0.4:
@@ -149,9 +153,9 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
         else:
             belief.learn(recent, OTHER, [1 if luck < 0.6 else 2 if luck < 0.8 else 3])
     even = Recent()
-    assert belief.survivals(even, AGREE)[0] >= 0.93
-    assert belief.survivals(even, SOLE)[0] == pytest.approx(0.6, abs=0.15)
-    assert belief.survivals(even, OTHER) == pytest.approx([1 / 3, 1 / 3], abs=0.12)
+    assert belief.reach_probabilities(even, AGREE)[0] >= 0.93
+    assert belief.reach_probabilities(even, SOLE)[0] == pytest.approx(0.6, abs=0.15)
+    assert belief.reach_probabilities(even, OTHER) == pytest.approx([1 / 3, 1 / 3], abs=0.12)
     told = belief.calibration()[DRAFT]
     assert told.outcomes >= 1000
     assert told.error <= 0.08  # with all that was said before it was learned
@@ -159,13 +163,13 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
 
 def test_who_disagrees_with_whom_is_told_apart() -> None:
     """b is right wherever it says something else than a; c never is."""
-    belief, recent = Belief(), Recent()
+    belief, recent = AcceptanceModel(), Recent()
     against = union(one("a", 1), one("c", 2))
     for _ in range(120):
         belief.learn(recent, OTHER, [2])
         belief.learn(recent, against, [1])
-    a_by_b, b = belief.survivals(Recent(), OTHER)
-    a_by_c, c = belief.survivals(Recent(), against)
+    a_by_b, b = belief.reach_probabilities(Recent(), OTHER)
+    a_by_c, c = belief.reach_probabilities(Recent(), against)
     assert b > 0.8 > 0.3 > a_by_b
     assert a_by_c > 0.8 > 0.3 > c
 
@@ -173,21 +177,21 @@ def test_who_disagrees_with_whom_is_told_apart() -> None:
 def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> None:
     """Whoever is named first; and the surer each of them is."""
     likely, unlikely = one("a", 1, 0.8), one("b", 1, 0.4)
-    alone = Belief().survivals({}, likely)[0]
+    alone = AcceptanceModel().reach_probabilities({}, likely)[0]
     for first, second in ((one("b", 1, 0.8), likely), (likely, one("b", 1, 0.8))):
-        assert Belief().survivals({}, union(first, second))[0] > alone
+        assert AcceptanceModel().reach_probabilities({}, union(first, second))[0] > alone
     for first, second in ((likely, unlikely), (unlikely, likely)):
-        both = Belief().survivals({}, union(first, second))[0]
-        assert both < Belief().survivals({}, union(likely, one("b", 1, 0.6)))[0]
-    opposed = Belief().survivals({}, union(likely, one("b", 2, 0.4)))
-    more = Belief().survivals({}, union(likely, one("b", 2, 0.8)))
+        both = AcceptanceModel().reach_probabilities({}, union(first, second))[0]
+        assert both < AcceptanceModel().reach_probabilities({}, union(likely, one("b", 1, 0.6)))[0]
+    opposed = AcceptanceModel().reach_probabilities({}, union(likely, one("b", 2, 0.4)))
+    more = AcceptanceModel().reach_probabilities({}, union(likely, one("b", 2, 0.8)))
     assert alone > opposed[0] > more[0]
     assert opposed[0] > opposed[1]
 
 
 def test_siblings_of_one_drafter_share_its_luck() -> None:
     """A tree is right where one of its branches is."""
-    belief, recent = Belief(), Recent()
+    belief, recent = AcceptanceModel(), Recent()
     fork = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("a", "a"))
     for _ in range(4):
         belief.learn(recent, fork, [2])

@@ -62,7 +62,7 @@ KINDS: dict[str, Guess] = {
 def learn(calibrator: Calibrator, guess: Guess, r: random.Random, n: int) -> None:
     for _ in range(n):
         score, depth, chance = guess(r)
-        calibrator.observe(logit_at(score), depth, 0.0, r.random() < chance)
+        calibrator.update(logit_at(score), depth, 0.0, r.random() < chance)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -113,7 +113,7 @@ def test_a_change_of_the_text_is_followed_within_a_few_dozen_guesses(before: flo
                 took.append(n - 300)
                 break
             right = r.random() < chance
-            calibrator.observe(logit_at(0.7), 1, recent, right)
+            calibrator.update(logit_at(0.7), 1, recent, right)
             recent += RECENT * ((1.0 if right else -1.0) - recent)
     assert len(took) == 40
     assert median(took) <= 30
@@ -127,7 +127,7 @@ def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: fl
     calibrator, recent = Calibrator(), 0.0
     for n in range(20_010):
         right = lucky == (n < 20_000)
-        calibrator.observe(logit_at(score), 1, recent, right)
+        calibrator.update(logit_at(score), 1, recent, right)
         recent += RECENT * ((1.0 if right else -1.0) - recent)
         if n == 20_000 - 1:
             assert (calibrator.probability(score, 1, recent) > 0.99) == lucky
@@ -138,9 +138,9 @@ def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: fl
 def test_a_belief_as_firm_as_can_be_grows_no_firmer_and_gives_way_to_the_first_surprise(sure: float) -> None:
     calibrator, firm = Calibrator(), [1.0, TREND, 10.0 * sure, 0.0, 0.0, 0.0]
     calibrator.weights[:] = firm
-    assert calibrator.observe(0.5, 1, 0.0, sure > 0) == 10.0 * sure + 0.5
+    assert calibrator.update(0.5, 1, 0.0, sure > 0) == 10.0 * sure + 0.5
     assert calibrator.weights == firm
-    calibrator.observe(0.5, 1, 0.0, sure < 0)
+    calibrator.update(0.5, 1, 0.0, sure < 0)
     assert sure * calibrator.weights[2] < 10.0
     assert sure * calibrator.weights[0] < sure
 
@@ -150,7 +150,7 @@ def test_what_is_seldom_seen_is_not_learned_from_a_whisper(seed: int) -> None:
     """Guesses that fared neither well nor badly hardly tell what it means when they do."""
     calibrator, r = Calibrator(), random.Random(seed)
     for _ in range(1000):
-        calibrator.observe(logit_at(0.5), 1, r.choice([-0.02, 0.02]), r.random() < 0.5)
+        calibrator.update(logit_at(0.5), 1, r.choice([-0.02, 0.02]), r.random() < 0.5)
     even, lucky = calibrator.probability(0.5, 1, 0.0), calibrator.probability(0.5, 1, 1.0)
     assert 0.15 < lucky - even < 0.45
 
@@ -173,7 +173,7 @@ def test_no_drafter_makes_it_say_0_or_1_or_fail(
 ) -> None:
     calibrator = Calibrator()
     for said, depth, recent, right in outcomes * repeat:
-        calibrator.observe(logit_at(said), depth, recent, right)
+        calibrator.update(logit_at(said), depth, recent, right)
         assert 0.0 < calibrator.probability(score, depth, recent) < 1.0
     assert all(map(math.isfinite, calibrator.weights))
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from paceline.speculative.chunked_prefill import ChunkSize, shares
 
 
-@given(unread=st.lists(st.integers(0, 50), max_size=8), chunk=st.integers(1, 60))
+@given(pending_tokens=st.lists(st.integers(0, 50), max_size=8), chunk=st.integers(1, 60))
 def test_all_of_a_chunk_is_used_and_nobody_gets_more_than_the_one_who_lacks_some(
-    unread: list[int], chunk: int
+    pending_tokens: list[int], chunk: int
 ) -> None:
-    out = shares(unread, chunk)
-    assert sum(out) == min(chunk, sum(unread))
-    assert all(0 <= n <= left for n, left in zip(out, unread, strict=True))
-    lacking = [n for n, left in zip(out, unread, strict=True) if n < left]
+    out = shares(pending_tokens, chunk)
+    assert sum(out) == min(chunk, sum(pending_tokens))
+    assert all(0 <= n <= left for n, left in zip(out, pending_tokens, strict=True))
+    lacking = [n for n, left in zip(out, pending_tokens, strict=True) if n < left]
     if lacking:
         assert max(out) <= min(lacking) + 1
 

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
 from paceline.speculative.policy import speedup_formulas as theory
-from paceline.speculative.policy.cost_model import BUCKETS, MOST, OVERDUE, SINGLY, Cost, Costs, bucket
+from paceline.speculative.policy.cost_model import (
+    BUCKETS,
+    MOST,
+    OVERDUE,
+    SINGLY,
+    DecodingCosts,
+    PassCosts,
+    bucket,
+)
 from paceline.speculative.policy.cost_plausibility import fault
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
@@ -23,8 +31,8 @@ JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0,
 DEPTH = 256
 
 
-def jagged() -> Cost:
-    return Cost({DEPTH: JAGGED})
+def jagged() -> PassCosts:
+    return PassCosts({DEPTH: JAGGED})
 
 
 # The curve.
@@ -68,13 +76,13 @@ def test_a_curve_that_was_given_away_is_the_askers_own() -> None:
     ],
 )
 def test_beyond_the_last_it_goes_on_as_from_half_as_many_rows(cells: dict[int, float], beyond: float) -> None:
-    cost = Cost({DEPTH: cells})
+    cost = PassCosts({DEPTH: cells})
     assert cost.seconds(cost.most + 1, DEPTH) == pytest.approx(beyond)
 
 
 def test_a_flat_one_has_no_edge() -> None:
-    assert Cost.flat(2.0, 0.5, rows=4).curve(5, 10_000) == [0.0, 2.0, 2.5, 3.0, 3.5, 4.0]
-    assert Cost.flat().seconds(64, 1) == 1.0
+    assert PassCosts.flat(2.0, 0.5, rows=4).curve(5, 10_000) == [0.0, 2.0, 2.5, 3.0, 3.5, 4.0]
+    assert PassCosts.flat().seconds(64, 1) == 1.0
 
 
 CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).flatmap(
@@ -84,7 +92,7 @@ CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).
 
 @given(CELLS, st.integers(0, 90))
 def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> None:
-    cost = Cost({DEPTH: cells})
+    cost = PassCosts({DEPTH: cells})
     cells = {m: min(s, SINGLY * m * cells[1]) for m, s in cells.items()}
     rows = sorted(cells)
     if n == 0:
@@ -109,21 +117,21 @@ def test_depths_are_told_apart_by_factors_of_two() -> None:
 
 
 def test_between_two_measured_depths_it_lies_on_a_line_and_outside_it_is_the_nearest() -> None:
-    cost = Cost({256: {1: 1.0, 2: 3.0}, 1024: {1: 4.0, 2: 3.0}})
+    cost = PassCosts({256: {1: 1.0, 2: 3.0}, 1024: {1: 4.0, 2: 3.0}})
     assert cost.seconds(1, 512) == pytest.approx(2.0)  # a third of the way
     assert cost.seconds(2, 512) == pytest.approx(3.0)
     assert (cost.seconds(1, 3), cost.seconds(1, 100_000)) == (1.0, 4.0)
 
 
 def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_compare() -> None:
-    cost = Cost({256: {1: 1.0, 2: 2.0, 8: 3.0}, 1024: {1: 2.0, 2: 2.0}})
+    cost = PassCosts({256: {1: 1.0, 2: 2.0, 8: 3.0}, 1024: {1: 2.0, 2: 2.0}})
     # 2x and 1x in what is known of both: 1.41x.
     assert cost.seconds(8, 1024) == pytest.approx(3.0 * math.sqrt(2))
     assert cost.rows == (1, 2, 8)
 
 
 def test_rows_that_nothing_else_was_measured_with_are_taken_as_they_are() -> None:
-    cost = Cost({256: {1: 1.0}, 1024: {8: 3.0}})
+    cost = PassCosts({256: {1: 1.0}, 1024: {8: 3.0}})
     assert (cost.seconds(8, 256), cost.seconds(1, 1024)) == (3.0, 1.0)
 
 
@@ -144,16 +152,16 @@ def test_rows_that_nothing_else_was_measured_with_are_taken_as_they_are() -> Non
 )
 def test_what_no_pass_can_cost_is_refused(table: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Cost(table)
+        PassCosts(table)
 
 
 # What use teaches.
 
 
 def test_a_busy_machine_is_noticed_within_a_few_passes_for_all_rows_and_depths_alike() -> None:
-    cost = Cost({256: JAGGED, 1024: {1: 2.0}})
+    cost = PassCosts({256: JAGGED, 1024: {1: 2.0}})
     for _ in range(30):
-        cost.observe(1, DEPTH, 1.5)
+        cost.update(1, DEPTH, 1.5)
     assert cost.seconds(1, DEPTH) == pytest.approx(1.5, rel=0.01)
     assert cost.seconds(8, DEPTH) == pytest.approx(1.5 * JAGGED[8], rel=0.01)
     assert cost.seconds(1, 1024) == pytest.approx(1.5 * 2.0, rel=0.01)
@@ -162,21 +170,21 @@ def test_a_busy_machine_is_noticed_within_a_few_passes_for_all_rows_and_depths_a
 def test_a_slow_minute_that_only_one_kind_of_pass_sees_makes_no_cell_dear() -> None:
     cost = jagged()
     for _ in range(100):
-        cost.observe(1, DEPTH, 1.0)
-        cost.observe(8, DEPTH, JAGGED[8])
+        cost.update(1, DEPTH, 1.0)
+        cost.update(8, DEPTH, JAGGED[8])
     for _ in range(200):
-        cost.observe(8, DEPTH, 2 * JAGGED[8])
+        cost.update(8, DEPTH, 2 * JAGGED[8])
     for _ in range(30):
-        cost.observe(1, DEPTH, 1.0)
+        cost.update(1, DEPTH, 1.0)
     assert cost.seconds(8, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(JAGGED[8], rel=0.05)
     assert cost.seconds(1, DEPTH) == pytest.approx(1.0, rel=0.05)
 
 
 def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
-    cost = Cost({DEPTH: JAGGED | {8: 6.0}})
+    cost = PassCosts({DEPTH: JAGGED | {8: 6.0}})
     passes = random.Random(0).choices((1, 4, 8, 16), weights=(8, 2, 2, 1), k=1500)
     for n in passes:
-        cost.observe(n, DEPTH, JAGGED[n])
+        cost.update(n, DEPTH, JAGGED[n])
     for n in (1, 4, 8, 16):
         assert cost.seconds(n, DEPTH) == pytest.approx(JAGGED[n], rel=0.05)
     ratio = cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH)  # what was not seen stays beside what was
@@ -186,9 +194,9 @@ def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
 def test_one_hiccup_moves_nothing_by_more_than_a_little() -> None:
     cost = jagged()
     for _ in range(20):
-        cost.observe(1, DEPTH, 1.0)
-        cost.observe(8, DEPTH, JAGGED[8])
-    cost.observe(8, DEPTH, 100 * JAGGED[8])
+        cost.update(1, DEPTH, 1.0)
+        cost.update(8, DEPTH, JAGGED[8])
+    cost.update(8, DEPTH, 100 * JAGGED[8])
     for n, seconds in JAGGED.items():
         assert cost.seconds(n, DEPTH) == pytest.approx(seconds, rel=0.02)
     assert cost.as_dict()["seconds"][0] == pytest.approx(list(JAGGED.values()), rel=0.02)
@@ -199,7 +207,7 @@ def test_noise_does_not_add_up() -> None:
     noise = random.Random(1)
     for _ in range(3000):
         n = noise.choice((1, 2, 4, 8))
-        cost.observe(n, DEPTH, JAGGED[n] * math.exp(noise.gauss(0.0, 0.2)))
+        cost.update(n, DEPTH, JAGGED[n] * math.exp(noise.gauss(0.0, 0.2)))
     for n in (2, 4, 8):
         ratio = cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH)
         assert ratio == pytest.approx(JAGGED[n], rel=0.15)
@@ -209,18 +217,18 @@ def test_noise_does_not_add_up() -> None:
 def test_a_time_that_no_clock_can_tell_is_ignored(seconds: float) -> None:
     cost = jagged()
     for _ in range(10):
-        cost.observe(1, DEPTH, seconds)
-        cost.observe(6, DEPTH, seconds)
-        cost.observe(0, DEPTH, 1.0)
+        cost.update(1, DEPTH, seconds)
+        cost.update(6, DEPTH, seconds)
+        cost.update(0, DEPTH, 1.0)
     assert cost.as_dict() == jagged().as_dict()
 
 
 def test_rows_that_were_never_measured_become_a_cell_when_they_were_seen_three_times() -> None:
     cost = jagged()
-    cost.observe(6, DEPTH, 2.5)
-    cost.observe(6, DEPTH, 250.0)  # a hiccup
+    cost.update(6, DEPTH, 2.5)
+    cost.update(6, DEPTH, 250.0)  # a hiccup
     assert (cost.seconds(6, DEPTH), cost.seconds(1, DEPTH)) == (3.64, 1.0)
-    cost.observe(6, DEPTH, 2.6)
+    cost.update(6, DEPTH, 2.6)
     assert (cost.seconds(6, DEPTH), cost.seconds(1, DEPTH)) == (2.6, 1.0)
     assert 6 in cost.rows
     assert cost.seconds(7, DEPTH) == 3.64
@@ -229,25 +237,25 @@ def test_rows_that_were_never_measured_become_a_cell_when_they_were_seen_three_t
 def test_what_is_seen_first_on_a_busy_machine_is_kept_as_on_an_idle_one() -> None:
     cost = jagged()
     for _ in range(50):
-        cost.observe(1, DEPTH, 2.0)
+        cost.update(1, DEPTH, 2.0)
     for _ in range(3):
-        cost.observe(6, DEPTH, 2 * 2.5)
+        cost.update(6, DEPTH, 2 * 2.5)
     for _ in range(50):
-        cost.observe(1, DEPTH, 1.0)
+        cost.update(1, DEPTH, 1.0)
     assert cost.seconds(6, DEPTH) == pytest.approx(2.5, rel=0.01)
 
 
 def test_rows_beyond_the_last_can_be_learned_too() -> None:
     cost = jagged()
     for _ in range(3):
-        cost.observe(40, DEPTH, 9.0)
+        cost.update(40, DEPTH, 9.0)
     assert (cost.most, cost.seconds(40, DEPTH)) == (40, 9.0)
 
 
 def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_seen() -> None:
     cost = jagged()
     for _ in range(3):
-        cost.observe(1, 5000, 3.0)
+        cost.update(1, 5000, 3.0)
     assert cost.depths == (256, 5000)
     assert cost.seconds(1, 5000) == 3.0
     assert cost.seconds(8, 5000) == pytest.approx(3 * JAGGED[8])
@@ -257,8 +265,8 @@ def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_se
 # Cells that rest on little.
 
 
-def thin(samples: dict[int, int], noise: float = 1.0, table: dict[int, float] = JAGGED) -> Cost:
-    return Cost({DEPTH: table}, noise, {DEPTH: {n: samples.get(n, 20) for n in table}})
+def thin(samples: dict[int, int], noise: float = 1.0, table: dict[int, float] = JAGGED) -> PassCosts:
+    return PassCosts({DEPTH: table}, noise, {DEPTH: {n: samples.get(n, 20) for n in table}})
 
 
 def test_a_curve_falls_only_where_that_was_measured_often_enough() -> None:
@@ -266,7 +274,7 @@ def test_a_curve_falls_only_where_that_was_measured_often_enough() -> None:
     assert thin({}).seconds(4, DEPTH) == JAGGED[4]
     assert thin({4: 2}).seconds(4, DEPTH) == JAGGED[3]
     assert thin({4: 2}).seconds(8, DEPTH) == JAGGED[8]  # of which enough is known
-    cost = Cost({DEPTH: JAGGED, 1024: {4: 2.0}}, 1.0, {DEPTH: dict.fromkeys(JAGGED, 2), 1024: {4: 1}})
+    cost = PassCosts({DEPTH: JAGGED, 1024: {4: 2.0}}, 1.0, {DEPTH: dict.fromkeys(JAGGED, 2), 1024: {4: 1}})
     assert cost.seconds(4, DEPTH) == JAGGED[4]  # three samples in all
 
 
@@ -301,26 +309,26 @@ def test_no_rows_cost_more_than_one_by_one(samples: dict[int, int]) -> None:
 def test_a_cell_that_no_pass_can_cost_comes_right_with_the_first_passes() -> None:
     cost = thin({2: 30}, table=BAD)
     for _ in range(40):
-        cost.observe(1, DEPTH, 0.99)
-        cost.observe(2, DEPTH, 1.5)
+        cost.update(1, DEPTH, 0.99)
+        cost.update(2, DEPTH, 1.5)
     assert cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(1.5 / 0.99, rel=0.2)
     assert not fault(cost.table)
 
 
 def test_what_was_not_seen_for_long_is_replaced_where_three_passes_contradict_it() -> None:
-    cost = Cost({DEPTH: {1: 1.0, 2: 1.9, 4: 3.8, 8: 2.0}})
+    cost = PassCosts({DEPTH: {1: 1.0, 2: 1.9, 4: 3.8, 8: 2.0}})
     for _ in range(OVERDUE + 1):
         assert not cost.is_overdue(1, DEPTH)
         assert not cost.is_overdue(4, DEPTH)
-        cost.observe(1, DEPTH, 2.0)  # a slow hour
+        cost.update(1, DEPTH, 2.0)  # a slow hour
     assert (cost.is_overdue(1, DEPTH), cost.is_overdue(4, DEPTH)) == (False, True)
     for seconds in (2.4, 240.0, 2.4):
         assert cost.seconds(4, DEPTH) == pytest.approx(7.6)
-        cost.observe(4, DEPTH, seconds)
+        cost.update(4, DEPTH, seconds)
     assert cost.seconds(4, DEPTH) == pytest.approx(2.4)
     assert not cost.is_overdue(4, DEPTH)
     for seconds in (3.6, 4.0, 360.0):  # which agree
-        cost.observe(2, DEPTH, seconds)
+        cost.update(2, DEPTH, seconds)
     assert cost.seconds(2, DEPTH) == pytest.approx(3.8)
     assert not cost.is_overdue(2, DEPTH)
 
@@ -330,7 +338,7 @@ def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes(
     true = {1: 1.0, 2: 1.9, 3: 2.8, 4: 3.4, 5: 4.1, 8: 5.5}
     cost = thin({5: 1, 8: 1}, table=true | {5: 2.6, 8: 3.2})
     for n in (1, 5, 1, 8) * 4:
-        cost.observe(n, DEPTH, true[n])
+        cost.update(n, DEPTH, true[n])
     for n in (5, 8):
         assert cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(true[n], rel=0.2)
 
@@ -365,12 +373,12 @@ def test_what_is_read_says_what_was_written(
     samples: int,
     noise: float,
 ) -> None:
-    cost = Cost(table, noise, {depth: dict.fromkeys(cells, samples) for depth, cells in table.items()})
+    cost = PassCosts(table, noise, {depth: dict.fromkeys(cells, samples) for depth, cells in table.items()})
     for _ in range(3):
         for n, depth, seconds in passes:
-            cost.observe(n, depth, seconds)
+            cost.update(n, depth, seconds)
     said = json.loads(json.dumps(cost.as_dict(), allow_nan=False))
-    again = Cost.read(said)
+    again = PassCosts.read(said)
     assert (again.rows, again.depths) == (cost.rows, cost.depths)
     for depth in (1, 600, 5000, 70_000):
         assert again.curve(90, depth) == pytest.approx(cost.curve(90, depth))
@@ -420,35 +428,35 @@ GOOD = {"rows": [1, 2], "depths": [256, 1024], "seconds": [[1.0, 2], [None, 3.0]
     ],
 )
 def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -> None:
-    assert Cost.read(GOOD).seconds(2, 1024) == 3.0
-    assert Cost.read(GOOD | {"samples": [[1, 1], [None, 1]], "noise": 2}).seconds(2, 1024) > 3.0
+    assert PassCosts.read(GOOD).seconds(2, 1024) == 3.0
+    assert PassCosts.read(GOOD | {"samples": [[1, 1], [None, 1]], "noise": 2}).seconds(2, 1024) > 3.0
     with pytest.raises(UsageError, match=r"doctor|alike"):
-        Cost.read(GOOD | changed)
+        PassCosts.read(GOOD | changed)
 
 
 @pytest.mark.parametrize("said", [None, 3, "x", [], [1], {}, {"rows": [1]}])
 def test_anything_else_is_refused_too(said: Any) -> None:
     with pytest.raises(UsageError, match="doctor"):
-        Cost.read(said)
+        PassCosts.read(said)
     with pytest.raises(UsageError, match="doctor"):
-        Costs.read(said)
+        DecodingCosts.read(said)
 
 
 def test_the_costs_of_a_step_are_read_back_whatever_stands_beside_them() -> None:
-    costs = Costs(jagged(), Cost.flat(0.1), 0.002)
-    again = Costs.read(json.loads(json.dumps(costs.as_dict())) | {"format": 1, "made": {}})
+    costs = DecodingCosts(jagged(), PassCosts.flat(0.1), 0.002)
+    again = DecodingCosts.read(json.loads(json.dumps(costs.as_dict())) | {"format": 1, "made": {}})
     assert again.as_dict() == costs.as_dict()
-    alone = Costs.read({"target": GOOD})
+    alone = DecodingCosts.read({"target": GOOD})
     assert (alone.draft, alone.step) == (None, 0.0)
-    assert Costs(jagged()).as_dict()["draft"] is None
+    assert DecodingCosts(jagged()).as_dict()["draft"] is None
 
 
 @pytest.mark.parametrize("step", [-1.0, math.nan, math.inf, "0", None, True])
 def test_a_step_that_takes_no_time_a_clock_can_tell_is_refused(step: Any) -> None:
     with pytest.raises(UsageError, match="step"):
-        Costs.read({"target": GOOD, "step": step})
+        DecodingCosts.read({"target": GOOD, "step": step})
 
 
 def test_a_draft_that_is_no_curve_is_refused() -> None:
     with pytest.raises(UsageError, match="no cost curve"):
-        Costs.read({"target": GOOD, "draft": {"rows": [1]}})
+        DecodingCosts.read({"target": GOOD, "draft": {"rows": [1]}})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from enumeration import Ticking
 from paceline.backends.toy import ToySession, ToyTarget
-from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -18,9 +18,9 @@ from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Session
 from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
@@ -62,7 +62,7 @@ def steps_of(
         GenerationRequest(prompt=prompt, max_tokens=max_tokens, sampling=sampling, seed=seed),
         stop=stop,
     )
-    steps = [step for _, step in decode(target, drafter, Fixed(budget), [request])]
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
     assert request.stop_reason == steps[-1].stop_reason
     request.close()
     return steps
@@ -149,7 +149,7 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
         target, drafter, GenerationRequest(prompt=prompt, max_tokens=3 if ends == "length" else 20), stop=stop
     )
     emitted: list[int] = []
-    for _, step in decode(target, drafter, Fixed(BUDGET), [request]):
+    for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request]):
         assert len(step.tree) > len(step.path) or ends == "length"
         emitted += step.tokens
         assert request.session.tokens == [*prompt, *emitted]
@@ -160,7 +160,7 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
     assert isinstance(request.session, ToySession)
     for session in (request.session, target.open()):
         session.extend(follows[len(session.tokens) :])
-        rows.append(target.forward([(session, EMPTY)], NONE.wants)[0].logits(0))
+        rows.append(target.forward([(session, EMPTY)], NONE.required_outputs)[0].logits(0))
     assert rows[0].tolist() == rows[1].tolist()
 
 
@@ -187,7 +187,7 @@ def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None
     request = start(
         target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=20), stop=lambda token: next(stops)
     )
-    ((_, step),) = advance(target, drafter, Fixed(BUDGET), [request])
+    ((_, step),) = advance(target, drafter, FixedPolicy(BUDGET), [request])
     assert len(step.tokens) == 2
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
 
@@ -208,7 +208,7 @@ def test_where_an_end_of_text_is_what_a_stop_waits_for_too_the_reason_is_eos() -
 def test_eos_can_be_ignored() -> None:
     target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
     request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=5, ignore_eos=True))
-    assert len([0 for _ in decode(target, NONE, Fixed(BUDGET), [request])]) == 5
+    assert len([0 for _ in decode(target, NONE, FixedPolicy(BUDGET), [request])]) == 5
 
 
 @pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0), LookupDrafter])
@@ -235,7 +235,7 @@ def test_requests_decoded_together_give_what_each_gives_alone() -> None:
         for p, n in zip(prompts, lengths, strict=True)
     ]
     together: dict[int, list[int]] = {id(r): [] for r in requests}
-    for request, step in decode(target, drafter, Fixed(BUDGET), requests):
+    for request, step in decode(target, drafter, FixedPolicy(BUDGET), requests):
         together[id(request)] += step.tokens
     for request, prompt, n in zip(requests, prompts, lengths, strict=True):
         assert together[id(request)] == tokens_of(steps_of(target, drafter, prompt, max_tokens=n))
@@ -258,7 +258,7 @@ def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context
 def test_the_statistics_add_up() -> None:
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.3)
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=30))
-    steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]
     stats = request.stats
     assert stats.steps == len(steps)
     assert stats.tokens == 30 == sum(len(s.tokens) for s in steps)
@@ -274,7 +274,7 @@ class Rogue:
     """A drafter that breaks its contract."""
 
     name = "rogue"
-    wants = NONE.wants
+    required_outputs = NONE.required_outputs
 
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
@@ -300,7 +300,7 @@ def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(
     target, rogue = ToyTarget(V), Rogue(tree)
     request = start(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))  # type: ignore[arg-type]
     with pytest.raises(ContractError, match="rogue"):
-        advance(target, rogue, Fixed(BUDGET), [request])  # type: ignore[arg-type]
+        advance(target, rogue, FixedPolicy(BUDGET), [request])  # type: ignore[arg-type]
 
 
 def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
@@ -311,7 +311,7 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
     target, silent = ToyTarget(V), Silent()
     request = start(target, silent, GenerationRequest(prompt=[1], max_tokens=20))
     with pytest.raises(ContractError, match="0 proposals for 1 requests"):
-        advance(target, silent, Fixed(BUDGET), [request])
+        advance(target, silent, FixedPolicy(BUDGET), [request])
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.Monke
     target, drafter, shown = ToyTarget(V, seed=3), LookupDrafter(), list[Step]()
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
     monkeypatch.setattr(request.memory, "observe", lambda step, features: shown.append(step))
-    steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]
     assert shown == steps
     assert steps[-1].stop_reason == "length"
 
@@ -388,8 +388,12 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     what happens between two steps, which is the caller's. What came after a request's last step is kept in
     its `late`."""
     clock, passes = Ticking(1.0), 0
-    target, drafter = ToyTarget(V, seed=2), Portfolio([LookupDrafter(1, 3), model(2)])
-    decides: Policy = Fixed(BUDGET) if policy == "fixed" else Rate(Costs(Cost.flat(4.0, 0.1)), clock=clock)
+    target, drafter = ToyTarget(V, seed=2), PortfolioDrafter([LookupDrafter(1, 3), model(2)])
+    decides: DraftPolicy = (
+        FixedPolicy(BUDGET)
+        if policy == "fixed"
+        else GoodputPolicy(DecodingCosts(PassCosts.flat(4.0, 0.1)), clock=clock)
+    )
     requests = [
         start(target, drafter, GenerationRequest(prompt=[1, 2, i], max_tokens=n))
         for i, n in enumerate(lengths)
@@ -402,7 +406,7 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
             assert step.times.other > 0
         passes += 1
         active = [request for request in active if request.stop_reason is None]
-    left = sum(request.late for request in requests)
+    left = sum(request.carried_over_seconds for request in requests)
     told = sum(request.stats.seconds for request in requests)
     assert seconds == pytest.approx(told)
     assert seconds + left == pytest.approx(clock() - began - (passes + 1))
@@ -411,12 +415,12 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
 def test_what_others_do_in_the_meantime_is_not_counted() -> None:
     """A passing clock: a draft takes 3 seconds, a pass 5, deciding and learning 2 each."""
 
-    class Slowly(Fixed):
-        def budgets(self, requests, reading=0):  # type: ignore[no-untyped-def]
+    class Slowly(FixedPolicy):
+        def budget(self, requests, reading=0):  # type: ignore[no-untyped-def]
             clock.spend(2.0)
-            return super().budgets(requests)
+            return super().budget(requests)
 
-        def observe(self, requests, steps):  # type: ignore[no-untyped-def]
+        def update(self, requests, steps):  # type: ignore[no-untyped-def]
             clock.spend(2.0)
 
     class Drafts(LookupDrafter):
@@ -447,4 +451,4 @@ def test_what_others_do_in_the_meantime_is_not_counted() -> None:
             assert (step.times.verify, step.times.keep) == (0.0, 0.0)
             assert step.times.other == 1.0 + n * 1.0  # deciding; and what was learned from the step before
         clock.spend(1000.0)
-    assert [request.late for request in requests] == [1.0, 1.0]
+    assert [request.carried_over_seconds for request in requests] == [1.0, 1.0]

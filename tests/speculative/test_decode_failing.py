@@ -14,7 +14,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
 from paceline.speculative.loop import ActiveRequest, advance, decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
@@ -92,7 +92,7 @@ def test_the_others_are_decoded_as_if_they_were_alone(
     for at in range(len(PROMPTS)):
         drafter = made()
         request = begun(target, drafter, at, temperature)
-        alone.append(text([step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]))
+        alone.append(text([step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]))
 
     drafter = made()
     grammar: Grammar | None = None if kind == "stop" else Ends(after, kind == "broken grammar")
@@ -105,7 +105,7 @@ def test_the_others_are_decoded_as_if_they_were_alone(
     ]
     steps: dict[int, list[Step]] = {id(request): [] for request in requests}
     expected = UsageError if kind == "grammar" else ZeroDivisionError
-    decoding = decode(target, drafter, Fixed(BUDGET), requests)
+    decoding = decode(target, drafter, FixedPolicy(BUDGET), requests)
 
     def to_the_end() -> None:
         for request, step in decoding:
@@ -129,6 +129,6 @@ def test_the_others_are_decoded_as_if_they_were_alone(
 def test_a_step_is_told_of_those_that_went_on() -> None:
     target, drafter = ToyTarget(V, seed=2), model()
     requests = [begun(target, drafter, 0, 0.0), begun(target, drafter, 1, 0.0, grammar=Ends(0, False))]
-    ((_, step),) = advance(target, drafter, Fixed(BUDGET), requests)
+    ((_, step),) = advance(target, drafter, FixedPolicy(BUDGET), requests)
     assert list(requests[0].session.tokens) == [*PROMPTS[0], *step.tokens]
     assert [request.is_over for request in requests] == [False, True]

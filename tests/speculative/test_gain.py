@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.policy.drafter_value import CERTAINTY, FIRST, PROBING, WELCOME, Gain, certainty
+from paceline.speculative.policy.drafter_value import (
+    CERTAINTY,
+    FIRST,
+    PROBING,
+    WELCOME,
+    DrafterValue,
+    certainty,
+)
 from stage import Prompter, stage
 
 LINE = {n: 1 + 0.15 * (n - 1) for n in range(1, 65)}
@@ -15,56 +22,56 @@ TOKENS = 8000
 
 def test_kinds_of_steps_are_told_apart_by_how_sure_the_draft_is() -> None:
     assert [certainty(s) for s in (0.0, 0.3, 0.31, 0.6, 0.75, 0.85, 0.92, 1.0)] == [0, 0, 1, 2, 3, 4, 5, 6]
-    assert len(Gain().tokens) == 1 + len(CERTAINTY)
+    assert len(DrafterValue().tokens) == 1 + len(CERTAINTY)
 
 
 def test_a_drafter_is_called_before_it_is_judged() -> None:
-    gain = Gain()
+    gain = DrafterValue()
     for _ in range(WELCOME):
         assert gain.should_call(0, 100.0)
-        gain.observe(0, 0.0, 1.0, 2)
+        gain.update(0, 0.0, 1.0, 2)
     assert not gain.should_call(0, 100.0)
     assert (gain.seconds, gain.level) == (1.0, 0.5)
 
 
 def test_it_is_judged_by_the_kind_of_step() -> None:
-    gain = Gain(seconds=0.3, calls=9)
+    gain = DrafterValue(seconds=0.3, calls=9)
     for _ in range(40):
-        gain.observe(2, 0.0, 0.3, 1)
+        gain.update(2, 0.0, 0.3, 1)
     assert gain.should_call(0, 1.0)
     assert not gain.should_call(2, 1.0)
 
 
 def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
-    gain = Gain(seconds=0.05, calls=9)
+    gain = DrafterValue(seconds=0.05, calls=9)
     for tokens in [0.5, 0.0, 0.0, 0.0] * 20 + [0.0] * 40:
-        gain.observe(0, tokens, 0.05, 1)
+        gain.update(0, tokens, 0.05, 1)
         assert gain.should_call(0, 1.0)
     for _ in range(200):  # but for good it does
-        gain.observe(0, 0.0, 0.05, 1)
+        gain.update(0, 0.0, 0.05, 1)
     assert not gain.should_call(0, 1.0)
 
 
 def test_of_the_first_outcomes_it_is_the_mean_with_a_token_that_was_never_gained() -> None:
-    gain = Gain()
+    gain = DrafterValue()
     for tokens in (0.0, 0.0, 0.0, 2.0):
-        gain.observe(3, tokens, 1.0, 1)
+        gain.update(3, tokens, 1.0, 1)
     assert gain.tokens[3] == pytest.approx((FIRST * 1.0 + 2.0) / (FIRST + 4))
 
 
 def test_a_hiccup_does_not_keep_it_out_for_long() -> None:
     """Four times what it usually takes is the most that counts."""
-    gain = Gain()
+    gain = DrafterValue()
     for _ in range(20):
-        gain.observe(0, 0.0, 1.0, 1)
-    gain.observe(0, 0.0, 1000.0, 1)
+        gain.update(0, 0.0, 1.0, 1)
+    gain.update(0, 0.0, 1000.0, 1)
     assert gain.seconds == pytest.approx(1.0 + 3 / 8)
 
 
 @given(seconds=st.floats(0.01, 10.0), passes=st.lists(st.floats(0.0, 20.0), max_size=60))
 def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, passes: list[float]) -> None:
     """And no more often after a long time in which it was not looked at."""
-    gain = Gain(tokens=[0.0] * 7, seconds=seconds, calls=9)
+    gain = DrafterValue(tokens=[0.0] * 7, seconds=seconds, calls=9)
     spent, called = 0.0, 0
     for pass_ in passes:
         gain.save(pass_)

@@ -18,10 +18,10 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative import loop as decode_module
 from paceline.speculative.errors import UsageError
-from paceline.speculative.forward_output import Answers
+from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
 from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import ROOT, DraftTree
@@ -117,7 +117,7 @@ def test_greedy_drafts_follow_the_likeliest_allowed_tokens() -> None:
     """The target as its own draft: everything it drafts under the grammar is accepted."""
     drafter = ModelDrafter(toy(), V)
     request = start(toy(), drafter, GenerationRequest(prompt=PROMPT, max_tokens=12), grammar=Automaton())
-    steps = [step for _, step in decode(toy(), drafter, Fixed(Budget(3, 3)), [request])]
+    steps = [step for _, step in decode(toy(), drafter, FixedPolicy(Budget(3, 3)), [request])]
     assert request.stats.drafted == request.stats.accepted > 0
     plain = plain_distribution(toy(), PROMPT, Sampling(), 12, Automaton)
     assert [*plain] == [tuple(token for step in steps for token in step.tokens)]
@@ -131,7 +131,7 @@ def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
     )
     emitted: list[int] = []
     while request.stop_reason is None:
-        ((_, step),) = advance(target, drafter, Fixed(TREE), [request])
+        ((_, step),) = advance(target, drafter, FixedPolicy(TREE), [request])
         emitted += step.tokens
         assert grammar.emitted == emitted
     assert len(emitted) == 9
@@ -157,7 +157,7 @@ def test_where_no_token_may_follow_the_request_says_so(temperature: float) -> No
         grammar=Silent(),
     )
     with pytest.raises(UsageError, match="no token can follow"):
-        list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
+        list(decode(target, NoDrafter(), FixedPolicy(CHAIN), [request]))
 
 
 def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
@@ -170,7 +170,7 @@ def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
         grammar=Automaton(),
     )
     with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
-        list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
+        list(decode(target, NoDrafter(), FixedPolicy(CHAIN), [request]))
 
 
 def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
@@ -203,7 +203,7 @@ def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
         def accept(self, probability: float) -> bool:
             return False
 
-    class Rows(Answers):
+    class Rows(LogitsOutput):
         def argmax(self, row: int) -> int:
             return 1
 

@@ -15,23 +15,23 @@ from automaton import Automaton
 from enumeration import Tape, Ticking
 from faulty import FAULTS, FaultyToy
 from paceline.backends.toy import ToyTarget
-from paceline.backends.translated import TranslatedTarget
+from paceline.backends.translated import CrossVocabTarget
 from paceline.drafters.cascade import CascadeDrafter
-from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.slem import SlemDrafter
 from paceline.speculative.errors import LogitsError, ModelError, UsageError
-from paceline.speculative.forward_output import Answers
+from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling, adjust, argmax, odds, top_k
+from paceline.speculative.sampling import Sampling, adjust, argmax, target_distribution, top_k
 from paceline.speculative.tree import chain
 from paceline.speculative.verify import RULES, verify
 from tongues import speaking, translation
@@ -63,7 +63,7 @@ def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200, sampling=sampling, seed=5, **more)
     )
     try:
-        return [t for _, step in decode(target, drafter, Fixed(BUDGET), [request]) for t in step.tokens]
+        return [t for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request]) for t in step.tokens]
     finally:
         request.close()
 
@@ -101,7 +101,7 @@ def test_sampled_drafts_do_not_hide_it(fault: str, rule: str) -> None:
         rule=rule,
     )
     width = 1 if rule in ("token", "block") else 2
-    policy = Fixed(Budget(depth=3, nodes=6, width=width, p_split=0.05))
+    policy = FixedPolicy(Budget(depth=3, nodes=6, width=width, p_split=0.05))
     steps = decode(FaultyToy(V, fault=fault, after=2), drafter, policy, [request])
     with pytest.raises(LogitsError, match=re.escape(f"({FAULTS[fault][0]}) at position")):
         list(steps)
@@ -115,14 +115,14 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
     target, none = FaultyToy(4, fault=fault), NoDrafter()
     request = start(target, none, GenerationRequest(prompt=[0, 1], max_tokens=9), grammar=Automaton())
     with pytest.raises(LogitsError, match="not numbers"):
-        list(decode(target, none, Fixed(BUDGET), [request]))
+        list(decode(target, none, FixedPolicy(BUDGET), [request]))
 
 
 def test_a_mask_over_the_nan_does_not_make_the_row_one_of_numbers() -> None:
     row, mask = np.array([0.0, np.nan, 1.0]), np.array([True, False, True])
     for sampling in (Sampling(), Sampling(temperature=1.0)):
         with pytest.raises(LogitsError, match=re.escape("(NaN)")):
-            odds(row, sampling, (), mask)
+            target_distribution(row, sampling, (), mask)
     with pytest.raises(LogitsError):
         adjust(row, Sampling(logit_bias={1: -np.inf}), ())
 
@@ -130,10 +130,10 @@ def test_a_mask_over_the_nan_does_not_make_the_row_one_of_numbers() -> None:
 def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() -> None:
     row = np.array([-np.inf, 0.5, -np.inf, 0.0])
     assert argmax(row) == 1
-    assert odds(row, Sampling(temperature=1.0), ()).of(0) == 0.0
+    assert target_distribution(row, Sampling(temperature=1.0), ()).of(0) == 0.0
     assert adjust(row, Sampling(), ()) is row
     with pytest.raises(UsageError, match="forbids every one"):  # of numbers, but nothing is left of them
-        odds(row, Sampling(), (), np.array([True, False, True, False]))
+        target_distribution(row, Sampling(), (), np.array([True, False, True, False]))
 
 
 def test_top_k_of_any_row_has_k_tokens() -> None:
@@ -144,7 +144,7 @@ def test_top_k_of_any_row_has_k_tokens() -> None:
                 assert len(set(top_k(row, k).tolist())) == min(k, 9)
 
 
-class Table(Answers):
+class Table(LogitsOutput):
     """A Forward of given rows."""
 
     def __init__(self, *rows: list[float]) -> None:
@@ -189,11 +189,13 @@ def test_one_request_of_a_batch_that_breaks_leaves_the_target_usable() -> None:
     healthy = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
     sick = start(target, none, GenerationRequest(prompt=[1, 7], max_tokens=5))
     with pytest.raises(LogitsError, match="at position 2"):
-        list(decode(target, none, Fixed(BUDGET), [healthy, sick]))
+        list(decode(target, none, FixedPolicy(BUDGET), [healthy, sick]))
     for request in (healthy, sick):
         request.close()
     again = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
-    assert [t for _, step in decode(target, none, Fixed(BUDGET), [again]) for t in step.tokens] == alone[:5]
+    assert [
+        t for _, step in decode(target, none, FixedPolicy(BUDGET), [again]) for t in step.tokens
+    ] == alone[:5]
 
 
 # A broken draft model.
@@ -212,7 +214,7 @@ WORDS = [f"w{i}" for i in range(V)]
 
 def _tli(draft: ToyTarget, means: Means) -> Drafter:
     speaking(draft, WORDS[::-1])
-    view = TranslatedTarget(draft, translation(means.target.vocab, draft.vocab))
+    view = CrossVocabTarget(draft, translation(means.target.vocab, draft.vocab))
     return ModelDrafter(view, V, warn=means.warned.append)
 
 
@@ -241,7 +243,7 @@ def test_a_broken_draft_model_costs_its_drafts_and_nothing_else(fault: str, kind
         drafter,
         GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5),
     )
-    policy = Fixed(Budget(depth=4, nodes=4, width=1))
+    policy = FixedPolicy(Budget(depth=4, nodes=4, width=1))
     told = [t for _, step in decode(means.target, drafter, policy, [request]) for t in step.tokens]
     assert told == run(ToyTarget(V), NoDrafter(), SAMPLINGS[sampling])[:40]
     model = request.stats.by_source["model"]
@@ -268,14 +270,14 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
     """It is broken here and there only, so that some of its drafts are judged."""
     target = ToyTarget(V)
     draft = FaultyToy(V, fault=fault, after=2, noise=0.2)
-    drafter = Portfolio([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])
-    policy = Rate(Costs(Cost.flat(1.0, per_row=0.01)), clock=Ticking(0.001))
+    drafter = PortfolioDrafter([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])
+    policy = GoodputPolicy(DecodingCosts(PassCosts.flat(1.0, per_row=0.01)), clock=Ticking(0.001))
     sampling = Sampling(temperature=0.9)
     request = start(
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=150, sampling=sampling, seed=5)
     )
     for _, step in decode(target, drafter, policy, [request]):
-        assert np.isfinite([*step.tree.score, *step.tree.survival]).all()
+        assert np.isfinite([*step.tree.score, *step.tree.reach_probability]).all()
     assert request.stats.by_source["model"].drafted > 0
     beliefs = [policy.belief.of("model"), policy.belief.of("lookup")]
     assert all(np.isfinite(one.weights).all() for one in beliefs)

@@ -13,9 +13,9 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Grammar, Want
+from paceline.speculative.interfaces import Budget, Drafter, Grammar, RequiredOutputs
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, logprob
 from paceline.speculative.stats import Logprob, Step
@@ -51,7 +51,7 @@ def steps(
         GenerationRequest(prompt=PROMPT, max_tokens=max_tokens, sampling=sampling, logprobs=logprobs),
         grammar=grammar,
     )
-    return [step for _, step in decode(target, drafter, Fixed(budget), [request])]
+    return [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
 
 
 def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:
@@ -61,7 +61,7 @@ def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:
     for n, token in enumerate(tokens):
         session = target.open()
         session.extend([*PROMPT, *tokens[:n]])
-        row = target.forward([(session, EMPTY)], Want())[0].logits(0)
+        row = target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
         said = row - math.log(np.exp(row).sum())
         top = sorted(range(V), key=lambda t: (-said[t], t))[:n_top]
         out.append(Logprob(float(said[token]), tuple((t, float(said[t])) for t in top)))

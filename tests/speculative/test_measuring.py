@@ -10,9 +10,9 @@ import pytest
 
 from paceline.backends.toy import ToyTarget
 from paceline.speculative.errors import ContractError
-from paceline.speculative.interfaces import Session, Want
+from paceline.speculative.interfaces import RequiredOutputs, Session
 from paceline.speculative.policy.cost_measurement import IMPORTANT, ROWS, SAMPLES, measure
-from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.policy.cost_model import PassCosts
 from timed import TimedSession, TimedTarget
 
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0, 64: 15.0}
@@ -20,11 +20,11 @@ MS = 1e-3
 
 
 def costing(scale: float) -> Callable[[int, int], float]:
-    cost = Cost({256: {n: s * scale for n, s in JAGGED.items()}})
+    cost = PassCosts({256: {n: s * scale for n, s in JAGGED.items()}})
     return lambda n, _: cost.seconds(n, 256)
 
 
-def measured(target: TimedTarget, **how: Any) -> Cost:
+def measured(target: TimedTarget, **how: Any) -> PassCosts:
     return measure(target, clock=target.clock, **how)
 
 
@@ -197,7 +197,7 @@ def test_what_the_progress_raises_ends_it_and_the_session_is_given_back() -> Non
 
 def test_an_engine_that_fails_is_given_its_session_back() -> None:
     class Broken(TimedTarget):
-        def forward(self, batch: Any, want: Want) -> Any:
+        def forward(self, batch: Any, want: RequiredOutputs) -> Any:
             raise ContractError("no")
 
     target = Broken(costing(MS))

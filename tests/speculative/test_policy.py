@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from groves import budgets, closed, fits, kept, trees
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.interface import Fixed, fitted
+from paceline.speculative.policy.interface import FixedPolicy, fitted
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 WIDE = 99
@@ -26,8 +26,12 @@ def test_where_width_is_ample_nothing_else_that_fits_is_worth_more(
     tree: DraftTree, depth: int, nodes: int
 ) -> None:
     budget = Budget(depth, nodes, WIDE)
-    best = max(sum(tree.survival[node] for node in some) for some in closed(tree) if fits(tree, some, budget))
-    assert sum(fitted(tree, budget).survival) == pytest.approx(best, abs=1e-12)
+    best = max(
+        sum(tree.reach_probability[node] for node in some)
+        for some in closed(tree)
+        if fits(tree, some, budget)
+    )
+    assert sum(fitted(tree, budget).reach_probability) == pytest.approx(best, abs=1e-12)
 
 
 @given(tree=trees(), budget=budgets)
@@ -36,7 +40,9 @@ def test_no_node_that_is_left_out_would_still_have_fitted(tree: DraftTree, budge
     fit once what was less likely has made its parent no leaf."""
     nodes = kept(fitted(tree, budget), tree)
     for node in range(len(tree)):
-        before = frozenset(n for n in nodes if (-tree.survival[n], n) < (-tree.survival[node], node))
+        before = frozenset(
+            n for n in nodes if (-tree.reach_probability[n], n) < (-tree.reach_probability[node], node)
+        )
         if node not in nodes and (tree.parents[node] == ROOT or tree.parents[node] in before):
             assert not fits(tree, before | {node}, budget)
 
@@ -48,16 +54,18 @@ def test_a_narrow_budget_may_get_less_than_the_best() -> None:
     narrow = Budget(2, 2, 1)
     better = [some for some in closed(tree) if fits(tree, some, narrow) and 0 not in some]
     assert fitted(tree, narrow).tokens == (0,)
-    assert max(sum(tree.survival[node] for node in some) for some in better) > tree.survival[0]
+    assert (
+        max(sum(tree.reach_probability[node] for node in some) for some in better) > tree.reach_probability[0]
+    )
     assert fitted(tree, Budget(2, 3, 2)) is tree
 
 
 def test_a_policy_with_fixed_numbers_gives_them_to_all_and_learns_nothing() -> None:
     budget = Budget(3, 3)
-    policy = Fixed(budget)
-    assert policy.budgets([None, None]) == [budget, budget]  # type: ignore[list-item]  # asks no request
-    policy.observe([], [])
-    assert policy.budgets([]) == []
+    policy = FixedPolicy(budget)
+    assert policy.budget([None, None]) == [budget, budget]  # type: ignore[list-item]  # asks no request
+    policy.update([], [])
+    assert policy.budget([]) == []
 
 
 def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft_is_not() -> None:
@@ -65,7 +73,9 @@ def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft
     said = ((("a", 0.9),), (("b", 0.5),), (("a", 0.8),))
     union = DraftTree((1, 2, 3), (ROOT, ROOT, 0), (0.9, 0.5, 0.8), ("a", "b", "a"), votes=said)
     long = chain([1, 2, 3], "a")
-    trees_ = Fixed(Budget(1, 1)).choose([], [Budget(3, 2), Budget(1, 1), Budget(1, 1)], [union, long, EMPTY])
+    trees_ = FixedPolicy(Budget(1, 1)).select(
+        [], [Budget(3, 2), Budget(1, 1), Budget(1, 1)], [union, long, EMPTY]
+    )
     assert trees_[0].tokens == (1, 3)
     assert trees_[0].votes == (said[0], said[2])
     assert trees_[1] is long

@@ -33,7 +33,7 @@ def test_each_branch_is_judged_by_its_own_prefix() -> None:
     pruned = prune(tree, Automaton())
     assert (pruned.tokens, pruned.parents) == ((0, 1, 1, 3, 0), (ROOT, ROOT, 0, 1, 3))
     assert pruned.score == (0.9, 0.8, 0.6, 0.5, 0.4)
-    assert pruned.survival == pytest.approx((0.9, 0.8, 0.54, 0.4, 0.16))
+    assert pruned.reach_probability == pytest.approx((0.9, 0.8, 0.54, 0.4, 0.16))
 
 
 def test_the_text_so_far_counts() -> None:

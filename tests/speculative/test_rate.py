@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 
 from enumeration import Tape, outcomes
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.compose import Portfolio
+from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import NO_BUDGET
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.cost_model import SHALLOW, Cost
-from paceline.speculative.policy.drafter_value import Gain
-from paceline.speculative.policy.goodput import BRAKE, CAUTION, CREDIT, SHARED, Rate
+from paceline.speculative.policy.cost_model import SHALLOW, PassCosts
+from paceline.speculative.policy.drafter_value import DrafterValue
+from paceline.speculative.policy.goodput import BRAKE, CAUTION, CREDIT, SHARED, GoodputPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Stats, Step, Times
+from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from stage import Prompter, asking, decider, stage
 
 # What the shape of the curve makes of a drafter that is right four times in five.
 
 
-def rows_of(rate: Rate, n_requests: int, length: int, right: float = 0.8) -> list[int]:
+def rows_of(rate: GoodputPolicy, n_requests: int, length: int, right: float = 0.8) -> list[int]:
     """How many rows each request gets of one pass."""
     requests = asking(n_requests)
     drafts = [chain([1] * length, "a", [right] * length)] * n_requests
-    return [1 + len(tree) for tree in rate.choose(requests, rate.budgets(requests), drafts)]
+    return [1 + len(tree) for tree in rate.select(requests, rate.budget(requests), drafts)]
 
 
 def test_nothing_is_drafted_where_every_row_costs_a_pass() -> None:
@@ -70,7 +70,7 @@ def test_wherever_the_edges_are(edges: list[tuple[int, float]], right: float, n:
         rows, seconds = rows + width, seconds + more
         curve[rows] = seconds
     rate = decider(curve, depth=12, nodes=12, width=1)
-    cost = Cost({SHALLOW: curve})
+    cost = PassCosts({SHALLOW: curve})
     used = sum(rows_of(rate, n, 12, right))
     assert used == n or used == n * 13 or cost.seconds(used + 1, 1) > cost.seconds(used, 1)
 
@@ -88,7 +88,7 @@ def test_requests_compete_for_the_rows_of_one_pass() -> None:
     rate = decider({1: 1.0, 8: 1.0, 64: 30.0})
     requests = asking(2)
     drafts = [chain([1] * 9, "a", [0.95] * 9), chain([2] * 9, "b", [0.3] * 9)]
-    chosen = rate.choose(requests, rate.budgets(requests), drafts)
+    chosen = rate.select(requests, rate.budget(requests), drafts)
     assert [len(tree) for tree in chosen] == [6, 0]
 
 
@@ -96,13 +96,13 @@ def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
     """A batch of more than SHARED requests whose sampled drafts are verified whatever they are worth."""
     n = 2 * SHARED + 1
     target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
-    drafter = Portfolio([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
+    drafter = PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
     rate = decider({1: 1.0}, depth=2, nodes=2, width=1)
     requests = [
         start(target, drafter, GenerationRequest(prompt=[i % 6], max_tokens=9, sampling=sampling, seed=i))
         for i in range(n)
     ]
-    rate.costs.target = Cost.flat(1.0, 0.0)
+    rate.costs.target = PassCosts.flat(1.0, 0.0)
     steps = advance(target, drafter, rate, requests, lambda: 0.0)
     assert sum(len(step.tree) for _, step in steps) == 2 * n
 
@@ -124,11 +124,11 @@ def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
     """The faster the rest is, the less a row may bring: what pays at plain speed does not at a higher one."""
     rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
     requests = asking(1)
-    budgets = rate.budgets(requests)
+    budgets = rate.budget(requests)
     draft = chain([1], "a", [0.5])
-    assert len(rate.choose(requests, budgets, [draft])[0]) == 1  # 0.5 > 1.0 * 0.4
+    assert len(rate.select(requests, budgets, [draft])[0]) == 1  # 0.5 > 1.0 * 0.4
     rate.rate = 1.3
-    assert rate.choose(requests, budgets, [draft])[0] == EMPTY  # 0.5 < 1.3 * 0.4
+    assert rate.select(requests, budgets, [draft])[0] == EMPTY  # 0.5 < 1.3 * 0.4
 
 
 def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() -> None:
@@ -138,7 +138,7 @@ def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() ->
         if n == 20:
             play.clock.now += 60.0
             before = play.policy.rate
-            play.requests[0].late += 60.0
+            play.requests[0].carried_over_seconds += 60.0
     assert before * 0.7 < play.policy.rate
     assert play.policy.costs.target.seconds(1, 1) == pytest.approx(1.0)
 
@@ -182,7 +182,7 @@ def test_everything_that_was_drawn_is_verified() -> None:
     sizes = set[int]()
 
     def run(tape: Tape) -> tuple[int, int]:
-        drafter = Portfolio([ModelDrafter(draft, 3, temperature=1.0)])
+        drafter = PortfolioDrafter([ModelDrafter(draft, 3, temperature=1.0)])
         rate = decider({1: 1.0, 2: 1.0, 3: 1.3, 4: 1.6, 65: 40.0}, depth=4, nodes=6, width=2)
         request = start(
             target,
@@ -190,9 +190,9 @@ def test_everything_that_was_drawn_is_verified() -> None:
             GenerationRequest(prompt=[0, 1], max_tokens=20, sampling=Sampling(temperature=1.0)),
         )
         request.memory.parts[0].rng = tape  # type: ignore[attr-defined]  # a model's memory
-        budgets = rate.budgets([request])
+        budgets = rate.budget([request])
         proposals = drafter.propose([(request.memory, budgets[0])])  # type: ignore[list-item]  # its own
-        (tree,) = rate.choose([request], budgets, proposals)
+        (tree,) = rate.select([request], budgets, proposals)
         sizes.add(len(tree))
         return len(tape.taken), len(tree)
 
@@ -280,7 +280,7 @@ def test_a_loss_is_made_good_by_what_drafts_save() -> None:
     draft = chain([1], "a", [0.9])
 
     def verified(requests: list[Any]) -> int:
-        return len(rate.choose(requests, rate.budgets(requests), [draft])[0])
+        return len(rate.select(requests, rate.budget(requests), [draft])[0])
 
     assert verified(requests) == 0
     assert verified(asking(1)) == 1  # another request has its own
@@ -290,15 +290,15 @@ def test_a_loss_is_made_good_by_what_drafts_save() -> None:
 
 def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_called() -> None:
     rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
-    rate._gains["free"], rate._gains["dear"] = Gain(calls=9), Gain(calls=9, seconds=0.1)
-    rate._gains["sampling"] = Gain(calls=9)
+    rate._gains["free"], rate._gains["dear"] = DrafterValue(calls=9), DrafterValue(calls=9, seconds=0.1)
+    rate._gains["sampling"] = DrafterValue(calls=9)
     rate._sampling.add("sampling")  # whose drafts cannot be left out
     rate.track(requests[0]).lost = CREDIT + 0.01
-    (budget,) = rate.budgets(requests)
+    (budget,) = rate.budget(requests)
     called = [name for name in ("free", "dear", "sampling", "new") if budget.should_call(name, lambda: EMPTY)]
     assert called == ["free"]
     rate.track(requests[0]).lost = 2 * CREDIT + 0.01
-    assert rate.budgets(requests) == [NO_BUDGET]
+    assert rate.budget(requests) == [NO_BUDGET]
 
 
 def test_the_rule_s_own_work_counts_as_a_loss() -> None:
@@ -310,10 +310,10 @@ def test_the_rule_s_own_work_counts_as_a_loss() -> None:
         """The share of steps."""
         rate, n = decider({1: 1.0, 2: 1.9, 64: 64.0}), 0
         for step in range(600):
-            budgets = rate.budgets(requests)
+            budgets = rate.budget(requests)
             n += budgets[0].depth > 0 and step >= 200
-            assert rate.choose(requests, budgets, [EMPTY]) == [EMPTY]
-            rate.observe(requests, [spent(other if budgets[0].depth else 0.0)])
+            assert rate.select(requests, budgets, [EMPTY]) == [EMPTY]
+            rate.update(requests, [spent(other if budgets[0].depth else 0.0)])
         return n / 400
 
     assert decided(2.0) == pytest.approx(BRAKE, abs=0.01)
@@ -325,5 +325,5 @@ def spent(other: float, tree: DraftTree = EMPTY) -> Step:
     """One step that took a second of the target and so much of the rule."""
     return Step(
         tokens=(5,), sources=("target",), path=(), drafted={}, accepted={}, stop_reason=None,
-        times=Times(forward=1.0, other=other), tree=tree, rows=1 + len(tree),
+        times=StepTimes(forward=1.0, other=other), tree=tree, rows=1 + len(tree),
     )  # fmt: skip

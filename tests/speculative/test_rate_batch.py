@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.stats import Stats, Step, Times
+from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, chain
 from stage import Passing, asking
 
@@ -26,40 +26,42 @@ def going_on(n: int) -> list[Any]:
 
 @pytest.mark.parametrize("n", [1, 8])
 def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> None:
-    rate = Rate(Costs(Cost({SHALLOW: CURVE})), clock=Passing())
+    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE})), clock=Passing())
     requests = going_on(n)
-    times = Times(forward=2.0 / n, verify=0.004, keep=0.001, other=0.005)
+    times = StepTimes(forward=2.0 / n, verify=0.004, keep=0.001, other=0.005)
     step = Step((1,), ("target",), (), Counter(), Counter(), None, times)
     for _ in range(3):
-        rate.budgets(requests)
-        rate.observe(requests, [step] * n)
+        rate.budget(requests)
+        rate.update(requests, [step] * n)
     assert rate.costs.step == pytest.approx(0.010)
 
 
 def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
     """A guess that is right four times in five is worth a row that comes for a tenth of a pass, and not one
     that takes as long as a pass alone. What the prompt's pass takes is not held against drafting."""
-    rate = Rate(Costs(Cost({SHALLOW: {1: 1.0, 8: 1.1, 64: 64.0}})), clock=Passing())
+    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: {1: 1.0, 8: 1.1, 64: 64.0}})), clock=Passing())
     requests, guess = going_on(1), chain([1], "x", [0.8])
     for reading, n in ((0, 1), (64, 0), (0, 1)):
-        budgets = rate.budgets(requests, reading)
-        (tree,) = rate.choose(requests, budgets, [guess])
+        budgets = rate.budget(requests, reading)
+        (tree,) = rate.select(requests, budgets, [guess])
         assert len(tree) == n
         forward = 1.0 if reading == 0 else 65.0
-        step = Step((1,), ("target",), (), {}, {}, None, Times(forward=forward), tree, rows=1 + len(tree))
-        rate.observe(requests, [step])
+        step = Step((1,), ("target",), (), {}, {}, None, StepTimes(forward=forward), tree, rows=1 + len(tree))
+        rate.update(requests, [step])
     assert rate.costs.target.seconds(1, SHALLOW) == pytest.approx(1.0, rel=0.2)
 
 
 def test_beside_a_prompt_drafts_save_and_lose_what_they_would_alone() -> None:
     """A row beside a prompt's costs what it costs there; a token that it saves is one less to decode."""
     right, wrong = going_on(2)
-    rate = Rate(Costs(Cost({SHALLOW: {n: float(n) for n in range(1, 200)}})), clock=Passing())
+    rate = GoodputPolicy(
+        DecodingCosts(PassCosts({SHALLOW: {n: float(n) for n in range(1, 200)}})), clock=Passing()
+    )
     tree = chain([1], "x", [0.8])
     for request, tokens in ((right, (1, 5)), (wrong, (5,))):
-        rate.budgets([request], 64)
-        step = Step(tokens, ("x",) * len(tokens), (), {}, {}, None, Times(forward=99.0), tree, rows=2)
-        rate.observe([request], [step])
+        rate.budget([request], 64)
+        step = Step(tokens, ("x",) * len(tokens), (), {}, {}, None, StepTimes(forward=99.0), tree, rows=2)
+        rate.update([request], [step])
         assert rate.track(request).plain == 65.0 * len(tokens)
     assert rate.track(right).lost == 1.0 - 65.0
     assert rate.track(wrong).lost == 1.0
@@ -69,21 +71,23 @@ def test_beside_a_prompt_drafts_save_and_lose_what_they_would_alone() -> None:
 @pytest.mark.parametrize(("n", "asked"), [(1, 1), (4, 1), (4, 3), (4, 4)])
 def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: int, asked: int) -> None:
     clock = Passing()
-    rate = Rate(Costs(Cost({SHALLOW: CURVE})), clock=clock)
+    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE})), clock=clock)
     requests = asking(n)
     for _ in range(2):
-        budgets = rate.budgets(requests)
+        budgets = rate.budget(requests)
         for budget in budgets[:asked]:
             assert budget.should_call("slow", lambda: EMPTY)
         clock.now += 0.06 * asked  # it takes so long for each
-        rate.choose(requests, budgets, [EMPTY] * n)
+        rate.select(requests, budgets, [EMPTY] * n)
     assert rate._gains["slow"].seconds == pytest.approx(0.06)
 
 
 def test_more_requests_bring_no_less_than_fewer_would() -> None:
     """Three rows were timed in a bad moment, and five not at all: what plain decoding brings there is no less
     than what two and four rows bring."""
-    rate = Rate(Costs(Cost({SHALLOW: {1: 1.0, 2: 1.0, 3: 4.0, 4: 1.0, 16: 4.0}})), clock=Passing())
+    rate = GoodputPolicy(
+        DecodingCosts(PassCosts({SHALLOW: {1: 1.0, 2: 1.0, 3: 4.0, 4: 1.0, 16: 4.0}})), clock=Passing()
+    )
     for n, at_least in ((1, 1.0), (2, 2.0), (3, 2.0), (4, 4.0), (5, 4.0), (16, 4.0)):
-        rate.budgets(going_on(n))
+        rate.budget(going_on(n))
         assert rate.rate == pytest.approx(at_least)

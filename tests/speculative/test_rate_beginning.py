@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.compose import Portfolio
+from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
-from paceline.speculative.policy.goodput import BRAKE, CREDIT, EARNED, Rate
+from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import BRAKE, CREDIT, EARNED, GoodputPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.stats import Stats, Step, Times
+from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from stage import Prompter, asking, stage
 
@@ -33,19 +33,19 @@ def test_the_first_draft_of_a_process_is_short_and_grows_with_what_was_accepted(
     again = stage(CURVE, [copying], 200, policy=play.policy)
     assert next(len(step.tree) for _, step in again.steps()) in ((31,) if right else range(EARNED + 1))
     play.policy.forget()
-    assert next(iter(play.policy.budgets(asking(1)))).depth == EARNED
+    assert next(iter(play.policy.budget(asking(1)))).depth == EARNED
 
 
-def a_rate(seconds_a_token: float) -> Rate:
-    draft = Cost({SHALLOW: {n: seconds_a_token * n for n in (1, 2, 4, 8, 64, 512)}})
-    return Rate(Costs(Cost({SHALLOW: CURVE}), draft), clock=lambda: 0.0)
+def a_rate(seconds_a_token: float) -> GoodputPolicy:
+    draft = PassCosts({SHALLOW: {n: seconds_a_token * n for n in (1, 2, 4, 8, 64, 512)}})
+    return GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE}), draft), clock=lambda: 0.0)
 
 
-def first_call(rate: Rate, behind: int, steps: int = 200) -> int | None:
+def first_call(rate: GoodputPolicy, behind: int, steps: int = 200) -> int | None:
     """At which step a drafter with so much to read is called."""
     requests = asking(1)
     for step in range(steps):
-        (budget,) = rate.budgets(requests)
+        (budget,) = rate.budget(requests)
         if budget.should_call("model", lambda: EMPTY, behind):
             return step
     return None
@@ -61,7 +61,7 @@ def test_a_drafter_reads_a_text_once_calls_would_have_saved_what_that_takes() ->
 
 
 def test_without_a_known_cost_it_reads_at_once() -> None:
-    assert first_call(Rate(Costs(Cost({SHALLOW: CURVE})), clock=lambda: 0.0), 500) == 0
+    assert first_call(GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE})), clock=lambda: 0.0), 500) == 0
 
 
 def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
@@ -69,10 +69,10 @@ def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
     rate = a_rate(0.01)
     rate._clock = lambda: now
     requests = asking(1)
-    (budget,) = rate.budgets(requests)
+    (budget,) = rate.budget(requests)
     assert budget.should_call("model", lambda: EMPTY, 90)
     now = 0.9
-    rate.choose(requests, [budget], [chain([1], "model", [0.9])])
+    rate.select(requests, [budget], [chain([1], "model", [0.9])])
     assert (rate._gains["model"].seconds, rate._gains["model"].calls) == (0.0, 0)
     assert rate.track(requests[0]).lost == pytest.approx(0.9)  # but it is lost
 
@@ -83,18 +83,18 @@ def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
         request.stats = Stats(reading_seconds=prompt)
         track = rate.track(request)
         track.lost = CREDIT + BRAKE * 50.0
-        (budget,) = rate.budgets([request])
+        (budget,) = rate.budget([request])
         assert budget.brake is braked  # type: ignore[attr-defined]
 
 
 def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it() -> None:
     """Thirty tokens of a prompt are read with the first draft, whose one row was wrong: that row is lost."""
     rate, requests, tree = a_rate(0.01), asking(1), chain([1], "x", [0.8])
-    rate.costs = Costs(Cost({SHALLOW: {n: float(n) for n in range(1, 200)}}))
-    requests[0].session.unread = 30
-    rate.budgets(requests)
-    step = Step((5,), ("target",), (), {}, {}, None, Times(forward=32.0), tree, rows=32)
-    rate.observe(requests, [step])
+    rate.costs = DecodingCosts(PassCosts({SHALLOW: {n: float(n) for n in range(1, 200)}}))
+    requests[0].session.pending_tokens = 30
+    rate.budget(requests)
+    step = Step((5,), ("target",), (), {}, {}, None, StepTimes(forward=32.0), tree, rows=32)
+    rate.update(requests, [step])
     assert rate.track(requests[0]).lost == pytest.approx(1.0)
     assert rate.track(requests[0]).plain == pytest.approx(1.0)
     assert rate.costs.target.seconds(1, SHALLOW) == 1.0
@@ -115,9 +115,9 @@ def test_the_loop_tells_how_far_behind_a_draft_model_is() -> None:
     small = Watched(ToyTarget(6, seed=3, noise=0.2), 6)
     small.read = []
     request = start(
-        target, Portfolio([small]), GenerationRequest(prompt=[n % 6 for n in LONG], max_tokens=40)
+        target, PortfolioDrafter([small]), GenerationRequest(prompt=[n % 6 for n in LONG], max_tokens=40)
     )
-    for _ in decode(target, Portfolio([small]), rate, [request], lambda: 0.0):
+    for _ in decode(target, PortfolioDrafter([small]), rate, [request], lambda: 0.0):
         if small.read:
             break
     assert small.read[0] == len(LONG) - 1 + request.n_tokens - 1 or small.read[0] >= len(LONG) - 1

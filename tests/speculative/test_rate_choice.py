@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from groves import Choice, closed, fits, kept, trees
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.acceptance_model import Belief
-from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.acceptance_model import AcceptanceModel
+from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.tree import DraftTree, chain
 from stage import asking, decider
 
@@ -40,11 +40,15 @@ def choices(drafts: Sequence[DraftTree], budgets: Sequence[Budget]) -> Iterator[
     return product(*each)
 
 
-def value(rate: Rate, curve: dict[int, float], drafts: Sequence[DraftTree], some: Sequence[Choice]) -> float:
-    """1 a request, and the survivals, less the tokens that the pass takes."""
+def value(
+    rate: GoodputPolicy, curve: dict[int, float], drafts: Sequence[DraftTree], some: Sequence[Choice]
+) -> float:
+    """1 a request, and the reach probabilities, less the tokens that the pass takes."""
     rows = len(drafts) + sum(map(len, some))
     gained = [
-        Belief().survivals({}, draft)[n] for draft, nodes in zip(drafts, some, strict=True) for n in nodes
+        AcceptanceModel().reach_probabilities({}, draft)[n]
+        for draft, nodes in zip(drafts, some, strict=True)
+        for n in nodes
     ]
     return len(drafts) + sum(gained) - rate.rate * curve[rows]
 
@@ -61,9 +65,9 @@ def test_nothing_else_that_fits_is_worth_more(
     drafts = [drawn(tree) if sampled and len(tree) else tree for tree, sampled in grove]
     requests = asking(len(drafts))
     rate = decider(curve, depth=4, nodes=4, width=WIDE)
-    budgets = [budget.capped(depth, nodes, WIDE) for budget in rate.budgets(requests)]
+    budgets = [budget.capped(depth, nodes, WIDE) for budget in rate.budget(requests)]
     rate.rate = speed
-    chosen = rate.choose(requests, budgets, drafts)
+    chosen = rate.select(requests, budgets, drafts)
     best = max(value(rate, curve, drafts, some) for some in choices(drafts, budgets))
     took = [kept(tree, draft) for tree, draft in zip(chosen, drafts, strict=True)]
     assert value(rate, curve, drafts, took) == pytest.approx(best, abs=1e-9)
@@ -86,8 +90,8 @@ def test_a_narrow_budget_is_kept_and_never_worse_than_no_draft(
     drafts = [tree for tree, _ in grove]
     requests = asking(len(drafts))
     rate = decider(curve, depth=4, nodes=4, width=4)
-    budgets = [budget.capped(*room) for budget, room in zip(rate.budgets(requests), rooms, strict=False)]
-    chosen = rate.choose(requests, budgets, drafts)
+    budgets = [budget.capped(*room) for budget, room in zip(rate.budget(requests), rooms, strict=False)]
+    chosen = rate.select(requests, budgets, drafts)
     took = [kept(tree, draft) for tree, draft in zip(chosen, drafts, strict=True)]
     assert all(fits(draft, some, b) for draft, some, b in zip(drafts, took, budgets, strict=True))
     nothing = [frozenset[int]()] * len(drafts)
@@ -98,7 +102,5 @@ def test_requests_have_room_of_their_own() -> None:
     """What one request's budget refuses does not keep another's nodes out."""
     rate, requests = decider({1: 1.0, 64: 1.0}), asking(2)
     drafts = [chain([1, 2, 3], "a", [0.9] * 3), chain([4, 5], "a", [0.8] * 2)]
-    budgets = [
-        b.capped(*room) for b, room in zip(rate.budgets(requests), [(1, 1, 1), (9, 9, 1)], strict=True)
-    ]
-    assert [tree.tokens for tree in rate.choose(requests, budgets, drafts)] == [(1,), (4, 5)]
+    budgets = [b.capped(*room) for b, room in zip(rate.budget(requests), [(1, 1, 1), (9, 9, 1)], strict=True)]
+    assert [tree.tokens for tree in rate.select(requests, budgets, drafts)] == [(1,), (4, 5)]

@@ -17,16 +17,16 @@ import pytest
 from automaton import Automaton, Blind
 from enumeration import decided_distribution, distance, plain_distribution, separately
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.compose import Portfolio
+from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Session
 from paceline.speculative.loop import ActiveRequest, Clock
-from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
-from paceline.speculative.policy.drafter_value import Gain
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.goodput_budget import Track
+from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.drafter_value import DrafterValue
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.goodput_budget import LossLedger
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -54,7 +54,7 @@ class Ranked:
     """A drafter that proposes the same tree, less and less sure of it."""
 
     name = "ranked"
-    wants = LookupDrafter.wants
+    required_outputs = LookupDrafter.required_outputs
 
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
@@ -83,17 +83,17 @@ class Seen:
     called: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
-class Watched(Rate):
+class Watched(GoodputPolicy):
     """Notes what it decides."""
 
-    def __init__(self, costs: Costs, seen: Seen, **most: Any) -> None:
+    def __init__(self, costs: DecodingCosts, seen: Seen, **most: Any) -> None:
         super().__init__(costs, **most)
         self._seen = seen
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        out = super().choose(requests, budgets, drafts)
+        out = super().select(requests, budgets, drafts)
         for draft, kept in zip(drafts, out, strict=True):
             self._seen.proposed += len(draft)
             self._seen.kept += len(kept)
@@ -111,11 +111,11 @@ def decider(
     curve: dict[int, float],
     most: Most,
     seen: Seen,
-    experience: Callable[[Rate], None] = lambda rate: None,
+    experience: Callable[[GoodputPolicy], None] = lambda rate: None,
     kind: type[Watched] = Watched,
-) -> Callable[[Clock], Rate]:
-    def make(clock: Clock) -> Rate:
-        rate = kind(Costs(Cost({SHALLOW: curve})), seen, clock=clock, **most)
+) -> Callable[[Clock], GoodputPolicy]:
+    def make(clock: Clock) -> GoodputPolicy:
+        rate = kind(DecodingCosts(PassCosts({SHALLOW: curve})), seen, clock=clock, **most)
         experience(rate)
         return rate
 
@@ -153,7 +153,7 @@ def test_the_output_distribution_is_that_of_plain_decoding(
     drafters, most, rule = PORTFOLIOS[name]
     seen = Seen()
     decided = decided_distribution(
-        toy(), Portfolio(drafters()), [PROMPT], decider(curve, most, seen), sampling, 3, rule
+        toy(), PortfolioDrafter(drafters()), [PROMPT], decider(curve, most, seen), sampling, 3, rule
     )
     plain = plain_distribution(toy(), PROMPT, sampling, 3)
     assert distance(decided, separately(plain)) < EXACT
@@ -161,32 +161,32 @@ def test_the_output_distribution_is_that_of_plain_decoding(
     assert name not in SAMPLED or seen.drawn > 0
 
 
-def taught(rate: Rate) -> None:
+def taught(rate: GoodputPolicy) -> None:
     """It has learned that the draft model is right half of the time, and lookup more often."""
     for i in range(60):
-        rate.belief.of("model").observe(1.0 - i % 3, 1 + i % 2, 0.0, i % 2 == 0)
-        rate.belief.of("lookup").observe(2.0, 1, 0.0, i % 3 > 0)
+        rate.belief.of("model").update(1.0 - i % 3, 1 + i % 2, 0.0, i % 2 == 0)
+        rate.belief.of("lookup").update(2.0, 1, 0.0, i % 3 > 0)
 
 
-def dear(rate: Rate) -> None:
+def dear(rate: GoodputPolicy) -> None:
     """It has learned that the draft model pays where nobody else is sure, and not where somebody is. And the
     request has gained so much already that the brake is far away."""
     taught(rate)
-    rate._tracks = defaultdict(lambda: Track(lost=-9.0))  # type: ignore[assignment]
-    rate._gains["model"] = Gain([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], seconds=0.3, level=0.1, calls=9)
+    rate._tracks = defaultdict(lambda: LossLedger(lost=-9.0))  # type: ignore[assignment]
+    rate._gains["model"] = DrafterValue([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], seconds=0.3, level=0.1, calls=9)
 
 
 @pytest.mark.parametrize("experience", [taught, dear])
 @pytest.mark.parametrize("name", SAMPLED)
 def test_it_is_whatever_was_learned_before_and_whatever_asking_takes(
-    name: str, experience: Callable[[Rate], None]
+    name: str, experience: Callable[[GoodputPolicy], None]
 ) -> None:
     """The clock ticks, so that whom to ask and how deep to draft depends on the time it took."""
     drafters, most, rule = PORTFOLIOS[name]
     seen, n = Seen(), 4
     policy = decider(TILE, most, seen, experience)
     decided = decided_distribution(
-        toy(), Portfolio(drafters()), [PROMPT], policy, TEMPERATURE, n, rule, tick=0.05
+        toy(), PortfolioDrafter(drafters()), [PROMPT], policy, TEMPERATURE, n, rule, tick=0.05
     )
     assert distance(decided, separately(plain_distribution(toy(), PROMPT, TEMPERATURE, n))) < EXACT
     assert seen.drawn > 0
@@ -206,13 +206,13 @@ def test_it_is_where_one_branch_leaves_less_room_for_another(rule: str, most: Mo
     n, shapes = most["depth"] + 1, set[tuple[int, ...]]()
 
     class Sized(Watched):
-        def choose(self, requests: Any, budgets: Any, drafts: Sequence[DraftTree]) -> list[DraftTree]:
+        def select(self, requests: Any, budgets: Any, drafts: Sequence[DraftTree]) -> list[DraftTree]:
             shapes.update(draft.parents for draft in drafts)
-            return super().choose(requests, budgets, drafts)
+            return super().select(requests, budgets, drafts)
 
     policy = decider(TILE, most, Seen(), taught, Sized)
     decided = decided_distribution(
-        toy(), Portfolio([model(1.0)]), [[0, 1]], policy, TEMPERATURE, n, rule, tick=0.03
+        toy(), PortfolioDrafter([model(1.0)]), [[0, 1]], policy, TEMPERATURE, n, rule, tick=0.03
     )
     assert distance(decided, separately(plain_distribution(toy(), [0, 1], TEMPERATURE, n))) < EXACT
     assert len(shapes) > 2
@@ -222,13 +222,13 @@ def test_some_of_it_was_asked_and_some_was_not() -> None:
     """The proofs above are about something: there is a policy that asks the draft model on some paths only,
     and one that keeps a part of what was proposed."""
     seen = Seen()
-    drafter = Portfolio([LookupDrafter(1, 3), model(1.0)])
+    drafter = PortfolioDrafter([LookupDrafter(1, 3), model(1.0)])
     decided_distribution(toy(), drafter, [PROMPT], decider(TILE, TREE, seen, dear), TEMPERATURE, 4, tick=0.05)
     assert seen.called[("lookup",)] > 0
     assert seen.called["lookup", "model"] > 0
     seen = Seen()
     decided_distribution(
-        toy(), Portfolio([ranked(), model()]), [PROMPT], decider(LINE, TREE, seen), TEMPERATURE, 3
+        toy(), PortfolioDrafter([ranked(), model()]), [PROMPT], decider(LINE, TREE, seen), TEMPERATURE, 3
     )
     assert 0 < seen.kept < seen.proposed
 
@@ -242,7 +242,7 @@ def test_requests_that_share_a_pass_do_not_tell_on_each_other(
     takes rows from the other, whose drafts are deterministic then."""
     prompts = [PROMPT, [2, 2]]
     seen = Seen()
-    drafter = Portfolio([LookupDrafter(1, 3), model(temperature)])
+    drafter = PortfolioDrafter([LookupDrafter(1, 3), model(temperature)])
     together = decided_distribution(
         toy(), drafter, prompts, decider(curve, CHAIN, seen), TEMPERATURE, 2, tick=0.01
     )
@@ -251,7 +251,7 @@ def test_requests_that_share_a_pass_do_not_tell_on_each_other(
     assert seen.proposed > 0
 
 
-class OnlyFirst(Portfolio):
+class OnlyFirst(PortfolioDrafter):
     """A draft model for the first request of a batch; the others get deterministic drafts."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
@@ -276,7 +276,9 @@ def test_a_target_that_takes_chains_only_gets_them_and_says_the_same(name: str) 
     drafters, most, rule = PORTFOLIOS[name]
     target, seen = toy(branch=1), Seen()
     policy = decider(FREE, most | {"width": 2}, seen)
-    decided = decided_distribution(target, Portfolio(drafters()), [PROMPT], policy, TEMPERATURE, 3, rule)
+    decided = decided_distribution(
+        target, PortfolioDrafter(drafters()), [PROMPT], policy, TEMPERATURE, 3, rule
+    )
     assert distance(decided, separately(plain_distribution(target, PROMPT, TEMPERATURE, 3))) < EXACT
     assert seen.kept > 0
 
@@ -286,7 +288,7 @@ def test_a_target_that_takes_chains_only_gets_them_and_says_the_same(name: str) 
 @pytest.mark.parametrize("most", [CHAIN, TREE], ids=["chain", "tree"])
 def test_under_a_grammar_too(most: Most, temperature: float, blind: bool) -> None:
     drafts: Drafter = model(temperature, n_vocab=4)
-    drafter = Portfolio([LookupDrafter(1, 3), Blind(drafts) if blind else drafts])
+    drafter = PortfolioDrafter([LookupDrafter(1, 3), Blind(drafts) if blind else drafts])
     target, seen = toy(4), Seen()
     policy = decider(LINE, most, seen)
     decided = decided_distribution(target, drafter, [PROMPT], policy, TEMPERATURE, 3, "auto", Automaton)
@@ -301,11 +303,11 @@ def test_under_a_grammar_too(most: Most, temperature: float, blind: bool) -> Non
 class DropsUnlikely(Watched):
     """It leaves out what was drawn, where that turned out to be unlikely."""
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         blank = [replace(draft, q=None) for draft in drafts]
-        out = super().choose(requests, budgets, blank)
+        out = super().select(requests, budgets, blank)
         trees = []
         for draft, kept in zip(drafts, out, strict=True):
             if draft.q is None:
@@ -318,14 +320,14 @@ class DropsUnlikely(Watched):
 class DropsAll(Watched):
     """It gives up a whole draft that was drawn, where it does not promise much."""
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        out = super().choose(requests, budgets, drafts)
+        out = super().select(requests, budgets, drafts)
         return [EMPTY if tree.q is not None and max(tree.score) < 0.4 else tree for tree in out]
 
 
-class Fickle(Portfolio):
+class Fickle(PortfolioDrafter):
     """It goes back to what the others said, where what was drawn is unlikely."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
@@ -336,15 +338,18 @@ class Fickle(Portfolio):
 
 
 @pytest.mark.parametrize(
-    ("policy", "portfolio"), [(DropsUnlikely, Portfolio), (DropsAll, Portfolio), (Watched, Fickle)]
+    ("policy", "portfolio"),
+    [(DropsUnlikely, PortfolioDrafter), (DropsAll, PortfolioDrafter), (Watched, Fickle)],
 )
-def test_whoever_drops_what_was_drawn_is_seen(policy: type[Watched], portfolio: type[Portfolio]) -> None:
+def test_whoever_drops_what_was_drawn_is_seen(
+    policy: type[Watched], portfolio: type[PortfolioDrafter]
+) -> None:
     plain = separately(plain_distribution(toy(), PROMPT, TEMPERATURE, 3))
 
-    def bias(policy: type[Watched], portfolio: type[Portfolio]) -> float:
+    def bias(policy: type[Watched], portfolio: type[PortfolioDrafter]) -> float:
         make = decider(LINE, CHAIN, Seen(), kind=policy)
         drafter = portfolio([LookupDrafter(1, 3), model(2.0)])
         return distance(decided_distribution(toy(), drafter, [PROMPT], make, TEMPERATURE, 3, "token"), plain)
 
-    assert bias(Watched, Portfolio) < EXACT
+    assert bias(Watched, PortfolioDrafter) < EXACT
     assert bias(policy, portfolio) > VISIBLE

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.speculative.policy.cost_model import OVERDUE, SHALLOW, Cost, Costs
-from paceline.speculative.policy.goodput import RETRIED, RETRYING, Rate
+from paceline.speculative.policy.cost_model import OVERDUE, SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import RETRIED, RETRYING, GoodputPolicy
 from stage import Passing, Play, Prompter, stage
 
 TRUE = {1: 1.0, 2: 1.1, 3: 1.2, 4: 1.2, 8: 1.6, 64: 20.0}
@@ -16,7 +16,9 @@ def play(kept: dict[int, float], true: dict[int, float], tokens: int, right: flo
     """kept: what passes are believed to cost; true: what they do."""
     knowing = Prompter("knowing", lambda at: right, score=right, length=7)
     clock = Passing()
-    out = stage(true, [knowing], tokens, policy=Rate(Costs(Cost({SHALLOW: kept})), clock=clock))
+    out = stage(
+        true, [knowing], tokens, policy=GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: kept})), clock=clock)
+    )
     knowing.clock = out.target._clock = out.clock = clock
     return out
 

@@ -7,20 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.backends.recorded import Recording, ReplayTarget, numbered
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.lane import play
-from paceline.drafters.compose import Portfolio
+from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engine import InferenceEngine
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.rng import Noise, SeededRng, uniform
-from paceline.speculative.sampling import Odds, Sampling, odds
+from paceline.speculative.rng import GumbelNoise, SeededRng, uniform
+from paceline.speculative.sampling import Sampling, TokenDistribution, target_distribution
 
 V = 6
 PROMPT = [1, 2, 3]
@@ -65,7 +65,7 @@ def test_draws_and_acceptances_follow_their_probabilities() -> None:
 
 def test_at_a_place_a_seed_draws_one_token_however_often_and_another_seed_others() -> None:
     first, again, other = SeededRng(1), SeededRng(1), SeededRng(2)
-    row = Odds(np.arange(1000), np.full(1000, 0.001))
+    row = TokenDistribution(np.arange(1000), np.full(1000, 0.001))
     drawn = [first.draw_at(place, row) for place in range(5)]
     assert drawn == [again.draw_at(place, row) for place in (4, 3, 2, 1, 0)][::-1]
     assert drawn == [first.draw_at(place, row) for place in range(5)]
@@ -73,7 +73,7 @@ def test_at_a_place_a_seed_draws_one_token_however_often_and_another_seed_others
 
 
 def test_draws_follow_their_probabilities_along_a_text_and_over_seeds() -> None:
-    row = Odds(IDS, P)
+    row = TokenDistribution(IDS, P)
     rng = SeededRng(3)
     along = np.array([rng.draw_at(place, row) for place in range(N)])
     seeds = np.array([SeededRng(seed).draw_at(7, row) for seed in range(N)])
@@ -87,7 +87,7 @@ def test_draws_follow_their_probabilities_along_a_text_and_over_seeds() -> None:
 
 
 def test_what_has_no_probability_is_never_drawn() -> None:
-    row = Odds(np.array([5, 2, 9]), np.array([0.0, 1.0, 0.0]))
+    row = TokenDistribution(np.array([5, 2, 9]), np.array([0.0, 1.0, 0.0]))
     assert {SeededRng(0).draw_at(place, row) for place in range(100)} == {2}
 
 
@@ -114,7 +114,10 @@ def test_two_that_know_the_noise_agree_at_least_as_often_as_is_proved(likeness: 
     q = likeness * P + (1 - likeness) * other
     distance = 0.5 * float(np.abs(P - q).sum())
     rng = SeededRng(5)
-    agreed = [rng.draw_at(place, Odds(IDS, P)) == rng.draw_at(place, Odds(IDS, q)) for place in range(N)]
+    agreed = [
+        rng.draw_at(place, TokenDistribution(IDS, P)) == rng.draw_at(place, TokenDistribution(IDS, q))
+        for place in range(N)
+    ]
     share = sum(agreed) / N
     assert (1 - distance) / (1 + distance) - WITHIN < share < 1 - distance + WITHIN
 
@@ -130,18 +133,18 @@ def test_who_perturbs_the_targets_own_logits_finds_what_it_draws() -> None:
         Sampling(temperature=1e-320),
     ):
         rng = SeededRng(6)
-        noise = Noise.of(sampling, rng)
+        noise = GumbelNoise.of(sampling, rng)
         assert noise is not None
         for place in range(50):
             ids, perturbed = noise.at(place - 2).perturbed(logits, 2)
-            assert ids[perturbed.argmax()] == rng.draw_at(place, odds(logits, sampling, ()))
+            assert ids[perturbed.argmax()] == rng.draw_at(place, target_distribution(logits, sampling, ()))
 
 
 def test_noise_leaves_out_what_depends_on_the_text_and_is_none_where_nothing_is_drawn() -> None:
     rng = SeededRng(0)
-    assert Noise.of(Sampling(), rng) is None
+    assert GumbelNoise.of(Sampling(), rng) is None
     edited = Sampling(temperature=1.0, repeat_penalty=2.0, logit_bias={1: -math.inf})
-    assert Noise.of(edited, rng) == Noise(Sampling(temperature=1.0), rng)
+    assert GumbelNoise.of(edited, rng) == GumbelNoise(Sampling(temperature=1.0), rng)
 
 
 def generated(
@@ -151,7 +154,7 @@ def generated(
     request = start(
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=n, sampling=sampling, seed=seed)
     )
-    brought = [len(step.tokens) for _, step in decode(target, drafter, Fixed(budget), [request])]
+    brought = [len(step.tokens) for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
     return list(request.session.tokens), brought
 
 
@@ -179,15 +182,15 @@ def test_the_text_of_a_seed_is_plain_decodings_with_a_draft_that_knows_the_noise
 def test_a_replay_of_a_drawn_text_accepts_what_decoding_it_did(sampling: Sampling) -> None:
     target, budget = ToyTarget(V, seed=1), Budget(4, 9, 3)
 
-    def drafter() -> Portfolio:
-        return Portfolio([LookupDrafter(1, 2), ModelDrafter(ToyTarget(V, seed=2), V)])
+    def drafter() -> PortfolioDrafter:
+        return PortfolioDrafter([LookupDrafter(1, 2), ModelDrafter(ToyTarget(V, seed=2), V)])
 
     for seed in range(10):
         said, brought = generated(target, drafter(), budget, sampling, seed, n=60)
-        noise = Noise.of(sampling, SeededRng(seed))
+        noise = GumbelNoise.of(sampling, SeededRng(seed))
         recording = Recording(tuple(PROMPT), tuple(said[len(PROMPT) : -20]), noise=noise)
-        recorded = RecordedTarget(numbered(V), [recording])
-        stats = play(InferenceEngine(recorded, drafter(), Fixed(budget), detokenize=False), recording)
+        recorded = ReplayTarget(numbered(V), [recording])
+        stats = play(InferenceEngine(recorded, drafter(), FixedPolicy(budget), detokenize=False), recording)
         reached, steps = 0, 0
         while reached < len(recording.tokens):
             reached, steps = reached + brought[steps], steps + 1
@@ -202,5 +205,5 @@ def test_a_draft_that_says_what_the_target_says_is_always_right() -> None:
 
 
 def test_a_token_next_to_impossible_is_no_overflow() -> None:
-    row = Odds(np.array([0, 1]), np.array([1.0, 5e-324]))
+    row = TokenDistribution(np.array([0, 1]), np.array([1.0, 5e-324]))
     assert {SeededRng(seed).draw_at(0, row) for seed in range(20)} == {0}

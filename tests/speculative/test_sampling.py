@@ -14,8 +14,8 @@ from paceline.speculative.sampling import (
     after_exclusion,
     argmax,
     nucleus,
-    odds,
     probabilities,
+    target_distribution,
     top_k,
     typical,
 )
@@ -36,7 +36,7 @@ def test_temperature_one_is_the_softmax() -> None:
 def test_an_engines_float32_row_becomes_a_distribution_in_float64(top_k: int) -> None:
     row = LOGITS.astype(np.float32)
     exact = np.exp(row.astype(np.float64) / 0.7)[: top_k or 4]
-    found = odds(row, Sampling(temperature=0.7, top_k=top_k), ())
+    found = target_distribution(row, Sampling(temperature=0.7, top_k=top_k), ())
     assert found.p.dtype == np.float64
     assert found.p == pytest.approx(exact / exact.sum(), abs=1e-15)
 

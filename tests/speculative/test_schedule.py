@@ -16,9 +16,9 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import BusyError, UsageError
-from paceline.speculative.interfaces import Budget, Drafter, Session, Want
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
@@ -26,7 +26,7 @@ from paceline.speculative.tree import DraftTree
 from stage import add_to
 
 V = 6
-POLICY = Fixed(Budget(4, 8, width=2))
+POLICY = FixedPolicy(Budget(4, 8, width=2))
 
 
 class Watched(ToyTarget):
@@ -47,9 +47,11 @@ class Watched(ToyTarget):
         self.opened.append(super().open(beside))
         return self.opened[-1]
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
-        unread = [s.unread if isinstance(tree, DraftTree) else tree for s, tree in batch]
-        self.reads.append(sum(unread))
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
+        pending_tokens = [s.pending_tokens if isinstance(tree, DraftTree) else tree for s, tree in batch]
+        self.reads.append(sum(pending_tokens))
         return super().forward(batch, want)
 
 
@@ -184,7 +186,7 @@ def test_a_pass_that_fails_ends_those_in_it_and_the_next_go_on() -> None:
     class Failing(Watched):
         fails = True
 
-        def forward(self, batch: Any, want: Want) -> Any:
+        def forward(self, batch: Any, want: RequiredOutputs) -> Any:
             if self.fails:
                 self.fails = False
                 raise MemoryError("the cache is full")
@@ -286,7 +288,7 @@ def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_la
 
     class Slow(Watched):
         def forward(
-            self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want
+            self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
         ) -> list[ToyForward]:
             nonlocal now
             out = super().forward(batch, want)

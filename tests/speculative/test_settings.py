@@ -114,5 +114,5 @@ def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None
 def test_a_budget_of_fixed_numbers_calls_everybody_and_believes_the_drafter() -> None:
     budget = Budget(depth=4, nodes=8)
     assert budget.should_call("model", lambda: EMPTY)
-    assert budget.survival("model", 0.5, 2, 0.6) == 0.3
+    assert budget.reach_probability("model", 0.5, 2, 0.6) == 0.3
     assert budget.deepens(3, 2, 0.1)

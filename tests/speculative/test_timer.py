@@ -7,13 +7,13 @@ from contextlib import closing
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.pass_timer import SHORTEST, Timer, in_rounds, medians
+from paceline.speculative.policy.pass_timer import SHORTEST, PassTimer, in_rounds, medians
 from timed import TimedTarget
 
 
 def test_a_prompt_and_passes_are_timed_apart() -> None:
     target = TimedTarget(lambda n, _: 1.0 + n, fill=0.5)
-    with closing(Timer(target, target.clock)) as timer:
+    with closing(PassTimer(target, target.clock)) as timer:
         assert timer.read(10) == 2.0 + 10 * 0.5
         assert [timer.rows(n) for n in (1, 8, 1)] == [2.0, 9.0, 2.0]
         assert timer.read(14) == 2.0 + 4 * 0.5  # what it has more than before
@@ -26,7 +26,7 @@ def test_a_prompt_and_passes_are_timed_apart() -> None:
 def test_a_renewed_text_begins_with_other_tokens_than_the_ones_before() -> None:
     texts = []
     target = ToyTarget(10**6)
-    with closing(Timer(target)) as timer:
+    with closing(PassTimer(target)) as timer:
         for _ in range(3):
             timer.read(4)
             texts.append(tuple(timer._session.tokens))
@@ -38,7 +38,7 @@ def test_a_renewed_text_begins_with_other_tokens_than_the_ones_before() -> None:
 
 def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_its_context() -> None:
     target = TimedTarget(lambda n, _: 1.0, rollback="none", n_ctx=6)
-    with closing(Timer(target, target.clock)) as timer:
+    with closing(PassTimer(target, target.clock)) as timer:
         timer.read(3)
         depths = []
         for _ in range(8):
@@ -51,7 +51,7 @@ def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_it
 @pytest.mark.parametrize("step", [0.0, -1.0, float("nan")])
 def test_on_a_clock_that_does_not_work_everything_takes_a_moment(step: float) -> None:
     now = iter(i * step for i in range(99))
-    with closing(Timer(ToyTarget(), lambda: next(now))) as timer:
+    with closing(PassTimer(ToyTarget(), lambda: next(now))) as timer:
         assert [timer.read(5), timer.rows(1), timer.rows(3)] == [SHORTEST] * 3
 
 

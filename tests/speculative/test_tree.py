@@ -21,15 +21,15 @@ def test_a_chain_is_a_narrow_tree() -> None:
     tree = chain([4, 5, 6], "a", score=[0.5, 0.5, 0.5])
     assert tree.parents == (ROOT, 0, 1)
     assert tree.depths() == [1, 2, 3]
-    assert tree.survival == (0.5, 0.25, 0.125)
+    assert tree.reach_probability == (0.5, 0.25, 0.125)
     assert tree.q is None
     assert chain([], "a") is EMPTY
 
 
 def test_survival_is_the_product_along_the_path_unless_given() -> None:
-    assert FORK.survival == (0.5, 0.25, 0.125, 0.125)
-    known = DraftTree((1,), (ROOT,), (0.9,), ("a",), survival=(0.4,))
-    assert known.survival == (0.4,)
+    assert FORK.reach_probability == (0.5, 0.25, 0.125, 0.125)
+    known = DraftTree((1,), (ROOT,), (0.9,), ("a",), reach_probability=(0.4,))
+    assert known.reach_probability == (0.4,)
 
 
 def test_children_and_child_follow_draft_order() -> None:
@@ -102,17 +102,17 @@ VOTES = ((("a", 0.5), ("c", 0.4)), (("a", 0.5),), (("b", 0.25),), (("b", 0.125),
 def test_what_is_chosen_keeps_its_votes_and_who_was_called() -> None:
     union = DraftTree(FORK.tokens, FORK.parents, FORK.score, FORK.source, called=("a", "b", "c"), votes=VOTES)
     some = union.chosen([0, 3], [0.9, 0.6, 0.3, 0.1])
-    assert (some.tokens, some.parents, some.survival) == ((7, 8), (ROOT, ROOT), (0.9, 0.1))
+    assert (some.tokens, some.parents, some.reach_probability) == ((7, 8), (ROOT, ROOT), (0.9, 0.1))
     assert (some.called, some.votes) == (union.called, (VOTES[0], VOTES[3]))
     nothing = union.chosen([], [0.9, 0.6, 0.3, 0.1])
     assert len(nothing) == 0
     assert nothing.called == union.called
     everything = union.chosen([0, 1, 2, 3], [0.9, 0.6, 0.3, 0.1])
     assert everything.tokens == union.tokens
-    assert everything.survival == (0.9, 0.6, 0.3, 0.1)
+    assert everything.reach_probability == (0.9, 0.6, 0.3, 0.1)
     assert everything.children(ROOT) == [0, 3]
     assert some == DraftTree(
-        (7, 8), (ROOT, ROOT), (0.5, 0.125), ("a", "b"), survival=(0.9, 0.1), called=union.called
+        (7, 8), (ROOT, ROOT), (0.5, 0.125), ("a", "b"), reach_probability=(0.9, 0.1), called=union.called
     )
 
 

@@ -20,8 +20,8 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.arrays import Probabilities
 from paceline.speculative.errors import ContractError
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Want
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -203,7 +203,7 @@ class Scripted:
     """Proposes the given tree at the first step and nothing after it."""
 
     name = "scripted"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
@@ -223,7 +223,7 @@ class ScriptedMemory:
     def __init__(self, tree: DraftTree) -> None:
         self.tree = tree
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.tree = EMPTY
 
     def close(self) -> None: ...
@@ -294,7 +294,7 @@ def test_greedy_emits_the_argmax_path_whatever_the_tree(tree: DraftTree, seed: i
     assert drafted == plain_distribution(toy, PROMPT, Sampling(), n=5)
 
 
-class FixedRows(Answers):
+class FixedRows(LogitsOutput):
     """A Forward with the same logits in every row."""
 
     def __init__(self, logits: Sequence[float]) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from paceline.backends.toy import ToySession, ToyTarget
-from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Session
 from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
-from paceline.speculative.policy.goodput import Rate
-from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from stage import Passing
@@ -25,17 +25,20 @@ PROMPT = [1, 2, 3] * 6
 BUDGET = Budget(6, 12, width=2)
 
 
-def policies() -> list[Policy]:
-    return [Fixed(BUDGET), Rate(Costs(Cost({SHALLOW: {1: 1.0, 8: 1.1, 64: 2.0}})), clock=Passing())]
+def policies() -> list[DraftPolicy]:
+    return [
+        FixedPolicy(BUDGET),
+        GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: {1: 1.0, 8: 1.1, 64: 2.0}})), clock=Passing()),
+    ]
 
 
 def drafters() -> list[Any]:
     parts: list[Drafter] = [LookupDrafter(1, 3), ModelDrafter(ToyTarget(V, seed=1, noise=0.1), V)]
-    return [ComposedDrafter(parts), Portfolio(parts)]
+    return [ComposedDrafter(parts), PortfolioDrafter(parts)]
 
 
 def decoded(
-    drafter: Any, policy: Policy, *wishes: dict[str, Any]
+    drafter: Any, policy: DraftPolicy, *wishes: dict[str, Any]
 ) -> tuple[list[ActiveRequest], list[list[Any]]]:
     target = ToyTarget(V, seed=1)
     requests = [

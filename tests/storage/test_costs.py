@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from paceline.speculative.policy.cost_model import Cost
-from paceline.storage.costs import Effort, Kept, keep, path_of, recall
+from paceline.speculative.policy.cost_model import PassCosts
+from paceline.storage.costs import CachedCosts, MeasurementEffort, keep, path_of, recall
 
 KEY = {"model": "abc", "threads": 2, "flash_attention": None}
-EFFORT = Effort(2.5, (256, 1024), (1, 2, 4))
+EFFORT = MeasurementEffort(2.5, (256, 1024), (1, 2, 4))
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ class Said(list[str]):
         self.append(line)
 
 
-def kept() -> Kept:
-    return Kept(Cost({256: {1: 0.1, 2: 0.15}, 1024: {1: 0.2}}), 0.01, EFFORT)
+def kept() -> CachedCosts:
+    return CachedCosts(PassCosts({256: {1: 0.1, 2: 0.15}, 1024: {1: 0.2}}), 0.01, EFFORT)
 
 
 def test_what_is_kept_comes_back() -> None:
@@ -51,10 +51,10 @@ def test_every_part_of_the_key_counts_and_their_order_does_not() -> None:
 
 def test_the_last_writer_stays_and_nothing_else_lies_there() -> None:
     keep(KEY, kept(), Said())
-    keep(KEY, Kept(Cost.flat(3.0)), Said())
+    keep(KEY, CachedCosts(PassCosts.flat(3.0)), Said())
     found = recall(KEY, Said())
     assert found is not None
-    assert (found.cost.seconds(1, 256), found.step, found.effort) == (3.0, 0.0, Effort())
+    assert (found.cost.seconds(1, 256), found.step, found.effort) == (3.0, 0.0, MeasurementEffort())
     assert [path.name for path in path_of(KEY).parent.iterdir()] == [path_of(KEY).name]
 
 
@@ -130,7 +130,7 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> No
     said = Said()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
-        assert not keep(KEY, Kept(Cost.flat(3.0)), said)
+        assert not keep(KEY, CachedCosts(PassCosts.flat(3.0)), said)
     assert "No space left on device" in said[0]
     found = recall(KEY, said)
     assert found is not None
@@ -157,11 +157,11 @@ def test_two_processes_names_never_meet(monkeypatch: pytest.MonkeyPatch) -> None
     ("other", "covered"),
     [
         (EFFORT, True),
-        (Effort(1.0, (256,), (1, 4)), True),
-        (Effort(3.0, (256,), (1,)), False),
-        (Effort(1.0, (4096,), (1,)), False),
-        (Effort(1.0, (256,), (1, 3)), False),
+        (MeasurementEffort(1.0, (256,), (1, 4)), True),
+        (MeasurementEffort(3.0, (256,), (1,)), False),
+        (MeasurementEffort(1.0, (4096,), (1,)), False),
+        (MeasurementEffort(1.0, (256,), (1, 3)), False),
     ],
 )
-def test_an_effort_covers_what_asks_for_no_more(other: Effort, covered: bool) -> None:
+def test_an_effort_covers_what_asks_for_no_more(other: MeasurementEffort, covered: bool) -> None:
     assert EFFORT.covers(other) is covered

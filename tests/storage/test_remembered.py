@@ -12,7 +12,7 @@ import pytest
 
 from paceline.speculative.errors import RememberedError
 from paceline.storage import remembered
-from paceline.storage.remembered import Remembered, describe, forget, project_of
+from paceline.storage.remembered import AnswerHistory, describe, forget, project_of
 from remembering import kept, vocab
 
 
@@ -23,13 +23,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def store(project: Path) -> Iterator[Remembered]:
-    with Remembered.open(vocab(), project) as it:
+def store(project: Path) -> Iterator[AnswerHistory]:
+    with AnswerHistory.open(vocab(), project) as it:
         yield it
 
 
 def test_what_was_added_comes_back_oldest_first_in_another_process_too(
-    store: Remembered, project: Path
+    store: AnswerHistory, project: Path
 ) -> None:
     assert list(store.outputs()) == []
     for output in ([1, 2, 3], [299], [0, 0], []):
@@ -41,7 +41,7 @@ def test_what_was_added_comes_back_oldest_first_in_another_process_too(
 
 
 def test_of_a_file_that_grows_too_large_the_older_half_goes(
-    store: Remembered, project: Path, monkeypatch: pytest.MonkeyPatch
+    store: AnswerHistory, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remembered, "MAX_BYTES", 400)
     for i in range(100):
@@ -56,7 +56,7 @@ def test_of_a_file_that_grows_too_large_the_older_half_goes(
 @pytest.mark.parametrize(
     "line", [b"[1,2", b"nothing", b"[300]", b"[-1]", b"[1.5]", b'["1"]', b"[true]", b"[[1]]", b"[" * 9999]
 )
-def test_a_line_that_is_no_output_costs_no_other(store: Remembered, line: bytes) -> None:
+def test_a_line_that_is_no_output_costs_no_other(store: AnswerHistory, line: bytes) -> None:
     store.add([1])
     with store.path.open("ab") as file:
         file.write(line)  # as a process that was killed leaves it
@@ -66,7 +66,7 @@ def test_a_line_that_is_no_output_costs_no_other(store: Remembered, line: bytes)
 
 def test_a_disk_that_cannot_be_written_is_told_once(project: Path, home: Path) -> None:
     told: list[str] = []
-    store = Remembered.open(vocab(), project, told.append)
+    store = AnswerHistory.open(vocab(), project, told.append)
     store.path.unlink()
     store.path.mkdir()
     for _ in range(2):
@@ -74,15 +74,15 @@ def test_a_disk_that_cannot_be_written_is_told_once(project: Path, home: Path) -
     assert len(told) == 1
     assert "neither this answer nor later ones will be remembered" in told[0]
     with pytest.raises(RememberedError, match="cannot be opened or written"):
-        Remembered.open(vocab(), project)
+        AnswerHistory.open(vocab(), project)
 
 
 def test_projects_and_vocabularies_do_not_mix(tmp_path: Path, project: Path) -> None:
-    Remembered.open(vocab(), project).add([1])
-    Remembered.open(vocab(301), project).add([2])
-    Remembered.open(vocab(), tmp_path / "other").add([3])
+    AnswerHistory.open(vocab(), project).add([1])
+    AnswerHistory.open(vocab(301), project).add([2])
+    AnswerHistory.open(vocab(), tmp_path / "other").add([3])
     assert kept(project) == [[1]]
-    assert list(Remembered.open(vocab(301), project).outputs()) == [[2]]
+    assert list(AnswerHistory.open(vocab(301), project).outputs()) == [[2]]
 
 
 def test_a_project_is_the_nearest_marked_folder_or_the_working_directory(tmp_path: Path) -> None:
@@ -98,11 +98,11 @@ def test_a_project_is_the_nearest_marked_folder_or_the_working_directory(tmp_pat
 
 
 def test_nothing_appears_in_the_project_and_files_are_the_users_own(
-    store: Remembered, project: Path, home: Path
+    store: AnswerHistory, project: Path, home: Path
 ) -> None:
     before = os.umask(0)
     try:
-        Remembered.open(vocab(5), project).add([1])
+        AnswerHistory.open(vocab(5), project).add([1])
     finally:
         os.umask(before)
     assert list(project.iterdir()) == []
@@ -113,18 +113,18 @@ def test_nothing_appears_in_the_project_and_files_are_the_users_own(
 
 def test_a_path_that_is_no_text_is_a_project_too(tmp_path: Path) -> None:
     odd = tmp_path / os.fsdecode(b"caf\xe9 ?#%41")
-    Remembered.open(vocab(), odd).add([1])
+    AnswerHistory.open(vocab(), odd).add([1])
     assert kept(odd) == [[1]]
     assert [one.project for one in describe(odd)] == [odd.resolve()]
 
 
 def test_describe_tells_what_there_is_and_forget_removes_it(tmp_path: Path, project: Path) -> None:
     assert describe(None) == forget(None) == []
-    store = Remembered.open(vocab(), project)
+    store = AnswerHistory.open(vocab(), project)
     store.add([1, 2])
     store.add([3])
-    Remembered.open(vocab(301), project)
-    Remembered.open(vocab(), tmp_path / "other").add([4])
+    AnswerHistory.open(vocab(301), project)
+    AnswerHistory.open(vocab(), tmp_path / "other").add([4])
     assert sorted((str(k.project), k.outputs, k.tokens) for k in describe(None)) == sorted(
         [(str(project.resolve()), 2, 3), ("None", 0, 0), (str((tmp_path / "other").resolve()), 1, 1)]
     )
@@ -138,14 +138,14 @@ def test_describe_tells_what_there_is_and_forget_removes_it(tmp_path: Path, proj
     assert describe(None) == forget(None) == []
 
 
-def test_a_store_in_use_goes_on_after_it_was_forgotten(store: Remembered, project: Path) -> None:
+def test_a_store_in_use_goes_on_after_it_was_forgotten(store: AnswerHistory, project: Path) -> None:
     store.add([1])
     forget(project)
     store.add([2])
     assert list(store.outputs()) == [[2]] == kept(project)
 
 
-def test_threads_may_share_a_store(store: Remembered) -> None:
+def test_threads_may_share_a_store(store: AnswerHistory) -> None:
     def add(i: int) -> None:
         for j in range(10):
             store.add([i, j])
@@ -158,7 +158,7 @@ def test_threads_may_share_a_store(store: Remembered) -> None:
     assert sorted(store.outputs()) == [[i, j] for i in range(4) for j in range(10)]
 
 
-def test_after_closing_nothing_is_added(store: Remembered) -> None:
+def test_after_closing_nothing_is_added(store: AnswerHistory) -> None:
     store.add([1])
     store.close()
     store.add([2])

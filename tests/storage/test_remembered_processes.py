@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.remembered import Remembered
+from paceline.storage.remembered import AnswerHistory
 from remembering import kept, vocab
 
 START = """
@@ -72,7 +72,7 @@ def test_processes_that_make_and_fill_one_file_at_once_lose_nothing(project: Pat
 
 def test_forgetting_while_others_write_breaks_neither(project: Path) -> None:
     together([started(WRITER, project, 0), started(WRITER, project, 1), started(FORGETTER, project)])
-    store = Remembered.open(vocab(), project)
+    store = AnswerHistory.open(vocab(), project)
     for output in store.outputs():
         assert output[2:] == list(range(100))
     store.add([1])
@@ -89,7 +89,7 @@ def test_whatever_the_moment_a_writer_is_killed_at_what_it_had_added_is_there(pr
         process.send_signal(signal.SIGKILL)
         rest, _ = process.communicate()
         acknowledged[who] = max([acknowledged[who], *map(int, rest.split())])
-    store = Remembered.open(vocab(), project)
+    store = AnswerHistory.open(vocab(), project)
     for who, last in acknowledged.items():
         mine = [output for output in store.outputs() if output[0] == who]
         assert mine == [[who, i % 200, i // 200, *[7] * 3000] for i in range(len(mine))]

@@ -13,9 +13,9 @@ import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget, binding
 from paceline.models import zoo
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
-from paceline.system.helpers import Helpers
+from paceline.system.helpers import OpenMPThreads
 
 
 class Library:
@@ -39,7 +39,7 @@ def elsewhere(work: Callable[[], None]) -> int:
 
 def test_a_thread_that_computes_alone_keeps_its_helpers() -> None:
     library = Library()
-    helpers = Helpers(library)
+    helpers = OpenMPThreads(library)
     for _ in range(3):
         helpers.worked()
     assert library.released == []
@@ -47,7 +47,7 @@ def test_a_thread_that_computes_alone_keeps_its_helpers() -> None:
 
 def test_threads_that_take_turns_let_theirs_go_at_each() -> None:
     library = Library()
-    helpers = Helpers(library)
+    helpers = OpenMPThreads(library)
     helpers.worked()
     other = elsewhere(helpers.worked)
     helpers.worked()
@@ -56,7 +56,7 @@ def test_threads_that_take_turns_let_theirs_go_at_each() -> None:
 
 def test_without_such_a_library_nothing_happens() -> None:
     for library in (None, SimpleNamespace()):
-        helpers = Helpers(library)
+        helpers = OpenMPThreads(library)
         helpers.worked()
         helpers.release()
 
@@ -65,7 +65,7 @@ def test_without_such_a_library_nothing_happens() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_has_none_to_let_go() -> None:
     library = Library()
-    helpers = Helpers(library)
+    helpers = OpenMPThreads(library)
     pid = os.fork()
     if not pid:
         helpers.release()
@@ -84,7 +84,7 @@ def test_a_session_of_llama_cpp_that_ends_leaves_no_threads_behind() -> None:
         before = set(tasks.iterdir())
         session = target.open()
         session.extend([1, 2, 3])
-        target.forward([(session, EMPTY)], Want())
+        target.forward([(session, EMPTY)], RequiredOutputs())
         assert len(set(tasks.iterdir()) - before) == 2
         session.close()
         assert not set(tasks.iterdir()) - before

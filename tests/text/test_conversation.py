@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.speculative.errors import UsageError
-from paceline.text.messages import Choice, chosen_tools, conversation, declared, template_variables
+from paceline.text.messages import ToolChoice, chosen_tools, conversation, declared, template_variables
 
 USER = {"role": "user", "content": "a"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": [1, {"y": null}]}'}}
@@ -163,14 +163,14 @@ def test_tools_are_taken_as_they_are_but_for_what_is_null() -> None:
 @pytest.mark.parametrize(
     ("choice", "chosen"),
     [
-        (None, Choice([F, G])),
-        ("auto", Choice([F, G])),
-        ("none", Choice([])),
-        ("required", Choice([F, G], ("f", "g"))),
-        ({"type": "function", "function": {"name": "g"}}, Choice([F, G], ("g",))),
+        (None, ToolChoice([F, G])),
+        ("auto", ToolChoice([F, G])),
+        ("none", ToolChoice([])),
+        ("required", ToolChoice([F, G], ("f", "g"))),
+        ({"type": "function", "function": {"name": "g"}}, ToolChoice([F, G], ("g",))),
     ],
 )
-def test_a_choice_says_what_may_be_called_and_what_must(choice: Any, chosen: Choice) -> None:
+def test_a_choice_says_what_may_be_called_and_what_must(choice: Any, chosen: ToolChoice) -> None:
     assert chosen_tools([F, G], choice) == chosen
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.text.grammar_check import GrammarChecker
-from paceline.text.grammar_source import LARK, Syntax, from_pattern, from_schema
+from paceline.text.grammar_source import LARK, GrammarSource, from_pattern, from_schema
 from schemas import ENDLESS, SLOW, chain
 from serving import until
 
@@ -23,8 +23,8 @@ def checker() -> Iterator[GrammarChecker]:
     made.close()
 
 
-def unbounded(schema: Any) -> Syntax:
-    return Syntax("the JSON schema", f"{LARK}%json {json.dumps(schema)}")
+def unbounded(schema: Any) -> GrammarSource:
+    return GrammarSource("the JSON schema", f"{LARK}%json {json.dumps(schema)}")
 
 
 def process(checker: GrammarChecker) -> int:
@@ -54,7 +54,7 @@ def test_one_process_checks_one_grammar_after_the_other(checker: GrammarChecker)
     ids=["stack", "endless", "slow"],
 )
 def test_what_ends_it_is_refused_and_the_next_grammar_has_another(
-    syntax: Syntax, complaint: str, checker: GrammarChecker
+    syntax: GrammarSource, complaint: str, checker: GrammarChecker
 ) -> None:
     checker.check(from_schema({}))
     first = process(checker)

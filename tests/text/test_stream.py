@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.text.detokenizer import TextStream
+from paceline.text.detokenizer import Detokenizer
 
 
 def run(pieces: Sequence[bytes], stops: Sequence[str] = ()) -> tuple[list[str], int | None]:
     """What each token let out (the flush last), and the token that stopped it."""
-    stream = TextStream(lambda token: pieces[token], stops)
+    stream = Detokenizer(lambda token: pieces[token], stops)
     out: list[str] = []
     for token in range(len(pieces)):
         stopped = stream(token)
@@ -30,7 +30,7 @@ def test_an_unfinished_character_is_replaced_at_the_end() -> None:
 
 
 def test_each_part_knows_the_token_it_came_with() -> None:
-    stream = TextStream(lambda token: [b"ab", b"c", b"d"][token], ["cx"])
+    stream = Detokenizer(lambda token: [b"ab", b"c", b"d"][token], ["cx"])
     stream(0)
     stream(1)
     assert stream.take() == [("ab", 0)]
@@ -40,7 +40,7 @@ def test_each_part_knows_the_token_it_came_with() -> None:
 
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UsageError, match="empty stop string"):
-        TextStream(lambda token: b"", [""])
+        Detokenizer(lambda token: b"", [""])
 
 
 @given(

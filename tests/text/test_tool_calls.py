@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.text.messages import Tool
-from paceline.text.tools.formats import GENERIC, HERMES, TABLE, Format
-from paceline.text.tools.message import Answer, Delta
-from paceline.text.tools.parser import ToolCallStream, parsed
+from paceline.text.tools.formats import GENERIC, HERMES, TABLE, ToolFormat
+from paceline.text.tools.message import AssistantMessage, MessageDelta
+from paceline.text.tools.parser import ToolCallParser, parsed
 
 FORMATS = {one.name: one for one in TABLE}
 
@@ -35,7 +35,7 @@ def numbers() -> Callable[[], str]:
     return lambda: f"id{next(n)}"
 
 
-def read(format_: Format, text: str) -> Answer:
+def read(format_: ToolFormat, text: str) -> AssistantMessage:
     return parsed(format_, TOOLS, text, numbers())
 
 
@@ -204,7 +204,7 @@ def test_values_too_deep_and_heads_too_long_are_content() -> None:
 
 
 def test_a_call_is_passed_on_when_it_is_complete() -> None:
-    stream = ToolCallStream(HERMES, TOOLS, numbers())
+    stream = ToolCallParser(HERMES, TOOLS, numbers())
     pieces = (
         "Hm.\n",
         "<tool",
@@ -215,22 +215,26 @@ def test_a_call_is_passed_on_when_it_is_complete() -> None:
         "call>\n",
     )
     deltas = [*map(stream.feed, pieces), stream.finish()]
-    call = Delta(index=0, id="id0", name="weather", arguments='{"city": "ab"}')
-    assert deltas == [[Delta(content="Hm.", start=0)], [], [], [], [], [], [call], []]
+    call = MessageDelta(index=0, id="id0", name="weather", arguments='{"city": "ab"}')
+    assert deltas == [[MessageDelta(content="Hm.", start=0)], [], [], [], [], [], [call], []]
     function = {"name": "weather", "arguments": '{"city": "ab"}'}
     said = {"id": "id0", "type": "function", "function": function}
     assert call.openai() == {"tool_calls": [{"index": 0, **said}]}
-    assert Answer.of([call]).openai() == {"role": "assistant", "content": None, "tool_calls": [said]}
+    assert AssistantMessage.of([call]).openai() == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [said],
+    }
 
 
 @pytest.mark.parametrize("text", ["[1] says", '{"a": 1,', '{"name": "Bob", "age": 5', "{ x = [", "<div>"])
 def test_text_that_can_be_no_call_is_content_at_once(text: str) -> None:
-    assert Answer.of(ToolCallStream(HERMES, TOOLS).feed(text)).content == text
+    assert AssistantMessage.of(ToolCallParser(HERMES, TOOLS).feed(text)).content == text
 
 
 def test_content_tells_where_in_the_text_it_stood() -> None:
     text = 'a ü\n<tool_call>{"name": "add"}</tool_call>b <c> d'
-    stream = ToolCallStream(HERMES, TOOLS)
+    stream = ToolCallParser(HERMES, TOOLS)
     deltas = [one for letter in text for one in stream.feed(letter)] + stream.finish()
     said = [one for one in deltas if one.index is None]
     assert all(text[one.start :].startswith(one.content) for one in said)
@@ -281,21 +285,21 @@ def cut(text: str, at: list[int]) -> list[str]:
 
 
 @given(TEXTS, st.lists(st.integers(0, 1 << 20), max_size=12), st.sampled_from(TABLE))
-def test_where_the_text_is_cut_does_not_matter(text: str, at: list[int], format_: Format) -> None:
+def test_where_the_text_is_cut_does_not_matter(text: str, at: list[int], format_: ToolFormat) -> None:
     whole = read(format_, text)
     for pieces in (cut(text, at), list(text)):
-        stream = ToolCallStream(format_, TOOLS, numbers())
+        stream = ToolCallParser(format_, TOOLS, numbers())
         deltas = [delta for piece in pieces for delta in stream.feed(piece)]
-        assert Answer.of([*deltas, *stream.finish()]) == whole
+        assert AssistantMessage.of([*deltas, *stream.finish()]) == whole
 
 
 @given(TEXTS, st.sampled_from(TABLE))
-def test_nothing_is_lost_where_there_are_no_calls(text: str, format_: Format) -> None:
+def test_nothing_is_lost_where_there_are_no_calls(text: str, format_: ToolFormat) -> None:
     answer = read(format_, text)
     if not answer.calls:
         assert answer.content == text
     else:  # all content stood in the text, in this order
-        stream = ToolCallStream(format_, TOOLS)
+        stream = ToolCallParser(format_, TOOLS)
         said = [one for one in [*stream.feed(text), *stream.finish()] if one.index is None]
         assert all(text[one.start : one.start + len(one.content)] == one.content for one in said)
         assert [one.start for one in said] == sorted(one.start for one in said)

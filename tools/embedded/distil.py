@@ -173,7 +173,7 @@ class Run:
                 optimizer.load_state_dict(one)
             self.seconds, self.steps = state["seconds"], state["steps"]
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         state = {
             "draft": self.draft.state_dict(), "seconds": self.seconds, "steps": self.steps,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -217,7 +217,7 @@ def distil(
             print(f"{run.seconds / 60:5.1f} min  {tokens:,} tokens  loss {loss:.3f}", flush=True)
         if run.seconds - saved > CHECKPOINT_SECONDS:
             saved = run.seconds
-            run.keep()
+            run.commit()
     save(run.draft, source, out)
     run.kept.unlink(missing_ok=True)
 

@@ -153,7 +153,7 @@ class Run:
                 optimizer.load_state_dict(one)
             self.seconds, self.steps = state["seconds"], state["steps"]
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         state = {
             "draft": self.draft.state_dict(), "optimizers": [one.state_dict() for one in self.optimizers],
             "seconds": self.seconds, "steps": self.steps, "minutes": self.minutes,
@@ -196,9 +196,9 @@ def train(answers: Answers, target: Path, folder: Path, minutes: float, seed: in
         run.seconds += min(time.monotonic() - began, LONGEST_STEP)
         if run.seconds - saved > CHECKPOINT_SECONDS:
             saved = run.seconds
-            run.keep()
+            run.commit()
             print(evaluate(run.draft, answers), flush=True)
-    run.keep()
+    run.commit()
     print(evaluate(run.draft, answers), flush=True)
     return run.draft
 

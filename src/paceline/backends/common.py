@@ -37,7 +37,7 @@ class CacheSlot(Protocol):
 S = TypeVar("S", bound=CacheSlot)
 
 
-class SlotSession(Generic[S]):
+class CachedSession(Generic[S]):
     """One sequence in its slot: the committed tokens, then the root and the nodes of the last tree."""
 
     def __init__(self, n_ctx: int) -> None:
@@ -58,7 +58,7 @@ class SlotSession(Generic[S]):
         return self._slot
 
     @property
-    def unread(self) -> int:
+    def pending_tokens(self) -> int:
         return 0 if self._slot is None else max(0, len(self.tokens) - 1 - len(self._slot.cached))
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -88,7 +88,7 @@ class SlotSession(Generic[S]):
         cached += self.tokens[len(cached) : -1]
         self._rooted = True
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         if not self._rooted:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)

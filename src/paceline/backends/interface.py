@@ -14,10 +14,10 @@ from paceline.speculative.interfaces import Caps, Target
 from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text, Tokenizer
 
-OnPass = Callable[[int, int, float], None]
+ForwardCallback = Callable[[int, int, float], None]
 
 
-class Setup(Protocol):
+class ModelSetup(Protocol):
     """A model and how it is run. One that is not loaded has it too (openers.Way)."""
 
     @property
@@ -35,11 +35,11 @@ class Setup(Protocol):
         can use of the processor, and what it `alters`, if anything."""
 
 
-class Engine(Target, Setup, Protocol):
+class Backend(Target, ModelSetup, Protocol):
     """A loaded model: what llm, costing, lab, cli and the composition root may ask of it."""
 
     # Told of every forward: rows that were computed, tokens of the first session, seconds.
-    on_pass: OnPass | None
+    on_pass: ForwardCallback | None
 
     @property
     def name(self) -> str: ...
@@ -65,7 +65,7 @@ class Engine(Target, Setup, Protocol):
 
 
 @runtime_checkable
-class FlashAttention(Protocol):
+class FlashAttentionSwitch(Protocol):
     """An engine that can do with flash attention or without."""
 
     @property
@@ -83,7 +83,7 @@ class FlashAttention(Protocol):
 
 
 @runtime_checkable
-class Threads(Protocol):
+class ThreadSwitch(Protocol):
     """An engine whose number of threads can be changed."""
 
     @property
@@ -92,12 +92,12 @@ class Threads(Protocol):
     def use_threads(self, threads: int) -> None:
         """From the next pass on."""
 
-    def copy(self) -> Engine:
+    def copy(self) -> Backend:
         """The same model once more, with weights of its own in memory. Raises ModelError."""
 
 
 @runtime_checkable
-class OwnKernels(Protocol):
+class KernelSwitch(Protocol):
     """An engine that may compute with kernels of our own."""
 
     @property
@@ -107,12 +107,12 @@ class OwnKernels(Protocol):
     def kernels(self) -> bool:
         """Whether it does."""
 
-    def without_kernels(self) -> Engine:
+    def without_kernels(self) -> Backend:
         """The same model once more, computed as the engine does by itself. Raises ModelError."""
 
 
 @dataclass(frozen=True)
-class Build:
+class BackendBuild:
     """What the engine was built for. features: of the processor, in its own words. offload: it can use a
     GPU."""
 
@@ -129,10 +129,10 @@ class KernelStatus:
     reason: str = ""
 
 
-class Opener(Protocol):
+class BackendModule(Protocol):
     """One engine's side of openers.TABLE; a module can be one."""
 
-    def open_engine(self, path: Path, /, **settings: Any) -> Engine:
+    def open_engine(self, path: Path, /, **settings: Any) -> Backend:
         """settings: n_ctx, sessions, threads, gpu_layers, flash_attention, cache_type, exact_rows and
         kernels; what means nothing to the engine is left out of account."""
 
@@ -142,7 +142,7 @@ class Opener(Protocol):
         """What the engine would tell of itself, opened like this. Raises OSError where `path` is not there
         and MissingExtraError without the engine."""
 
-    def build(self) -> Build:
+    def build(self) -> BackendBuild:
         """Raises MissingExtraError without the engine."""
 
     def kernels(self) -> KernelStatus:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
 
 # Noise is measured on so much of the text, at so many places: it comes and goes with the order of the cache's
@@ -60,9 +60,9 @@ def afresh(
     session = target.open()
     try:
         session.extend(tokens)
-        while piece is not None and session.unread:
-            target.forward([(session, min(piece, session.unread))], Want())
-        out = target.forward([(session, chain(right, "right"))], Want())[0]
+        while piece is not None and session.pending_tokens:
+            target.forward([(session, min(piece, session.pending_tokens))], RequiredOutputs())
+        out = target.forward([(session, chain(right, "right"))], RequiredOutputs())[0]
         return np.stack([out.logits(row).astype(np.float64) for row in range(len(right) + 1)])
     finally:
         session.close()
@@ -79,10 +79,10 @@ def teacher_forced(target: Target, tokens: Sequence[int], start: int, n: int) ->
         while at < len(tokens):
             room = min(n - 1, target.caps.n_ctx - len(session.tokens))
             tree = chain(tokens[at : min(at + room, len(tokens) - 1)], "right")
-            forward: Any = target.forward([(session, tree)], Want())[0]
+            forward: Any = target.forward([(session, tree)], RequiredOutputs())[0]
             out += [forward.logits(row).astype(np.float64) for row in range(len(tree) + 1)]
             at += len(tree) + 1
-            session.keep(range(len(tree)), tokens[at - 1])
+            session.commit(range(len(tree)), tokens[at - 1])
     finally:
         session.close()
     return np.stack(out)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Caps, Features, Session, Want
-from paceline.speculative.rng import Noise
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Session
+from paceline.speculative.rng import GumbelNoise
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 
@@ -38,7 +38,7 @@ class Recording:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     top_k: tuple[tuple[int, ...], ...] = ()
-    noise: Noise | None = None
+    noise: GumbelNoise | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.tokens:
@@ -53,7 +53,7 @@ def numbered(size: int) -> Vocab:
     return Vocab(size, "recorded", None, frozenset(), False, False, text=spelled, piece=spelled)
 
 
-class RecordedTarget:
+class ReplayTarget:
     """Answers the prompts of `recordings`; several with the same prompt take turns. text: the tokenizer,
     where there is one.
 
@@ -93,7 +93,7 @@ class RecordedTarget:
         return RecordedSession(self)
 
     def forward(
-        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: Want
+        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[RecordedForward]:
         outs = []
         for session, tree in batch:
@@ -114,9 +114,9 @@ class RecordedSession:
     """Owns its place in one recording: how many of the recorded tokens are committed, or UNKNOWN once others
     are. Its prompt is read for nothing."""
 
-    unread = 0
+    pending_tokens = 0
 
-    def __init__(self, target: RecordedTarget) -> None:
+    def __init__(self, target: ReplayTarget) -> None:
         self._target = target
         self._recording: Recording | None = None
         self._place = 0
@@ -156,7 +156,7 @@ class RecordedSession:
         agrees = 0 <= place < len(recorded) and recorded[place] == token
         return place + 1 if agrees else UNKNOWN
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         if not self._places:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
@@ -168,7 +168,7 @@ class RecordedSession:
         self._recording, self._tree, self._places, self.tokens = None, EMPTY, [], []
 
 
-class RecordedForward(Answers):
+class RecordedForward(LogitsOutput):
     """places: see RecordedSession. Rows are made when they are asked for."""
 
     def __init__(
@@ -178,7 +178,7 @@ class RecordedForward(Answers):
         tree: DraftTree,
         places: Sequence[int],
         computed: int,
-        want: Want,
+        want: RequiredOutputs,
     ) -> None:
         self._n_vocab, self._recording, self._tree, self._places = n_vocab, recording, tree, places
         super().__init__(computed, Features(top_k=self._likeliest(want.top_k) if want.top_k else None))

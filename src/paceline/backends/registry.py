@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.interface import Build, Engine, KernelStatus, Opener
+from paceline.backends.interface import Backend, BackendBuild, BackendModule, KernelStatus
 from paceline.models.names import is_toy, is_transformers
 from paceline.speculative.errors import UsageError
 from paceline.text.interface import Tokenizer
@@ -15,13 +15,13 @@ from paceline.text.interface import Tokenizer
 KERNELS = ("auto", "off")  # of the setting that takes a word
 
 
-def _toy(_: Path) -> Opener:
+def _toy(_: Path) -> BackendModule:
     from paceline.backends import toy_backend as toy_engine
 
     return toy_engine
 
 
-def _transformers(_: Path) -> Opener:
+def _transformers(_: Path) -> BackendModule:
     from paceline.backends.transformers.loading import libraries
 
     libraries()  # or MissingExtraError, before a module that imports them at its top
@@ -30,26 +30,26 @@ def _transformers(_: Path) -> Opener:
     return opener
 
 
-def _llama(_: Path) -> Opener:
+def _llama(_: Path) -> BackendModule:
     from paceline.backends.llama_cpp import opener
 
     return opener
 
 
 # The first one that knows a reference opens it.
-TABLE: tuple[tuple[Callable[[Path], bool], Callable[[Path], Opener]], ...] = (
+TABLE: tuple[tuple[Callable[[Path], bool], Callable[[Path], BackendModule]], ...] = (
     (is_toy, _toy),
     (is_transformers, _transformers),
     (lambda _: True, _llama),  # which says what is wrong with anything but a GGUF file
 )
 
 
-def _opener(path: Path) -> Opener:
+def _opener(path: Path) -> BackendModule:
     return next(made for knows, made in TABLE if knows(path))(path)
 
 
-def open_engine(path: Path, **settings: Any) -> Engine:
-    """A model, loaded. settings: see Opener. Raises UsageError, ModelError or MissingExtraError."""
+def open_engine(path: Path, **settings: Any) -> Backend:
+    """A model, loaded. settings: see BackendModule. Raises UsageError, ModelError or MissingExtraError."""
     return _opener(path).open_engine(path, **settings)
 
 
@@ -59,7 +59,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
     return _opener(path).open_tokenizer(path)
 
 
-def build_of(path: Path) -> Build:
+def build_of(path: Path) -> BackendBuild:
     """Of the engine that opens `path`. Raises UsageError or MissingExtraError."""
     return _opener(path).build()
 
@@ -78,7 +78,7 @@ def with_kernels(path: Path, asked: str | bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Way:
+class BackendSpec:
     """A model that is not loaded, and how it would be run: see Setup."""
 
     path: Path
@@ -88,6 +88,6 @@ class Way:
         """Raises OSError where there is no such model, UsageError or MissingExtraError."""
         return _opener(self.path).identity(self.path, self.settings)
 
-    def but(self, **settings: Any) -> Way:
+    def but(self, **settings: Any) -> BackendSpec:
         """With some settings changed."""
         return replace(self, settings={**self.settings, **settings})

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.forward_output import Answers, place
-from paceline.speculative.interfaces import Caps, Features, Rollback, Session, Want
+from paceline.speculative.forward_output import LogitsOutput, place
+from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
 from paceline.speculative.sampling import top_k
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -99,7 +99,9 @@ class ToyTarget:
     def close(self) -> None:
         """Nothing is held."""
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
         outs = []
         self._passes += 1
         for session, tree in batch:
@@ -107,7 +109,7 @@ class ToyTarget:
                 before, lead = session.read(tree)
                 outs.append(ToyForward(self, lead, [], 0, len(lead), want, before))
             else:
-                before, lead = session.read(session.unread)
+                before, lead = session.read(session.pending_tokens)
                 states, first = session.grow(tree)
                 computed = len(lead) + len(states) - first
                 outs.append(ToyForward(self, lead, states, first, computed, want, before))
@@ -148,7 +150,7 @@ class ToyTarget:
         return out
 
 
-Seen = tuple[Array, int]  # the states after a token, and the token
+ComputedToken = tuple[Array, int]  # the states after a token, and the token
 
 
 class ToySession:
@@ -168,7 +170,7 @@ class ToySession:
         self.tokens: list[int] = []
 
     @property
-    def unread(self) -> int:
+    def pending_tokens(self) -> int:
         return max(0, len(self.tokens) - 1 - self._read)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -190,14 +192,14 @@ class ToySession:
             return  # back at the checkpoint: all of it is computed again
         self._read += 1 + len(path)
 
-    def read(self, n: int) -> tuple[int, list[Seen]]:
+    def read(self, n: int) -> tuple[int, list[ComputedToken]]:
         """Compute so many unread tokens: where they begin, and what came of each that no other session had
         computed."""
         if not self.tokens:
             raise ContractError("forward before extend: the session has no root")
-        start, seen = self._read, list[Seen]()
-        if n > self.unread:
-            raise ContractError(f"{n} tokens to be read, of {self.unread} that are unread")
+        start, seen = self._read, list[ComputedToken]()
+        if n > self.pending_tokens:
+            raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
         for token in self.tokens[start : start + n]:
             known = self._known()
             state = (
@@ -221,7 +223,7 @@ class ToySession:
             return None
         return beside._states[at][: self._target.exits]
 
-    def grow(self, tree: DraftTree) -> tuple[list[Seen], int]:
+    def grow(self, tree: DraftTree) -> tuple[list[ComputedToken], int]:
         """States of the root and every node; those before the returned row were computed earlier."""
         if not (self._grown and tree.starts_with(self._tree)):
             self._grown = []
@@ -235,7 +237,7 @@ class ToySession:
         self._tree = tree
         return list(zip(self._grown, tokens, strict=True)), first
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         if not self._grown:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
@@ -247,18 +249,18 @@ class ToySession:
         self._states, self._grown, self.tokens, self._read = [], [], [], 0
 
 
-class ToyForward(Answers):
+class ToyForward(LogitsOutput):
     """states: of the root and the nodes, of which those from `first` on are new. lead: of text read before
     them, which begins at `start`."""
 
     def __init__(
         self,
         target: ToyTarget,
-        lead: Sequence[Seen],
-        states: Sequence[Seen],
+        lead: Sequence[ComputedToken],
+        states: Sequence[ComputedToken],
         first: int,
         computed: int,
-        want: Want,
+        want: RequiredOutputs,
         start: int,
     ) -> None:
         self._target, self._states, self._first = target, states, first
@@ -269,7 +271,7 @@ class ToyForward(Answers):
         rows = range(self._first, len(self._states))
         return np.stack([top_k(self.logits(row), k) for row in rows]) if k and rows else None
 
-    def _hidden(self, lead: Sequence[Seen], want: Want) -> tuple[Any, int]:
+    def _hidden(self, lead: Sequence[ComputedToken], want: RequiredOutputs) -> tuple[Any, int]:
         if not want.layers:
             return None, 0
         seen = [*lead, *self._states[self._first :]]

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.interface import Build, KernelStatus, OnPass
+from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus
 from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
@@ -51,8 +51,8 @@ def identity(path: Path, _settings: Mapping[str, Any], /) -> dict[str, Any]:
     return ToyEngine(path, **parameters(path)).identity()
 
 
-def build() -> Build:
-    return Build("", False)
+def build() -> BackendBuild:
+    return BackendBuild("", False)
 
 
 def kernels() -> KernelStatus:
@@ -88,12 +88,12 @@ class ToyEngine(ToyTarget):
         self.path, self.alters = path, alters
         self.name = str(path)
         self.description = f"toy model of {self.vocab.size} tokens"
-        self.text = Digits(self.vocab)
+        self.text = DigitTokenizer(self.vocab)
         self.memory = int(sum(weight.nbytes for weight in self._weights))
         self.settings: Mapping[str, Any] = {"threads": 1}
         # Every row is computed by the same arithmetic, whatever stands beside it.
         self.caps = replace(self.caps, sessions=sessions, exact=True)
-        self.on_pass: OnPass | None = None
+        self.on_pass: ForwardCallback | None = None
 
     @property
     def _weights(self) -> tuple[Array, ...]:
@@ -109,7 +109,9 @@ class ToyEngine(ToyTarget):
         altered = {"alters": self.alters} if self.alters else {}
         return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings, **altered}
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+    def forward(
+        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ToyForward]:
         began = perf_counter()
         outs = super().forward(batch, want)
         if self.on_pass is not None:
@@ -118,7 +120,7 @@ class ToyEngine(ToyTarget):
         return outs
 
 
-class Digits:
+class DigitTokenizer:
     """Text of digits. So that any text can be a prompt, what is no token counts as one of them all the same;
     white space is left out."""
 

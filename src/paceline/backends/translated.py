@@ -17,15 +17,15 @@ import numpy as np
 
 from paceline.speculative.arrays import Logits
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.forward_output import Answers, place
-from paceline.speculative.interfaces import Features, Forward, Session, Target, Want
-from paceline.speculative.resumable_session import Following
+from paceline.speculative.forward_output import LogitsOutput, place
+from paceline.speculative.interfaces import Features, ForwardOutput, RequiredOutputs, Session, Target
+from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import top_k
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation, largest, window
 
 
-class TranslatedTarget:
+class CrossVocabTarget:
     """Drives `draft` in the vocabulary of `translation.target`. Its sessions have no end: of a text longer
     than the draft's context the draft reads the last part."""
 
@@ -36,8 +36,8 @@ class TranslatedTarget:
         self.origin = draft.origin
         self.caps = replace(draft.caps, n_ctx=sys.maxsize, nodes=largest(draft.caps) - 1)
 
-    def open(self, beside: Session | None = None) -> TranslatedSession:
-        return TranslatedSession(self._draft, self.translation)
+    def open(self, beside: Session | None = None) -> CrossVocabSession:
+        return CrossVocabSession(self._draft, self.translation)
 
     def forget(self) -> None:
         self._draft.forget()
@@ -46,28 +46,28 @@ class TranslatedTarget:
         self._draft.close()
 
     def forward(
-        self, batch: Sequence[tuple[TranslatedSession, DraftTree | int]], want: Want
-    ) -> list[Forward]:
+        self, batch: Sequence[tuple[CrossVocabSession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ForwardOutput]:
         plans = [(0, tree) if isinstance(tree, int) else session.grow(tree) for session, tree in batch]
         work = [(session.inner, theirs) for (session, _), (_, theirs) in zip(batch, plans, strict=True)]
         return [
             out
             if isinstance(tree, int)
-            else TranslatedForward(out, self.translation, session.ends, first, want)
+            else CrossVocabForward(out, self.translation, session.ends, first, want)
             for out, (session, tree), (first, _) in zip(
-                self._draft.forward(work, Want()), batch, plans, strict=True
+                self._draft.forward(work, RequiredOutputs()), batch, plans, strict=True
             )
         ]
 
 
-class TranslatedSession:
+class CrossVocabSession:
     """Owns the draft's session, and what the draft reads: the first text given as a whole, each token after
     it by itself, so that nothing is read twice."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
         self._caps = draft.caps
         self._translation = translation
-        self._reader = Following(draft)
+        self._reader = ResumableSession(draft)
         self._reset()
 
     def _reset(self) -> None:
@@ -83,9 +83,9 @@ class TranslatedSession:
         return self._reader.session
 
     @property
-    def unread(self) -> int:
+    def pending_tokens(self) -> int:
         """In the draft's tokens."""
-        return int(self.inner.unread)
+        return int(self.inner.pending_tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self.tokens:
@@ -100,7 +100,7 @@ class TranslatedSession:
 
     def _restart(self) -> None:
         self._tree = None
-        self._reader.become(window(self._read, self._translation.lead, self._caps))
+        self._reader.sync_to(window(self._read, self._translation.lead, self._caps))
 
     def grow(self, tree: DraftTree) -> tuple[int, DraftTree]:
         """Spell out what is new in `tree`; returns the first row that is, and the draft's own tree."""
@@ -123,7 +123,7 @@ class TranslatedSession:
         self._tree = tree
         return first, self.spelled
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         if self._tree is None:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
@@ -134,11 +134,16 @@ class TranslatedSession:
         self._reset()
 
 
-class TranslatedForward(Answers):
+class CrossVocabForward(LogitsOutput):
     """Rows from `first` on, each read where the draft's spelling of its node ends."""
 
     def __init__(
-        self, out: Forward, translation: Translation, ends: Sequence[int], first: int, want: Want
+        self,
+        out: ForwardOutput,
+        translation: Translation,
+        ends: Sequence[int],
+        first: int,
+        want: RequiredOutputs,
     ) -> None:
         self._out, self._first = out, first
         self._rows = [node + 1 for node in ends]

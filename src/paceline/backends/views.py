@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from paceline.backends.interface import Engine
+from paceline.backends.interface import Backend
 from paceline.models.names import VIEW
 from paceline.speculative.errors import UsageError
 
@@ -25,7 +25,7 @@ SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, o
 
 
 @dataclass(frozen=True)
-class View:
+class ModelView:
     """exits: the layers that are left, 0 for all; attention, feed_forward: layers without these blocks."""
 
     exits: int = 0
@@ -60,20 +60,20 @@ class View:
 
 
 @runtime_checkable
-class Accompanied(Protocol):
+class HasSiblingViews(Protocol):
     """A view that others of the same model draft beside."""
 
-    besides: Sequence[Engine]
+    besides: Sequence[Backend]
 
 
 @runtime_checkable
-class Viewable(Protocol):
+class SupportsViews(Protocol):
     """An engine that can leave out parts of its model."""
 
     @property
     def layers(self) -> int: ...
 
-    def view(self, view: View) -> Engine:
+    def view(self, view: ModelView) -> Backend:
         """A model of the same weights without some blocks; opened beside a session of this one it works on
         that one's cache. To be closed before this one. Raises UsageError where that cannot be."""
 
@@ -82,7 +82,7 @@ class Viewable(Protocol):
         least (CLaSp, arXiv:2505.24196)."""
 
 
-def evenly(layers: int, blocks: int) -> View:
+def evenly(layers: int, blocks: int) -> ModelView:
     """Without so many blocks: both of a layer, of the last one chosen perhaps one, spread over the model
     without its first and last layer. Raises UsageError for more than there are."""
     inner = layers - 2
@@ -93,10 +93,10 @@ def evenly(layers: int, blocks: int) -> View:
         )
     n = (blocks + 1) // 2
     places = [1 + (2 * at + 1) * inner // (2 * n) for at in range(n)]
-    return View(0, frozenset(places), frozenset(places[: blocks // 2]))
+    return ModelView(0, frozenset(places), frozenset(places[: blocks // 2]))
 
 
-def parse_all(reference: str | os.PathLike[str], layers: int) -> list[View | None]:
+def parse_all(reference: str | os.PathLike[str], layers: int) -> list[ModelView | None]:
     """See parse. Raises UsageError."""
     words = os.fspath(reference).removeprefix(VIEW).split("+")
     if "" in words[1:] or len(set(words)) < len(words):
@@ -104,7 +104,7 @@ def parse_all(reference: str | os.PathLike[str], layers: int) -> list[View | Non
     return [parse(f"{VIEW}{one}", layers) for one in words]
 
 
-def parse(reference: str | os.PathLike[str], layers: int) -> View | None:
+def parse(reference: str | os.PathLike[str], layers: int) -> ModelView | None:
     """What it means in a model of so many layers; None for the one that is kept. Raises UsageError."""
     text = os.fspath(reference)
     words = text.removeprefix(VIEW)
@@ -120,7 +120,9 @@ def parse(reference: str | os.PathLike[str], layers: int) -> View | None:
         return evenly(layers, int(said["skip"]))
     if said.keys() - {"exit", "attention", "feed_forward"} or not said.get("exit", "1").isdigit():
         raise UsageError(f"{text}: {SYNTAX}")
-    view = View(int(said.get("exit", 0)), numbers(said.get("attention")), numbers(said.get("feed_forward")))
+    view = ModelView(
+        int(said.get("exit", 0)), numbers(said.get("attention")), numbers(said.get("feed_forward"))
+    )
     if "exit" in said and not view.exits:
         raise UsageError(f"{text}: a view has at least one layer")
     view.kept(layers)

@@ -16,13 +16,13 @@ from typing import Any
 from paceline.bench import systems as peers
 from paceline.bench.history import History
 from paceline.bench.method import PLAIN, parse_all
-from paceline.bench.models import Models
-from paceline.bench.plan import Plan, suite_for
-from paceline.bench.prompts import Prompts
+from paceline.bench.models import LoadedModels
+from paceline.bench.plan import BenchPlan, suite_for
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
-from paceline.bench.record import Record
+from paceline.bench.record import BenchRecord
 from paceline.bench.replay.recording import Recorder
-from paceline.bench.runner import Tick, Turns, Watch
+from paceline.bench.runner import Runner, Tick, Watch
 from paceline.bench.suites.workload import Item, load, of_size, ordered, sampled
 from paceline.bench.summary import summarize
 from paceline.loading import choose
@@ -49,7 +49,7 @@ class Bench:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: BenchPlan,
         *,
         history: History | None = None,
         run: int | None = None,
@@ -63,7 +63,7 @@ class Bench:
         peers.require(self._peers)
         self._target, self._draft = self._files()
         self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
-        self.record = Record(plan, run=run)
+        self.record = BenchRecord(plan, run=run)
         self._every = load(plan.suite)
         self._begun = False  # until then a run to go on with stays as it was
 
@@ -79,7 +79,7 @@ class Bench:
         assert target is not None  # choose() fills it in
         return Path(target), None if draft is None else Path(draft)
 
-    def measure(self) -> Record:
+    def measure(self) -> BenchRecord:
         """Measure all there is; after Ctrl-C, what there is so far, with the status "interrupted"."""
         record = self.record
         try:
@@ -99,17 +99,17 @@ class Bench:
         # Passes of one shape (exact_greedy) are as wide as the longest draft.
         given = {**plan.models, "target": self._target, "n_draft": longest}
         given["n_ctx"] = given.get("n_ctx") or self._context()
-        turns: Turns | None = None
+        turns: Runner | None = None
         try:
-            models = stack.enter_context(Models(given))
+            models = stack.enter_context(LoadedModels(given))
             items = self._items(models)
-            prompts = Prompts(
+            prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
                 sampling=plan.sampling, seed=plan.seed,
             )  # fmt: skip
             if self._recorder is not None:
                 self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
-            turns = Turns(models, self._methods[0], prompts, self._watch, keep_prompts=plan.keep_prompts)
+            turns = Runner(models, self._methods[0], prompts, self._watch, keep_prompts=plan.keep_prompts)
             stack.callback(turns.close)
             turns.ask_first(items)
             self._join(turns, given)
@@ -141,14 +141,14 @@ class Bench:
             self._history = None
             self.record.lost = str(error)
 
-    def _join(self, turns: Turns, given: Mapping[str, Any]) -> None:
+    def _join(self, turns: Runner, given: Mapping[str, Any]) -> None:
         """The drafted methods, and the other programs."""
         turns.add(self._methods[1:], self._draft)
         usual = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
         target = turns.plain.system.llm.target  # type: ignore[attr-defined]  # it is ours
         ours = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
         place = partial(
-            peers.Place, target=self._target, draft=self._draft, engine={**usual, **given, **ours}
+            peers.BaselineSettings, target=self._target, draft=self._draft, engine={**usual, **given, **ours}
         )
         peers.join(turns.entries, self._peers, self._methods, place)
 
@@ -162,7 +162,7 @@ class Bench:
         except (PacelineError, OSError):
             return 0
 
-    def _items(self, models: Models) -> list[Item]:
+    def _items(self, models: LoadedModels) -> list[Item]:
         """All items that are made for such a model; where time is given, in an order whose beginning stands
         for all of them."""
         plan = self._plan
@@ -186,7 +186,7 @@ class Bench:
             items.insert(0, shortest)
         return items
 
-    def _begin(self, turns: Turns, given: Mapping[str, Any]) -> None:
+    def _begin(self, turns: Runner, given: Mapping[str, Any]) -> None:
         """A run of its own, or the one to go on with. Raises UsageError where that was measured under other
         conditions: it could not stand beside what would be."""
         record, plan, history = self.record, self._plan, self._history

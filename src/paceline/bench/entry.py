@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 
 from paceline.api import LLM
 from paceline.bench.certify.certificate import altered
-from paceline.bench.gate import Examiner, Greedy, Verdict, both, outcome
-from paceline.bench.summary import Row
-from paceline.bench.system import Answer, Ask, System
+from paceline.bench.gate import DifferenceClassifier, GateVerdict, GreedyOutcomes, both, outcome
+from paceline.bench.summary import SystemSummary
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.config import Drafting
 from paceline.speculative.errors import PeerError
 from paceline.speculative.interfaces import Budget
 
-NOT_CHECKED = Verdict(False, "not checked to the end")
+NOT_CHECKED = GateVerdict(False, "not checked to the end")
 USUAL = Drafting().budget  # for the noise between two programs that draft nothing
 
 
 @dataclass
-class Entry:
+class Contestant:
     """reference: the entry whose greedy output it must repeat; None where there is nothing to repeat.
     own_plain: it is another program's plain decoding, which may say something else: that is only told.
     budget: what it drafts at most; None for plain decoding. said: its greedy answers, by item. sampled: the
@@ -29,20 +29,20 @@ class Entry:
 
     system: System
     budget: Budget | None = None
-    reference: Entry | None = None
+    reference: Contestant | None = None
     own_plain: bool = False
     said: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    sampled: Verdict | None = None
+    sampled: GateVerdict | None = None
     failed: str = ""
     remark: str = ""
     alters: str = ""
-    greedy: Greedy = field(default_factory=Greedy)
+    greedy: GreedyOutcomes = field(default_factory=GreedyOutcomes)
 
     @property
     def name(self) -> str:
         return self.system.name
 
-    def judge(self, examiner: Examiner, item: str, ask: Ask, answer: Answer) -> str:
+    def judge(self, examiner: DifferenceClassifier, item: str, ask: BenchRequest, answer: BenchAnswer) -> str:
         """Take in a greedy answer: its outcome."""
         reference = self.reference or self
         while item not in reference.said and reference.reference is not None:
@@ -58,33 +58,35 @@ class Entry:
         return found
 
     @property
-    def row(self) -> Row:
+    def row(self) -> SystemSummary:
         verdict = self.verdict
         n_draft = None if self.budget is None else self.budget.depth
         memory = None
         with suppress(PeerError):  # a program that has ended meanwhile
             memory = self.system.memory()
-        return Row(self.name, verdict.lossless, verdict.said, memory, n_draft)
+        return SystemSummary(self.name, verdict.lossless, verdict.said, memory, n_draft)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GateVerdict:
         if self.failed:
-            return Verdict(False, f"failed: {self.failed}")
+            return GateVerdict(False, f"failed: {self.failed}")
         if self.alters:
-            return Verdict(False, f"NOT LOSSLESS: {altered(self.alters)}")
+            return GateVerdict(False, f"NOT LOSSLESS: {altered(self.alters)}")
         greedy = self.greedy.verdict
         if self.reference is None:
             return replace(greedy, said="reference") if greedy.lossless else greedy
         if not self.greedy.outcomes:
             return NOT_CHECKED
         if self.own_plain:
-            greedy = Verdict(True, greedy.said if greedy.lossless else f"its own text: {self.greedy.worst}")
+            greedy = GateVerdict(
+                True, greedy.said if greedy.lossless else f"its own text: {self.greedy.worst}"
+            )
         elif self.sampled is not None:
             greedy = both(greedy, self.sampled)
         return replace(greedy, said=f"{greedy.said}; {self.remark}") if self.remark else greedy
 
 
-def tokens_of(llm: LLM, answer: Answer, plain: Sequence[int] | None) -> tuple[int, ...]:
+def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tuple[int, ...]:
     """The answer in the target's tokens; of a program that tells none, plain decoding's where it is the same
     text, and otherwise what its text comes to, which need not be the tokens it had."""
     if answer.tokens is not None:

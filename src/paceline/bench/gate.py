@@ -8,8 +8,8 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import Rows, batch_noise, singly
-from paceline.bench.certify.certificate import Plan, lengthened, sampled_check
-from paceline.bench.system import Ask
+from paceline.bench.certify.certificate import CertifyPlan, lengthened, sampled_check
+from paceline.bench.system import BenchRequest
 from paceline.bench.text_comparison import Difference, explain, first_difference, first_stray, rows_of
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
@@ -19,7 +19,7 @@ from paceline.speculative.sampling import Sampling
 SIZES = ((4, 400), (16, 200), (40, 100))  # contexts, runs
 
 
-class Examiner:
+class DifferenceClassifier:
     """Tells near-ties from defects by the target's own logits. It remembers what it has found: many systems
     part from plain output at the same token, and every answer to that takes a decoding of the text."""
 
@@ -30,7 +30,7 @@ class Examiner:
         self._found: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
 
     def compare(
-        self, item: str, ask: Ask, plain: Sequence[int], said: Sequence[int], budget: Budget
+        self, item: str, ask: BenchRequest, plain: Sequence[int], said: Sequence[int], budget: Budget
     ) -> tuple[Difference | None, int | None]:
         """How two greedy outputs differ, and the first token after a near-tie that plain decoding would not
         say there."""
@@ -48,7 +48,7 @@ class Examiner:
         self._found[key] = difference, stray
         return difference, stray
 
-    def _measured(self, item: str, ask: Ask, plain: Sequence[int], rows: int) -> float:
+    def _measured(self, item: str, ask: BenchRequest, plain: Sequence[int], rows: int) -> float:
         """The noise of an item's text. Passes of every size are compared with the same single ones, which
         are kept while it is this item that is asked."""
         target, text = self.llm.target, [*ask.tokens, *plain]
@@ -58,7 +58,7 @@ class Examiner:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     lossless: bool
     said: str
 
@@ -77,7 +77,7 @@ def outcome(difference: Difference | None, stray: int | None = None) -> str:
 
 
 @dataclass
-class Greedy:
+class GreedyOutcomes:
     """Outcomes of greedy outputs, item by item: of several to one item, the worst."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -97,28 +97,28 @@ class Greedy:
         return next((f"{item} {found}" for item, found in differing), "")
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GateVerdict:
         if self.worst:
-            return Verdict(False, f"NOT LOSSLESS: {self.worst}")
+            return GateVerdict(False, f"NOT LOSSLESS: {self.worst}")
         ties = sum(found == NEAR_TIE for found in self.outcomes.values())
-        return Verdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL)
+        return GateVerdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL)
 
 
-def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> Verdict:
+def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> GateVerdict:
     """Whether sampled output has the target's distribution: the certificate's check, at a small size.
     texts: prompts with what greedy decoding made of them."""
     for contexts, runs in SIZES:
-        plan = Plan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
+        plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
         some = lengthened(texts[:contexts], llm.target.caps.n_ctx)
         sampled = sampled_check(llm, plan, some, lambda: None)
         if sampled.drafted > 0:
             if sampled.passed:
-                return Verdict(True, "unbiased")
-            return Verdict(False, "NOT LOSSLESS: sampled output is biased")
-    return Verdict(False, "not checked: nothing was drafted where sampled output was looked at")
+                return GateVerdict(True, "unbiased")
+            return GateVerdict(False, "NOT LOSSLESS: sampled output is biased")
+    return GateVerdict(False, "not checked: nothing was drafted where sampled output was looked at")
 
 
-def both(greedy: Verdict, sampled: Verdict) -> Verdict:
+def both(greedy: GateVerdict, sampled: GateVerdict) -> GateVerdict:
     if not greedy.lossless:
         return greedy
     return sampled if not sampled.lossless else replace(greedy, said=f"{greedy.said}, {sampled.said}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import paceline
-from paceline.bench.record import Group, Result, Status
+from paceline.bench.record import BenchResult, ItemMeasurements, Status
 from paceline.bench.replay.recording import append
 from paceline.speculative.errors import HistoryError, UsageError
 from paceline.system.home import home
@@ -25,9 +25,9 @@ FORMAT = 1  # goes up when a name changes its meaning or goes away
 
 
 @dataclass(frozen=True)
-class Run:
+class HistoryRun:
     """One bench. started: UTC, ISO 8601. paceline: the version that measured. plan: what going on needs.
-    results: with the names of `Result`; empty until the bench is finished."""
+    results: with the names of `BenchResult`; empty until the bench is finished."""
 
     id: int
     started: str
@@ -65,28 +65,28 @@ class History:
         self._append(key, told | {"plan": dict(plan), "provenance": dict(provenance)})
         return self._keys().index(key) + 1
 
-    def add(self, run: int, group: Group) -> None:
+    def add(self, run: int, group: ItemMeasurements) -> None:
         self._append(self._key(run), asdict(group))
 
-    def finish(self, run: int, status: Status, results: Sequence[Result]) -> None:
+    def finish(self, run: int, status: Status, results: Sequence[BenchResult]) -> None:
         """The last end of a run is the one that counts."""
         self._append(self._key(run), {"status": status, "results": [asdict(one) for one in results]})
 
-    def groups(self, run: int) -> list[Group]:
+    def groups(self, run: int) -> list[ItemMeasurements]:
         """What is measured; of the same item and round only what came first."""
-        key, out = self._key(run), dict[tuple[int, str], Group]()
+        key, out = self._key(run), dict[tuple[int, str], ItemMeasurements]()
         for line in self._lines():
             if line["run"] == key and "measurements" in line:
-                group = Group.read(line)
+                group = ItemMeasurements.read(line)
                 out.setdefault((group.round, group.item), group)
         return list(out.values())
 
-    def runs(self, limit: int = 20) -> list[Run]:
+    def runs(self, limit: int = 20) -> list[HistoryRun]:
         """The last ones, newest first."""
         ends = {line["run"]: line for line in self._lines() if "results" in line}
         begun = [line for line in self._lines() if "plan" in line]
         return [
-            Run(
+            HistoryRun(
                 number,
                 line["started"],
                 ends[line["run"]]["status"] if line["run"] in ends else "running",
@@ -98,7 +98,7 @@ class History:
             for number, line in list(enumerate(begun, 1))[::-1][:limit]
         ]
 
-    def run(self, which: int | Literal["last"]) -> Run:
+    def run(self, which: int | Literal["last"]) -> HistoryRun:
         runs = self.runs(len(self._keys()))
         if which == "last" and not runs:
             raise UsageError(f"the bench history {self.path} is empty: run `paceline bench` first")

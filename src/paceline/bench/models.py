@@ -10,16 +10,16 @@ from typing import Any
 import psutil
 
 from paceline.api import LLM
-from paceline.backends.interface import Engine
+from paceline.backends.interface import Backend
 from paceline.config import Drafting
 from paceline.drafter_factory import Corpora, make_drafter, make_policy
 from paceline.loading import load, open_draft
 from paceline.models.names import is_view
 from paceline.profiling.pass_costs import beside, costs_of, refresh, save, to_stderr
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 
 
-class Models:
+class LoadedModels:
     """The owner of all that it hands out. given: what `assemble.load` takes besides the drafters.
 
     A draft is loaded when a method first needs it, so that what it adds to the process can be told from what
@@ -33,8 +33,8 @@ class Models:
         self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
         self.memory = 0
         self.added: dict[Path, int] = {}
-        self._drafts: dict[Path, Engine] = {}
-        self._costs: dict[Path | None, Costs] = {}  # by draft
+        self._drafts: dict[Path, Backend] = {}
+        self._costs: dict[Path | None, DecodingCosts] = {}  # by draft
 
     def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
         """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
@@ -44,7 +44,7 @@ class Models:
         policy = make_policy(drafting, costs)
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
 
-    def _measured(self, draft: Path | None) -> Costs:
+    def _measured(self, draft: Path | None) -> DecodingCosts:
         """What passes cost, which all methods keep up to date: the target's are the same for all."""
         if draft not in self._costs:
             small = self._small(draft)
@@ -55,7 +55,7 @@ class Models:
             self._costs[draft] = costs
         return self._costs[draft]
 
-    def _small(self, path: Path | None) -> Engine | None:
+    def _small(self, path: Path | None) -> Backend | None:
         if path is None:
             return None
         if path not in self._drafts:
@@ -76,7 +76,7 @@ class Models:
             draft.close()
         self.plain.close()
 
-    def __enter__(self) -> Models:
+    def __enter__(self) -> LoadedModels:
         return self
 
     def __exit__(

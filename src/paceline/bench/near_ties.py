@@ -14,7 +14,7 @@ from paceline.speculative.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Judgement:
+class OutputComparison:
     """said: the verdict in words, after "output identical:". at: the first token that differs.
     difference: by how much greedy outputs differ there; None where they are identical or sampled."""
 
@@ -33,32 +33,32 @@ class Judgement:
             )
 
 
-def warm_up(llm: LLM, prompt: Sequence[int], on_read: OnPrefill | None = None) -> Generation:
+def warm_up(llm: LLM, prompt: Sequence[int], on_prefill: OnPrefill | None = None) -> Generation:
     """Before runs that are compared, so that all start alike: every model's weights are in memory, and the
     prompt is in the target's cache but not in the draft's, whose work on it counts. Returns what read it.
-    on_read: see LLM.stream."""
+    on_prefill: see LLM.stream."""
     prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
     llm.generate(prompt[:1], max_tokens=2, remember=False)
-    return llm.generate(prompt, max_tokens=1, plain=True, on_read=on_read)
+    return llm.generate(prompt, max_tokens=1, plain=True, on_prefill=on_prefill)
 
 
 def judge(
     llm: LLM, prompt: Sequence[int], plain: Sequence[int], drafted: Sequence[int], sampling: Sampling
-) -> Judgement:
+) -> OutputComparison:
     """plain, drafted: the tokens of both outputs."""
     at = first_difference(plain, drafted)
     if at is None:
-        return Judgement(True, "yes")
+        return OutputComparison(True, "yes")
     if not sampling.greedy and llm.drafting.temperature > 0:
-        return Judgement(False, "no: sampled drafts draw another text from the same distribution", at)
+        return OutputComparison(False, "no: sampled drafts draw another text from the same distribution", at)
     if not sampling.greedy:
         said = f"no: not from token {at} on, where rounding can have moved a draw; --temp 0 can tell"
-        return Judgement(False, said, at)
+        return OutputComparison(False, said, at)
     difference = explain(llm.target, prompt, plain, drafted, llm.drafting.budget, sampling)
     if difference is None or not difference.near_tie:
-        return Judgement(False, f"NO: not from token {at} on", at, difference)
+        return OutputComparison(False, f"NO: not from token {at} on", at, difference)
     said = (
         f"up to token {at}, a near-tie: the two tokens' logits are {difference.gap:.2g} apart, "
         f"batch noise is {difference.noise:.2g}"
     )
-    return Judgement(False, said, at, difference)
+    return OutputComparison(False, said, at, difference)

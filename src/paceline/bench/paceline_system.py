@@ -7,18 +7,18 @@ from pathlib import Path
 from time import perf_counter
 
 from paceline.bench.method import Method
-from paceline.bench.models import Models
-from paceline.bench.system import Answer, Ask, Parts
+from paceline.bench.models import LoadedModels
+from paceline.bench.system import BenchAnswer, BenchRequest, DecodingTimes
 from paceline.request_handle import RequestHandle, StepOutput
-from paceline.speculative.interfaces import Learner, Want
+from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.request import TOGETHER, GenerationRequest
 from paceline.speculative.stats import Stats
 
-NOTHING = Want()
+NOTHING = RequiredOutputs()
 
 
 @dataclass
-class Progress:
+class AnswerTimer:
     """One answer as it comes, with times since it was asked for.
 
     alone: what came before decoding was alone: the prompt.
@@ -43,11 +43,11 @@ class Progress:
                 self.read, self.n_read, self.beginning = now, len(output.tokens), replace(stats)
 
 
-class Paceline:
+class PacelineSystem:
     """Paceline's own engine. The text is made as it comes, as for a user, so that its cost counts."""
 
     def __init__(
-        self, method: Method, models: Models, draft: Path | None, *, keep_prompts: bool = False
+        self, method: Method, models: LoadedModels, draft: Path | None, *, keep_prompts: bool = False
     ) -> None:
         self.name = method.name
         self.method = method
@@ -56,20 +56,20 @@ class Paceline:
         self._draft = draft if method.uses_draft else None
         self.llm = models.llm(method.drafting, self._draft)
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         llm = self.llm
         if not self._keep_prompts:
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()
-        run, progress = llm.engine.run_batch(), Progress()
+        run, progress = llm.engine.run_batch(), AnswerTimer()
         began = perf_counter()
         self._read_draft(ask)
         try:
             handle = run.add(request_of(ask))
             run.begin()
             active = handle.scheduled.active
-            if active is not None and active.session.unread == 0:  # read for another method
+            if active is not None and active.session.pending_tokens == 0:  # read for another method
                 progress.read, progress.alone = perf_counter() - began, True
             while not run.is_over:
                 for _, output in run.step():
@@ -81,7 +81,7 @@ class Paceline:
             raise handle.finish.error
         return answered(ask, handle, progress)
 
-    def _read_draft(self, ask: Ask) -> None:
+    def _read_draft(self, ask: BenchRequest) -> None:
         """The draft reads a prompt now, not when it first drafts, so that decoding is what other systems'
         clocks call decoding."""
         draft = self.llm.draft
@@ -90,7 +90,7 @@ class Paceline:
         session = draft.open()
         try:
             session.extend([token if token < draft.vocab.size else 0 for token in ask.tokens])
-            draft.forward([(session, session.unread)], NOTHING)
+            draft.forward([(session, session.pending_tokens)], NOTHING)
         finally:
             session.close()  # which leaves the prompt for the next one
 
@@ -98,12 +98,12 @@ class Paceline:
     def learns(self) -> bool:
         """Whether one answer may change the drafts of the next."""
         drafter = self.llm.drafter
-        remembers = isinstance(drafter, Learner) and bool(getattr(drafter, "learners", True))
+        remembers = isinstance(drafter, LearningDrafter) and bool(getattr(drafter, "learners", True))
         return remembers or self.llm.policy.learns
 
     def forget(self) -> None:
         """What the drafter has learned from answers."""
-        if isinstance(self.llm.drafter, Learner):
+        if isinstance(self.llm.drafter, LearningDrafter):
             self.llm.drafter.forget()
         self.llm.policy.forget()
 
@@ -114,7 +114,7 @@ class Paceline:
         """The models are not its own."""
 
 
-def request_of(ask: Ask) -> GenerationRequest:
+def request_of(ask: BenchRequest) -> GenerationRequest:
     return GenerationRequest(
         prompt=ask.tokens,
         max_tokens=ask.max_tokens,
@@ -125,16 +125,16 @@ def request_of(ask: Ask) -> GenerationRequest:
     )
 
 
-def answered(ask: Ask, handle: RequestHandle, progress: Progress) -> Answer:
+def answered(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:
     stats, before, n = handle.stats, progress.beginning, len(handle.tokens)
-    parts = Parts(
+    parts = DecodingTimes(
         steps=stats.steps - before.steps,
         drafted=stats.drafted - before.drafted,
         draft_seconds=stats.draft_seconds - before.draft_seconds,
         forward_seconds=stats.forward_seconds - before.forward_seconds,
         seconds=stats.seconds - before.seconds,
     )
-    return Answer(
+    return BenchAnswer(
         text=handle.text,
         tokens=tuple(handle.tokens),
         n_tokens=n,

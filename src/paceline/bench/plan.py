@@ -18,7 +18,7 @@ FULL_ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """models: what `assemble.load` takes of files and engine settings. drafting: fields of Drafting, for
     every method. methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a
     comma list or a file; "" is what fits the model, see suite_for. size: "tiny", "full" or "" for what fits
@@ -69,7 +69,7 @@ class Plan:
         return asdict(self) | changed | {"suite": _whole_suite(self.suite)}
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Plan:
+    def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
         known = {f.name for f in fields(cls)}
         sampling = dict(stored["sampling"])
         # JSON's keys are text.

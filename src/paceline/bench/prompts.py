@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from paceline.api import LLM
 from paceline.bench.suites.workload import Item
-from paceline.bench.system import Ask
+from paceline.bench.system import BenchRequest
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.sampling import Sampling
 
 
-class Prompts:
+class RequestBuilder:
     """Turns items into Asks for one target. n: most tokens of each, None leaves it to the item."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Prompts:
         self._n, self._ignore_eos = n, ignore_eos
         self._sampling, self._seed = sampling, seed
 
-    def ask(self, item: Item, answers: Mapping[str, str], before: Sequence[Item]) -> Ask:
+    def ask(self, item: Item, answers: Mapping[str, str], before: Sequence[Item]) -> BenchRequest:
         """The request of `item`. answers: item id -> what the target said. before: the items before it in its
         session, whose answers it may refer to. Raises UsageError where it does not fit the context, or goes
         on from what was not asked."""
@@ -51,7 +51,7 @@ class Prompts:
                 f"{target.caps.n_ctx:,}: ask for a larger one (-c) or for fewer tokens (-n)"
             )
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
-        return Ask(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
+        return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
     def size(self, item: Item) -> tuple[int, int]:
         """Tokens of its prompt and of its answer, about: answers that are still to be given are taken for

@@ -8,7 +8,7 @@ from typing import Any
 
 import paceline
 from paceline.api import LLM
-from paceline.backends.interface import Engine
+from paceline.backends.interface import Backend
 from paceline.hardware.threads import logical_cores, physical_cores
 from paceline.models.stores.hub_layout import stated_sha256
 from paceline.system.identity import cpu_name
@@ -38,7 +38,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def model(engine: Engine) -> dict[str, Any]:
+def model(engine: Backend) -> dict[str, Any]:
     """alters: only where it is another model than its file says."""
     is_file = engine.path.is_file()
     known = {

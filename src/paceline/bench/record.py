@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from paceline.bench.plan import Plan
-from paceline.bench.system import Answer
+from paceline.bench.plan import BenchPlan
+from paceline.bench.system import BenchAnswer
 
 Status = Literal["running", "done", "interrupted", "failed"]
 
@@ -34,7 +34,7 @@ class Measurement:
     own_speed: float | None
 
     @classmethod
-    def of(cls, system: str, answer: Answer) -> Measurement:
+    def of(cls, system: str, answer: BenchAnswer) -> Measurement:
         return cls(
             system=system,
             tokens=answer.decoded,
@@ -52,7 +52,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Group:
+class ItemMeasurements:
     """One turn of every system at the same item, in the same minute. measurements: by system. outcomes: by
     system, what the lossless gate found of its greedy answer."""
 
@@ -63,7 +63,7 @@ class Group:
     outcomes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Group:
+    def read(cls, stored: Mapping[str, Any]) -> ItemMeasurements:
         names = [f.name for f in fields(Measurement)]
         measured = {
             system: Measurement(**{name: one[name] for name in names})
@@ -82,7 +82,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """One row. A measure is None where the system does not tell it, and every speed where its output was not
     the target's own: no speed without proof.
 
@@ -119,17 +119,17 @@ class Result:
 
 
 @dataclass
-class Record:
+class BenchRecord:
     """What a bench came to. groups: all measurements. run: its number in the history. skipped:
     why which items were not asked. reading: tokens and seconds of prompts that were read. lost: why the
     history could not be written any more."""
 
-    plan: Plan
+    plan: BenchPlan
     provenance: dict[str, Any] = field(default_factory=dict)
     status: Status = "running"
     run: int | None = None
-    results: list[Result] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    results: list[BenchResult] = field(default_factory=list)
+    groups: list[ItemMeasurements] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     reading: list[tuple[int, float]] = field(default_factory=list)
     lost: str = ""

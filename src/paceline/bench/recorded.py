@@ -8,14 +8,14 @@ from dataclasses import asdict, replace
 from paceline.api import LLM
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item
-from paceline.bench.system import Ask
+from paceline.bench.system import BenchRequest
 from paceline.request_handle import Generation
 from paceline.speculative.sampling import Sampling
 
 GREEDY = Sampling()
 
 
-def todo(asks: Mapping[str, Ask]) -> list[tuple[str, Ask]]:
+def todo(asks: Mapping[str, BenchRequest]) -> list[tuple[str, BenchRequest]]:
     """By item: all of them greedily, and then as they were asked those that draw."""
     greedy = [
         (id_, ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)) for id_, ask in asks.items()
@@ -26,7 +26,7 @@ def todo(asks: Mapping[str, Ask]) -> list[tuple[str, Ask]]:
 def record(
     recorder: Recorder,
     llm: LLM,
-    asks: Mapping[str, Ask],
+    asks: Mapping[str, BenchRequest],
     items: Mapping[str, Item],
     tick: Callable[[str], None],
 ) -> None:
@@ -46,7 +46,7 @@ def record(
         tick("record")
 
 
-def answered(llm: LLM, ask: Ask, top_k: int) -> Generation:
+def answered(llm: LLM, ask: BenchRequest, top_k: int) -> Generation:
     """A plain answer, and how long it took when nothing was asked for beside it."""
 
     def generated(logprobs: int | None) -> Generation:

@@ -10,17 +10,17 @@ from pathlib import Path
 from time import perf_counter
 
 from paceline.api import LLM
-from paceline.bench.entry import NOT_CHECKED, Entry
-from paceline.bench.gate import Examiner, Verdict, sampled_verdict
+from paceline.bench.entry import NOT_CHECKED, Contestant
+from paceline.bench.gate import DifferenceClassifier, GateVerdict, sampled_verdict
 from paceline.bench.method import Method
-from paceline.bench.models import Models, resident
-from paceline.bench.paceline_system import Paceline
-from paceline.bench.prompts import Prompts, earlier
-from paceline.bench.record import Group, Measurement
+from paceline.bench.models import LoadedModels, resident
+from paceline.bench.paceline_system import PacelineSystem
+from paceline.bench.prompts import RequestBuilder, earlier
+from paceline.bench.record import ItemMeasurements, Measurement
 from paceline.bench.recorded import GREEDY, record, todo
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.sampling import Sampling
 
@@ -35,22 +35,28 @@ LARGEST = (
 )
 
 
-class Turns:
+class Runner:
     """entries: the systems, plain decoding first, the reference of them all. keep_prompts: see Plan. skipped:
     why which items are not asked. asks: by item. reading: prompts that were read anew."""
 
     def __init__(
-        self, models: Models, plain: Method, prompts: Prompts, watch: Watch, *, keep_prompts: bool = False
+        self,
+        models: LoadedModels,
+        plain: Method,
+        prompts: RequestBuilder,
+        watch: Watch,
+        *,
+        keep_prompts: bool = False,
     ) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
         self._keep_prompts = keep_prompts
-        self.examiner = Examiner(models.plain)
-        self.plain = Entry(Paceline(plain, models, None, keep_prompts=keep_prompts))
+        self.examiner = DifferenceClassifier(models.plain)
+        self.plain = Contestant(PacelineSystem(plain, models, None, keep_prompts=keep_prompts))
         self.entries = [self.plain]
         self.skipped: list[str] = []
         self.reading: Read = []
         self._decoded: Read = []
-        self.asks: dict[str, Ask] = {}
+        self.asks: dict[str, BenchRequest] = {}
         self._tried: set[str] = set()
         self._plain_texts: dict[str, str] = {}
 
@@ -71,19 +77,19 @@ class Turns:
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
         for method in methods:
-            system = Paceline(method, self._models, draft, keep_prompts=self._keep_prompts)
-            self.entries.append(Entry(system, system.llm.drafting.budget, self.plain))
+            system = PacelineSystem(method, self._models, draft, keep_prompts=self._keep_prompts)
+            self.entries.append(Contestant(system, system.llm.drafting.budget, self.plain))
 
     @property
     def llm(self) -> LLM:
         """The last method's target and drafter, of those with a draft model if there are any."""
-        ours = [entry.system.llm for entry in self.entries if isinstance(entry.system, Paceline)]
+        ours = [entry.system.llm for entry in self.entries if isinstance(entry.system, PacelineSystem)]
         return next((llm for llm in reversed(ours) if llm.draft is not None), ours[-1])
 
     @property
     def peers(self) -> dict[str, str]:
         """Other programs, with their version where they tell it."""
-        others = [entry.system for entry in self.entries if not isinstance(entry.system, Paceline)]
+        others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
 
     def _ask(self, item: Item, before: Sequence[Item]) -> bool:
@@ -141,9 +147,9 @@ class Turns:
                     entry.sampled = self._sampled(entry, sampling, seed)
         return asked
 
-    def _sampled(self, entry: Entry, sampling: Sampling, seed: int) -> Verdict:
-        if not isinstance(entry.system, Paceline):
-            return Verdict(False, "not checked: the sampled output of another program")
+    def _sampled(self, entry: Contestant, sampling: Sampling, seed: int) -> GateVerdict:
+        if not isinstance(entry.system, PacelineSystem):
+            return GateVerdict(False, "not checked: the sampled output of another program")
         texts = [[*ask.tokens, *self.plain.said[id_]] for id_, ask in self.asks.items()]
         return sampled_verdict(entry.system.llm, sampling, texts, seed)
 
@@ -151,10 +157,10 @@ class Turns:
         self,
         items: Sequence[Item],
         n: int = 1,
-        done: Collection[Group] = (),
+        done: Collection[ItemMeasurements] = (),
         until: float = math.inf,
         first: int = 0,
-    ) -> Iterator[Group]:
+    ) -> Iterator[ItemMeasurements]:
         """Groups of measurements but those that are done. At each item the systems take turns in another
         order, so that none always comes after the same one; what they say greedily is the gate. first: how
         many groups there were before. until: by perf_counter; items that would not be done by then are left
@@ -199,12 +205,12 @@ class Turns:
             )
 
     def _turn(
-        self, item: Item, round_: int, number: int, again: Sequence[Paceline] | None, tick: Tick
-    ) -> Group:
+        self, item: Item, round_: int, number: int, again: Sequence[PacelineSystem] | None, tick: Tick
+    ) -> ItemMeasurements:
         """again: those that only learn from their answers, since all is measured; None where it is not."""
         ask = self.asks[item.id]
         ask = replace(ask, seed=ask.seed + round_)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, BenchAnswer] = {}
         for entry in in_turn(self.entries, number):
             if (again is None or entry.system in again) and (answer := self._answer(entry, ask)) is not None:
                 answers[entry.name] = answer
@@ -213,7 +219,7 @@ class Turns:
         # In their order: a program's drafts are held to its plain decoding.
         outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
         measured = {name: Measurement.of(name, answer) for name, answer in answers.items()}
-        return Group(round_, item.id, item.category, measured, outcomes)
+        return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
 
     def _seconds(self, item: Item) -> float:
         """What an item will take, by what prompts and plain answers have taken up to now."""
@@ -223,7 +229,7 @@ class Turns:
             prompt * pace(self.reading) * (1 if self._keep_prompts else systems)
         )
 
-    def _warm(self, item: Item, learners: Sequence[Paceline]) -> None:
+    def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
         """Every system has answered before it is timed, and learned nothing from it."""
         ask = self.asks[item.id]
         for entry in self.entries[1:]:
@@ -231,18 +237,18 @@ class Turns:
         for system in learners:
             system.forget()
 
-    def _learners(self) -> list[Paceline]:
-        ours = [entry.system for entry in self.entries if isinstance(entry.system, Paceline)]
+    def _learners(self) -> list[PacelineSystem]:
+        ours = [entry.system for entry in self.entries if isinstance(entry.system, PacelineSystem)]
         return [system for system in ours if system.learns]
 
-    def _answer(self, entry: Entry, ask: Ask) -> Answer | None:
+    def _answer(self, entry: Contestant, ask: BenchRequest) -> BenchAnswer | None:
         """None from a program that has failed: the others go on without it."""
         if entry.failed:
             return None
         try:
             answer = entry.system.answer(ask)
         except PacelineError as error:
-            if isinstance(entry.system, Paceline):
+            if isinstance(entry.system, PacelineSystem):
                 raise
             entry.failed = str(error)
             return None
@@ -261,7 +267,7 @@ class Turns:
             entry.system.close()
 
 
-def greedily(ask: Ask) -> Ask:
+def greedily(ask: BenchRequest) -> BenchRequest:
     return ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)
 
 
@@ -271,7 +277,7 @@ def pace(known: Read) -> float:
     return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
 
 
-def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:
+def in_turn(entries: Sequence[Contestant], number: int) -> list[Contestant]:
     """Each comes first as often as any other, and as often before its neighbour as after it."""
     cycles, first = divmod(number, len(entries))
     order = [*entries[first:], *entries[:first]]

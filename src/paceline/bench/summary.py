@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.bench.record import Group, Interval, Measurement, Result
+from paceline.bench.record import BenchResult, Interval, ItemMeasurements, Measurement
 from paceline.report.bench import ENOUGH
 from paceline.speculative.policy import speedup_formulas as theory
 
@@ -56,7 +56,7 @@ def _ratio(sums: Floats) -> Floats | None:
 
 
 @dataclass(frozen=True)
-class Row:
+class SystemSummary:
     """What is known of a system before its groups are summed up."""
 
     system: str
@@ -66,7 +66,9 @@ class Row:
     n_draft: int | None  # None: it drafts nothing
 
 
-def summarize(rows: Sequence[Row], groups: Sequence[Group], plain: str) -> list[Result]:
+def summarize(
+    rows: Sequence[SystemSummary], groups: Sequence[ItemMeasurements], plain: str
+) -> list[BenchResult]:
     """One Result a category and system, then one a system over all of them where there are several. plain:
     the system that speed-ups refer to."""
     categories = list(dict.fromkeys(group.category for group in groups))
@@ -76,7 +78,7 @@ def summarize(rows: Sequence[Row], groups: Sequence[Group], plain: str) -> list[
     return [_result(row, category, some, plain) for category, some in chosen for row in rows]
 
 
-def _result(row: Row, category: str, groups: Sequence[Group], plain: str) -> Result:
+def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements], plain: str) -> BenchResult:
     base: dict[str, Any] = {
         "point": {},
         "system": row.system,
@@ -90,18 +92,18 @@ def _result(row: Row, category: str, groups: Sequence[Group], plain: str) -> Res
     ours = [group.measurements[row.system] for group in groups if row.system in group.measurements]
     base["n_tokens"] = sum(m.n_tokens for m in ours)
     if not ours:
-        return Result(**base)
+        return BenchResult(**base)
     base |= _acceptance(ours)
     if row.lossless and len(ours) < len(groups):  # a program that had failed, and was started again
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
     if not base["lossless"]:
-        return Result(**base)
+        return BenchResult(**base)
     tokens, seconds = sum(m.tokens for m in ours), sum(m.seconds for m in ours)
     speeds = _speeds(groups, row.system)
     gain = ratio(groups, row.system, plain) if row.system != plain else None
     told = [m.own_speed for m in ours if m.own_speed is not None]
     decode = _total(ours, "decode_seconds")
-    return Result(
+    return BenchResult(
         **base,
         speed=float(np.mean(speeds)) if speeds else None,
         speed_sd=float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
@@ -134,7 +136,7 @@ def _over(a: float | None, b: float | None) -> float | None:
     return None if a is None or not b else a / b
 
 
-def _speeds(groups: Sequence[Group], system: str) -> list[float]:
+def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
     """tokens/s of each round."""
     sums: dict[int, list[float]] = {}
     for group in groups:
@@ -145,13 +147,13 @@ def _speeds(groups: Sequence[Group], system: str) -> list[float]:
     return [tokens / seconds for tokens, seconds in sums.values() if seconds > 0]
 
 
-def ratio(groups: Sequence[Group], system: str, to: str) -> Interval | None:
+def ratio(groups: Sequence[ItemMeasurements], system: str, to: str) -> Interval | None:
     """How much faster one system is than another, where both took their turns."""
     both = [group for group in groups if {system, to} <= set(group.measurements)]
     return speedup(_by_item(both, system), _by_item(both, to)) if both else None
 
 
-def _by_item(groups: Sequence[Group], system: str) -> list[list[tuple[float, float]]]:
+def _by_item(groups: Sequence[ItemMeasurements], system: str) -> list[list[tuple[float, float]]]:
     out: dict[str, list[tuple[float, float]]] = {}
     for group in groups:
         m = group.measurements[system]

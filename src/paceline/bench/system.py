@@ -9,7 +9,7 @@ from paceline.speculative.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Ask:
+class BenchRequest:
     """One request. tokens: the prompt as the target's own tokens; prompt: the same as text, for programs that
     take nothing else. ignore_eos: go on to max_tokens, so that every system decodes as much. sampling: greedy
     unless it says otherwise."""
@@ -23,7 +23,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Parts:
+class DecodingTimes:
     """Where the time of decoding went, the prompts' left out: seconds, and counts."""
 
     steps: int
@@ -34,7 +34,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BenchAnswer:
     """What one request came to, timed by the asker's clock, or the program's own where a docstring says so.
 
     tokens: what was said, None where the system tells no token ids. n_tokens: how many.
@@ -58,7 +58,7 @@ class Answer:
     drafted: int | None = None
     accepted: int | None = None
     rejected: int | None = None
-    parts: Parts | None = None
+    parts: DecodingTimes | None = None
     own_speed: float | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class System(Protocol):
     @property
     def name(self) -> str: ...
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer one request from an empty cache. Raises PeerError if the program fails."""
 
     def memory(self) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.bench.entry import Entry
+from paceline.bench.entry import Contestant
 from paceline.bench.method import Method
 from paceline.bench.system import System
 from paceline.config import Drafting
@@ -21,7 +21,7 @@ DRAFTED_BY = ("lookup", "model")  # what other programs have too
 
 
 @dataclass(frozen=True)
-class Place:
+class BaselineSettings:
     """What a program is given. where: the text after `=` in --peer, "" without. label: what its rows are
     called."""
 
@@ -46,7 +46,9 @@ class Place:
         }
 
 
-def llama_server(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+def llama_server(
+    place: BaselineSettings, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.bench.baselines.llama_server import LlamaServer, find_server
 
     command = find_server(place.path)
@@ -69,28 +71,32 @@ def llama_server(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
         )
 
 
-def llama_speculative(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+def llama_speculative(
+    place: BaselineSettings, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.bench.baselines.llama_cli import LlamaSpeculative
 
     return _programs(LlamaSpeculative, "model", place, methods)
 
 
 def llama_speculative_simple(
-    place: Place, methods: Sequence[Method]
+    place: BaselineSettings, methods: Sequence[Method]
 ) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.bench.baselines.llama_cli import LlamaSpeculativeSimple
 
     return _programs(LlamaSpeculativeSimple, "model", place, methods)
 
 
-def llama_lookup(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+def llama_lookup(
+    place: BaselineSettings, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.bench.baselines.llama_cli import LlamaLookup
 
     return _programs(LlamaLookup, "lookup", place, methods)
 
 
 def _programs(
-    kind: type[LlamaProgram], drafter: str, place: Place, methods: Sequence[Method]
+    kind: type[LlamaProgram], drafter: str, place: BaselineSettings, methods: Sequence[Method]
 ) -> Iterator[tuple[System, Drafting | None]]:
     """They draft in one way each."""
     for method in methods:
@@ -104,7 +110,9 @@ def _programs(
             yield system, method.drafting
 
 
-def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+def transformers(
+    place: BaselineSettings, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.bench.baselines.hf import Transformers
 
     threads = choose_threads(place.engine["threads"])
@@ -126,13 +134,13 @@ def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
         )
 
 
-def openai(place: Place, _: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
-    from paceline.bench.baselines.openai import OpenAI
+def openai(place: BaselineSettings, _: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.bench.baselines.openai import OpenAIServer
 
-    yield OpenAI(place.where, name=place.label), None
+    yield OpenAIServer(place.where, name=place.label), None
 
 
-KINDS: dict[str, Callable[[Place, Sequence[Method]], Iterator[tuple[System, Drafting | None]]]] = {
+KINDS: dict[str, Callable[[BaselineSettings, Sequence[Method]], Iterator[tuple[System, Drafting | None]]]] = {
     "llama-server": llama_server,
     "llama-speculative": llama_speculative,
     "llama-speculative-simple": llama_speculative_simple,
@@ -171,10 +179,10 @@ def require(given: Sequence[tuple[str, str]]) -> None:
 
 
 def join(
-    entries: list[Entry],
+    entries: list[Contestant],
     given: Sequence[tuple[str, str]],
     methods: Sequence[Method],
-    place: Callable[[str, str], Place],
+    place: Callable[[str, str], BaselineSettings],
 ) -> None:
     """Start the programs and add them to `entries` one by one, whose owner closes them. place: of `where` and
     the label. A program's drafted output has to repeat its own plain output where there is one; whether that
@@ -186,7 +194,7 @@ def join(
         before, plain = len(entries), None
         for system, drafting in KINDS[kind](place(where, label), methods):
             budget = None if drafting is None else drafting.budget
-            entry = Entry(
+            entry = Contestant(
                 system,
                 budget,
                 reference=plain or ours,

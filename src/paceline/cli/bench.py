@@ -22,7 +22,7 @@ from paceline.speculative.errors import LosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
     from paceline.bench.history import History
-    from paceline.bench.record import Record
+    from paceline.bench.record import BenchRecord
     from paceline.bench.replay.recording import Recorder
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
@@ -122,11 +122,11 @@ def bench(
             raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
 
-    from paceline.bench.plan import FULL_ROUNDS, Plan
+    from paceline.bench.plan import FULL_ROUNDS, BenchPlan
 
     exact = drafting.pop("exact_greedy")
     given = {name: value for name, value in resolve_models(models).items() if value is not None}
-    plan = Plan(
+    plan = BenchPlan(
         models=given | {"exact_greedy": exact} | ({"corpora": list(corpora)} if corpora else {}),
         drafting=drafting,
         sampling=sampling,
@@ -186,7 +186,7 @@ def _run(
     return outcome(record)
 
 
-def outcome(record: Record) -> int:
+def outcome(record: BenchRecord) -> int:
     """Return the exit code of what was measured. Raises LosslessError and PeerError."""
     for line in record.skipped:
         note(f"skipped: {line}")
@@ -281,10 +281,10 @@ def resume(
 
     What it had measured is kept.
     """
-    from paceline.bench.plan import Plan
+    from paceline.bench.plan import BenchPlan
 
     with _opened(history) as kept:
         stored = _stored(kept, which)
         if stored.status == "done":
             raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
-        return _run(Plan.read(stored.plan), kept, stored.id, as_json, as_md)
+        return _run(BenchPlan.read(stored.plan), kept, stored.id, as_json, as_md)

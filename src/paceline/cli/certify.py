@@ -59,7 +59,7 @@ def certify(
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
     named: dict[str, Any] = {} if prompts is None else {"prompts": read_prompts(prompts)}
 
-    from paceline.bench.certify.certificate import Plan, work
+    from paceline.bench.certify.certificate import CertifyPlan, work
     from paceline.bench.certify.certificate import certify as run_checks
     from paceline.bench.provenance import provenance
     from paceline.cli.progress import progress
@@ -71,7 +71,7 @@ def certify(
         named["sampling"] = sampling
     # One is walked beside another. Passes of one shape are those of one.
     sessions = 1 if drafting["exact_greedy"] else 2
-    plan = Plan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
+    plan = CertifyPlan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
     loading = resolve_models(models) | drafting | {"drafters": draft, "corpora": tuple(corpora or ())}
     with Interrupts() as interrupts, load(**loading, sessions=sessions) as llm:
         if llm.drafting.plain:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from paceline.cli import messages as conversations
 from paceline.cli import options
 from paceline.cli.groups import CHAT_SAMPLING_OPTIONS, DRAFTING_OPTIONS, MEMORY_OPTIONS, MODEL_OPTIONS, takes
-from paceline.cli.interrupts import Early, Interrupts
+from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
 from paceline.cli.references import is_base, resolve_models
 from paceline.speculative.errors import ModelError
@@ -56,7 +56,7 @@ def chat(
     sampling, given = sampling
     models = resolve_models(models | {"target": models["target"] or MODEL})
 
-    from paceline.cli.chatting import Chat, say, shown
+    from paceline.cli.chatting import ChatLoop, say, shown
     from paceline.cli.conversation import Conversation
     from paceline.cli.lines import piped, typed_in
     from paceline.loading import load
@@ -75,8 +75,8 @@ def chat(
         first, by_chance = options.seed_for(seed, sampling)
         conversation = Conversation(llm, begun)
         request = {"max_tokens": n_predict, "seed": first}
-        early = Early()
-        talk = Chat(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
+        early = PendingInterrupt()
+        talk = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
         if by_chance:
             say(f"{shown(sampling)}; {options.by_chance(first)}")
         if not terminal:

@@ -16,12 +16,12 @@ from paceline.api import LLM
 from paceline.cli import messages
 from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation
-from paceline.cli.interrupts import INTERRUPTED, Early, Interrupts
+from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
 from paceline.cli.lines import unquoted
-from paceline.cli.reading import Reading, until_stopped
-from paceline.cli.slowness import Slowness
+from paceline.cli.reading import PrefillProgress, until_stopped
+from paceline.cli.slowness import SlowPassMonitor
 from paceline.report import where
-from paceline.report.sources import Marks
+from paceline.report.sources import SourceMarks
 from paceline.report.table import summary
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
@@ -50,7 +50,7 @@ def shown(sampling: Sampling) -> str:
     return ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in NAMES.items())
 
 
-class Chat:
+class ChatLoop:
     """request: what LLM.stream takes besides the prompt and the sampling; its seed is the first turn's, and
     each turn has the next one. early: Ctrl-C before an answer has begun.
     interactive: somebody is there, so that Ctrl-C stops an answer only. The answers go to stdout, all else to
@@ -62,15 +62,15 @@ class Chat:
         conversation: Conversation,
         request: dict[str, Any],
         sampling: Sampling,
-        early: Early,
+        early: PendingInterrupt,
         *,
         interactive: bool,
         show_stats: bool,
     ) -> None:
         self._llm, self._conversation, self._early, self._interactive = llm, conversation, early, interactive
         self._request, self._sampling, self._show_stats = request, sampling, show_stats
-        self._marks, self._show_sources = Marks(Console(file=sys.stdout)), False
-        self._answered, self._slowness, self._said_slow = 0, Slowness(llm), False
+        self._marks, self._show_sources = SourceMarks(Console(file=sys.stdout)), False
+        self._answered, self._slowness, self._said_slow = 0, SlowPassMonitor(llm), False
         self._last: dict[str, Any] | None = None  # the last answer's record
         self._commands: dict[str, Callable[[str], None]] = {
             "help": self._help,
@@ -150,8 +150,12 @@ class Chat:
         """To its end, or to Ctrl-C."""
         room = {"max_tokens": self._request["max_tokens"] or self._llm.target.caps.n_ctx}
         seed = {"seed": self._request["seed"] + self._answered}
-        reading, shown, asked = Reading(interrupts), 0, self._request | asdict(self._sampling) | room | seed
-        with closing(reading), self._llm.stream(prompt, on_read=reading, **asked) as stream:
+        reading, shown, asked = (
+            PrefillProgress(interrupts),
+            0,
+            self._request | asdict(self._sampling) | room | seed,
+        )
+        with closing(reading), self._llm.stream(prompt, on_prefill=reading, **asked) as stream:
             for piece in until_stopped(stream, interrupts):
                 shown += len(piece.text)
                 self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)

@@ -17,10 +17,10 @@ from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import PLAIN, Recorder
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_json
-from paceline.cli.reading import Reading, until_stopped
-from paceline.cli.slowness import Slowness
+from paceline.cli.reading import PrefillProgress, until_stopped
+from paceline.cli.slowness import SlowPassMonitor
 from paceline.report import where
-from paceline.report.sources import Marks
+from paceline.report.sources import SourceMarks
 from paceline.report.table import comparison, summary
 from paceline.request_handle import Generation
 from paceline.speculative.errors import ModelError
@@ -57,8 +57,8 @@ class Completion:
         self._request = request | asdict(sampling)
         self._as_json, self._show_sources = as_json, show_sources
         self._show_stats, self._chat = show_stats, chat
-        self._slowness = Slowness(llm)
-        self._marks = Marks(Console(file=sys.stdout))
+        self._slowness = SlowPassMonitor(llm)
+        self._marks = SourceMarks(Console(file=sys.stdout))
         self._err = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
 
     def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, wants_chat: bool) -> list[int]:
@@ -94,7 +94,7 @@ class Completion:
 
     def compare(self, prompt: Sequence[int]) -> int:
         record: dict[str, Any] = {"plain": None, "drafted": None, "speedup": None, "identical": None}
-        with closing(Reading(self._interrupts)) as reading:
+        with closing(PrefillProgress(self._interrupts)) as reading:
             read = warm_up(self._llm, prompt, reading)
         record |= {"n_read": read.n_read, "prompt_tokens_per_second": read.prompt_tokens_per_second}
         self._legend()
@@ -126,9 +126,9 @@ class Completion:
         """Stream one generation to its end, or to Ctrl-C; its record."""
         sources: list[str] = []
         shown = 0
-        reading = Reading(self._interrupts)
+        reading = PrefillProgress(self._interrupts)
         asked = self._request | self._asked()
-        with closing(reading), self._llm.stream(prompt, plain=plain, on_read=reading, **asked) as stream:
+        with closing(reading), self._llm.stream(prompt, plain=plain, on_prefill=reading, **asked) as stream:
             self._interrupts.hold()
             try:
                 for piece in until_stopped(stream, self._interrupts):

@@ -54,9 +54,9 @@ def doctor(
     models = resolve_models(models)
 
     from paceline.speculative.policy.cost_measurement import ROWS
-    from paceline.storage.costs import Effort
+    from paceline.storage.costs import MeasurementEffort
 
-    effort = Effort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
+    effort = MeasurementEffort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
     check_plot(plot)
     hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"], again)
     record = {"hardware": hardware.as_dict()}
@@ -100,7 +100,7 @@ def _examined(
     models: dict[str, Any], hardware: Hardware, effort: Any, again: bool, measure: bool, as_json: bool
 ) -> dict[str, Any]:
     """What `--json` prints of the models. as_json: nothing is shown before all is known."""
-    from paceline.backends.interface import Threads
+    from paceline.backends.interface import ThreadSwitch
     from paceline.cli.progress import progress
     from paceline.doctor import gathering, thread_trials
     from paceline.doctor.stored_costs import WITHOUT, compares, examine
@@ -117,7 +117,7 @@ def _examined(
     with Interrupts() as interrupts, load(**models, **drafting) as llm:
         if not as_json:
             doctor_machine.show(hardware)
-        tries = measure and isinstance(llm.target, Threads)
+        tries = measure and isinstance(llm.target, ThreadSwitch)
         counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
         attends = measure and doctor_machine.may_choose(llm.target)
         stages = {"target": True, thread_trials.STAGE: bool(counts), attention.STAGE: attends}

@@ -12,7 +12,7 @@ from paceline.speculative.errors import MissingExtraError, PacelineError
 
 if TYPE_CHECKING:
     from paceline.api import LLM
-    from paceline.backends.interface import Engine
+    from paceline.backends.interface import Backend
     from paceline.hardware.probe import Hardware
 
 Tick = Callable[[str], None]
@@ -31,7 +31,7 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
     from paceline.models.resolve import file_of
     from paceline.profiling.pass_costs import to_stderr
 
-    threads, unread = choose_threads(threads), []
+    threads, pending_tokens = choose_threads(threads), []
     engine = offload = bandwidth = None
     status = KernelStatus(reason="--kernels off")
     try:
@@ -41,14 +41,14 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
         if kernels != "off":
             status = kernels_of(path)
     except MissingExtraError as error:
-        unread.append(f"what the engine can use: {error}")
+        pending_tokens.append(f"what the engine can use: {error}")
     try:
         bandwidth = measured(threads, warn=to_stderr, again=again)
     except PacelineError as error:
-        unread.append(f"how fast memory is read: {error}")
+        pending_tokens.append(f"how fast memory is read: {error}")
     found = probe(engine=engine, offload=offload, bandwidth=bandwidth)
     own = status.path or (f"none: {status.reason}" if status.reason else None)
-    return replace(found, kernels=own, unread=(*found.unread, *unread))
+    return replace(found, kernels=own, pending_tokens=(*found.pending_tokens, *pending_tokens))
 
 
 def show(hardware: Hardware) -> None:
@@ -73,11 +73,11 @@ def is_stateful(target: str | None) -> bool:
 
 def try_threads(llm: LLM, counts: list[int], tell: Tell) -> dict[str, Any]:
     """With the names of `--json`."""
-    from paceline.backends.interface import Threads
+    from paceline.backends.interface import ThreadSwitch
     from paceline.doctor.thread_trials import STAGE, best, tried
 
     target = llm.target
-    assert isinstance(target, Threads)  # the caller has asked
+    assert isinstance(target, ThreadSwitch)  # the caller has asked
     before = target.settings["threads"]
     try:
         trials = tried(target, target.use_threads, counts, progress=partial(tell, STAGE))
@@ -86,25 +86,25 @@ def try_threads(llm: LLM, counts: list[int], tell: Tell) -> dict[str, Any]:
     return {"tried": [trial.as_dict() for trial in trials], "best": trials.index(best(trials))}
 
 
-def may_choose(target: Engine) -> bool:
+def may_choose(target: Backend) -> bool:
     """Whether it is worth trying with and without flash attention: not with kernels of our own."""
-    from paceline.backends.interface import FlashAttention
+    from paceline.backends.interface import FlashAttentionSwitch
     from paceline.profiling.pass_costs import goes_without_flash
 
-    if not isinstance(target, FlashAttention) or target.caps.rollback != "free":
+    if not isinstance(target, FlashAttentionSwitch) or target.caps.rollback != "free":
         return False
     if target.settings.get("kernels"):
         return False
     return goes_without_flash(target.settings["gpu_layers"], target.settings["cache_type"])
 
 
-def try_attention(target: Engine, tell: Tell) -> dict[str, Any] | None:
+def try_attention(target: Backend, tell: Tell) -> dict[str, Any] | None:
     """With the names of `--json`; None where there is no room for it. What is best is kept."""
-    from paceline.backends.interface import FlashAttention
+    from paceline.backends.interface import FlashAttentionSwitch
     from paceline.profiling.flash_attention import STAGE, best, keep, try_both
     from paceline.profiling.pass_costs import to_stderr
 
-    assert isinstance(target, FlashAttention)  # may_choose() was asked
+    assert isinstance(target, FlashAttentionSwitch)  # may_choose() was asked
     try:
         found = try_both(target, partial(tell, STAGE))
     except PacelineError as error:
@@ -117,11 +117,11 @@ def try_attention(target: Engine, tell: Tell) -> dict[str, Any] | None:
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     """record: what passes cost and what was tried, as `--json` has it."""
     from paceline.doctor import diagnosis, gathering
-    from paceline.speculative.policy.cost_model import Costs
+    from paceline.speculative.policy.cost_model import DecodingCosts
 
-    unread: list[str] = []
+    pending_tokens: list[str] = []
     target, draft = (
-        None if model is None or not model.path.exists() else gathering.header(model.path, unread)
+        None if model is None or not model.path.exists() else gathering.header(model.path, pending_tokens)
         for model in (llm.target, llm.draft)
     )
     given = llm.target.settings
@@ -131,7 +131,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
             hardware,
             target,
             draft,
-            Costs.read(record),
+            DecodingCosts.read(record),
             doubt,
             threads=given["threads"],
             gpu_layers=given.get("gpu_layers", 0),
@@ -144,7 +144,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         "run": None if run is None else run.as_dict(),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
         "evidence": asdict(evidence),
-        "unread": unread,
+        "unread": pending_tokens,
     }
 
 

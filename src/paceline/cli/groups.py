@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Group:
+class OptionGroup:
     """parameters: as typer reads them of a command. make: called with their values, by name."""
 
     parameters: Sequence[inspect.Parameter]
     make: Callable[..., Any] = dict
 
 
-def takes(**groups: Group) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes(**groups: OptionGroup) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a command: a parameter with a group's name stands for all of the group's options, and gets
     what the group makes of them."""
 
@@ -78,7 +78,7 @@ def _models(*, model: str | None, **given: Any) -> dict[str, Any]:
     return {"target": model, **given}
 
 
-MODEL_OPTIONS = Group(
+MODEL_OPTIONS = OptionGroup(
     [
         _parameter("model", options.Model, None),
         _parameter("model_draft", options.DraftModel, None),
@@ -95,7 +95,7 @@ MODEL_OPTIONS = Group(
     _models,
 )
 # Of a model of transformers alone.
-DEVICE_OPTIONS = Group(
+DEVICE_OPTIONS = OptionGroup(
     [
         one
         for one in MODEL_OPTIONS.parameters
@@ -120,7 +120,7 @@ def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
 
 
-SAMPLING_OPTIONS = Group(
+SAMPLING_OPTIONS = OptionGroup(
     _table(
         SAMPLING,
         ("temperature", float, 0.0, "--temp", "X", "Temperature; 0: the likeliest token."),
@@ -140,7 +140,7 @@ SAMPLING_OPTIONS = Group(
     _sampling,
 )  # fmt: skip
 # Of a server and a chat: what is not given is OpenAI's, or what the model's file suggests.
-SERVER_SAMPLING_OPTIONS = Group([_optional(one) for one in SAMPLING_OPTIONS.parameters[:4]], _given)
+SERVER_SAMPLING_OPTIONS = OptionGroup([_optional(one) for one in SAMPLING_OPTIONS.parameters[:4]], _given)
 
 
 def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
@@ -150,7 +150,7 @@ def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
     return _sampling(**{"temperature": 1.0} | chosen), {n: chosen[n] for n in suggested if n in chosen}
 
 
-CHAT_SAMPLING_OPTIONS = Group(
+CHAT_SAMPLING_OPTIONS = OptionGroup(
     [*SERVER_SAMPLING_OPTIONS.parameters, *SAMPLING_OPTIONS.parameters[4:]], _chat_sampling
 )
 
@@ -160,7 +160,7 @@ def _drafting(*, draft_temp: float, **given: Any) -> dict[str, Any]:
     return _given(temperature=draft_temp, **given)
 
 
-DRAFTING_OPTIONS = Group(
+DRAFTING_OPTIONS = OptionGroup(
     _table(
         DRAFTING,
         ("policy", str | None, None, "--policy", "RULE",
@@ -193,7 +193,7 @@ def _memory(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
     return {"corpora": tuple(corpora or ()), "remember": remember}
 
 
-MEMORY_OPTIONS = Group(
+MEMORY_OPTIONS = OptionGroup(
     [
         _parameter("corpora", options.Corpora, None),
         *_table(DRAFTING, ("remember", bool, False, "--remember", "", "Keep answers, and draft from them.")),
@@ -213,7 +213,7 @@ def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:
     return Recorder(record, lambda said: note(f"paceline: {said}"), top_k=record_top_k)
 
 
-RECORD_OPTIONS = Group(
+RECORD_OPTIONS = OptionGroup(
     _table(
         OUTPUT,
         ("record", Path | None, None, "--record", "FILE", "Append what was asked and answered."),

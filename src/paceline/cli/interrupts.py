@@ -94,7 +94,7 @@ class Interrupts:
             allowed -= 1
 
 
-class Early:
+class PendingInterrupt:
     """While entered, Ctrl-C outside of an `Interrupts` is noted and does nothing else: between a line that is
     typed and the answer to it, and between that and the next line."""
 
@@ -107,7 +107,7 @@ class Early:
     def _note(self, _number: int, _frame: object) -> None:
         self.pressed = True
 
-    def __enter__(self) -> Early:
+    def __enter__(self) -> PendingInterrupt:
         self._before = signal.signal(signal.SIGINT, self._note)
         return self
 

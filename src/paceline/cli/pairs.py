@@ -15,9 +15,9 @@ from paceline.cli.output import note, print_json
 from paceline.speculative.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.doctor.draft_advice.row import Advice, Candidate, Measured
-    from paceline.models.headers.facts import Facts
-    from paceline.models.stores.inventory import Found
+    from paceline.doctor.draft_advice.row import Candidate, DraftAdvice, Measured
+    from paceline.models.headers.facts import ModelFacts
+    from paceline.models.stores.inventory import Inventory
 
 ADVICE = "Advice"
 MEASURED_DRAFTS = 3  # that --measure loads: the best ones by what is known without
@@ -61,10 +61,10 @@ def pairs(
 
     Speeds are those that were measured here, by `paceline bench` or by --measure; nothing is guessed. What is
     not measured yet is ordered by what its files and the costs of passes tell."""
-    from paceline.doctor.draft_advice.row import Question
+    from paceline.doctor.draft_advice.row import AdviceRequest
     from paceline.hardware.threads import choose_threads
 
-    Question(task)
+    AdviceRequest(task)
     way = {
         "threads": choose_threads(threads),
         "gpu_layers": gpu_layers,
@@ -92,7 +92,7 @@ def pairs(
     return 0
 
 
-def _target(text: str) -> Facts:
+def _target(text: str) -> ModelFacts:
     from paceline.cli.references import resolved
     from paceline.models.headers.header import read
     from paceline.models.names import is_transformers, place_of
@@ -108,7 +108,7 @@ def _target(text: str) -> Facts:
     return facts
 
 
-def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:
+def _models(folders: Sequence[Path], interrupts: Interrupts) -> Inventory:
     from paceline.cli.progress import progress
     from paceline.models import zoo
     from paceline.models.stores.inventory import find
@@ -120,7 +120,7 @@ def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:
     return found
 
 
-def _list(found: Found, as_json: bool) -> None:
+def _list(found: Inventory, as_json: bool) -> None:
     from paceline.report import models
 
     if as_json:
@@ -134,15 +134,15 @@ def _list(found: Found, as_json: bool) -> None:
         note(line)
 
 
-def _candidates(target: Facts, found: Found, note: Note, interrupts: Interrupts) -> list[Candidate]:
+def _candidates(target: ModelFacts, found: Inventory, note: Note, interrupts: Interrupts) -> list[Candidate]:
     """Every smaller model, by whether it fits, without its vocabulary; those that come with Paceline too."""
     from paceline.doctor.draft_advice.row import Candidate
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.facts import ATTENTION
 
-    drafts: list[tuple[Facts, str]] = []
+    drafts: list[tuple[ModelFacts, str]] = []
 
-    def one_by_one() -> Iterator[Facts]:
+    def one_by_one() -> Iterator[ModelFacts]:
         for draft, reference in _smaller(target, found, note, interrupts):
             drafts.append((replace(draft, tokenizer=None), reference))
             yield draft
@@ -157,7 +157,9 @@ def _candidates(target: Facts, found: Found, note: Note, interrupts: Interrupts)
     return out
 
 
-def _smaller(target: Facts, found: Found, note: Note, interrupts: Interrupts) -> Iterator[tuple[Facts, str]]:
+def _smaller(
+    target: ModelFacts, found: Inventory, note: Note, interrupts: Interrupts
+) -> Iterator[tuple[ModelFacts, str]]:
     """What may draft for it, with its vocabulary and what it is called."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -184,7 +186,7 @@ def _smaller(target: Facts, found: Found, note: Note, interrupts: Interrupts) ->
 
 
 def _advise(
-    target: Facts,
+    target: ModelFacts,
     candidates: Sequence[Candidate],
     asked: tuple[str, int],
     way: dict[str, Any],
@@ -192,17 +194,17 @@ def _advise(
     measuring: bool,
     note: Note,
     interrupts: Interrupts,
-) -> Advice:
+) -> DraftAdvice:
     from paceline.bench.history import default_path
     from paceline.cli.progress import progress
     from paceline.doctor.draft_advice.measuring import known, measure
     from paceline.doctor.draft_advice.ranking import advise
-    from paceline.doctor.draft_advice.row import MODEL, Question
+    from paceline.doctor.draft_advice.row import MODEL, AdviceRequest
     from paceline.models.compatibility.known_pairs import for_target
 
-    question = Question(*asked, way["cache_type"])
+    question = AdviceRequest(*asked, way["cache_type"])
 
-    def once(now: dict[Path | None, Measured] | None = None) -> Advice:
+    def once(now: dict[Path | None, Measured] | None = None) -> DraftAdvice:
         facts = known(target, question, way, history=history or default_path(), note=note, now=now)
         return advise(target, candidates, question, facts, for_target(target))
 
@@ -219,7 +221,7 @@ def _advise(
     return advice
 
 
-def _print(advice: Advice, target: str, notes: Sequence[str], as_json: bool) -> None:
+def _print(advice: DraftAdvice, target: str, notes: Sequence[str], as_json: bool) -> None:
     """target: as it was named."""
     from paceline.report import advice as report
 

@@ -15,7 +15,7 @@ from paceline.cli.references import hash_of
 from paceline.speculative.printable import amount, printable
 
 if TYPE_CHECKING:
-    from paceline.models.stores.reference import Held, Reference
+    from paceline.models.stores.reference import LocalFile, Reference
 
 
 def pull(
@@ -62,7 +62,7 @@ def pull(
     return 0
 
 
-def _downloaded(reference: Reference, offline: bool) -> list[Held]:
+def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
     from paceline.cli.interrupts import raised
     from paceline.models.stores.download import pull as download
     from paceline.models.stores.hub_api import host

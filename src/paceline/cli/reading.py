@@ -14,9 +14,9 @@ LONG = 256  # tokens of a prompt whose progress is shown
 SECONDS = 5.0  # between two lines where there is no terminal
 
 
-class Reading:
-    """What `LLM.stream` takes as `on_read`: a line on a terminal, which is gone afterwards; elsewhere a line
-    every few seconds. Raises KeyboardInterrupt once Ctrl-C was pressed. Close it."""
+class PrefillProgress:
+    """What `LLM.stream` takes as `on_prefill`: a line on a terminal, which is gone afterwards; elsewhere a
+    line every few seconds. Raises KeyboardInterrupt once Ctrl-C was pressed. Close it."""
 
     def __init__(self, interrupts: Interrupts, *, clock: Callable[[], float] = monotonic) -> None:
         self._interrupts, self._clock = interrupts, clock
@@ -51,7 +51,8 @@ class Reading:
 
 
 def until_stopped(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput]:
-    """Yield an answer's pieces up to Ctrl-C, which may come while the prompt is read (see Reading)."""
+    """Yield an answer's pieces up to Ctrl-C, which may come while the prompt is read (see
+    PrefillProgress)."""
     try:
         for piece in stream:
             yield piece

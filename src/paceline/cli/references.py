@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.output import note
 
 if TYPE_CHECKING:
-    from paceline.models.stores.reference import Held
+    from paceline.models.stores.reference import LocalFile
 
 
 def resolve_models(models: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def resolved(text: str) -> Path:
     return first.path
 
 
-def hash_of(one: Held) -> tuple[str, str]:
+def hash_of(one: LocalFile) -> tuple[str, str]:
     """Return the SHA-256 where its store states it, else the fingerprint that measurements record."""
     from paceline.system.identity import fingerprint
 

@@ -83,7 +83,7 @@ def replay(
     drafting.pop("exact_greedy")  # nothing is computed that could differ
 
     from paceline.bench.replay import tables
-    from paceline.bench.replay.replay import Means, Replay, methods_of
+    from paceline.bench.replay.replay import Replay, ReplayContext, methods_of
     from paceline.cli.progress import progress
     from paceline.drafter_factory import Corpora
 
@@ -97,7 +97,7 @@ def replay(
             draft = replay_input.draft_model(model_draft, chosen, ctx_size, threads)
             stack.callback(draft.close)
         vocab = replay_input.vocabulary(text, traces, draft)
-        means = Means(
+        means = ReplayContext(
             vocab, None if text is None else text.text, Corpora.find(corpora or (), vocab), draft, costs
         )
         replaying = Replay(traces, chosen, means, fresh=fresh)

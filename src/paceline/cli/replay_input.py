@@ -12,30 +12,32 @@ from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.backends.interface import Engine
+    from paceline.backends.interface import Backend
     from paceline.bench.method import Method
     from paceline.bench.replay.traces import Trace
-    from paceline.speculative.policy.cost_model import Costs
+    from paceline.speculative.policy.cost_model import DecodingCosts
     from paceline.text.interface import Tokenizer
 
 
-def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads: int | None) -> Costs | None:
+def costs_of(
+    curve: Path | None, model: Path | None, draft: str | None, threads: int | None
+) -> DecodingCosts | None:
     """What passes take: as a file says, or as it was measured when the models were loaded on this machine,
     without options for their engine; None where it was not."""
-    from paceline.speculative.policy.cost_model import Costs
+    from paceline.speculative.policy.cost_model import DecodingCosts
 
     if curve is None:
         return None if model is None else kept_costs(model, None if draft is None else Path(draft), threads)
 
     try:
-        return Costs.read(json.loads(read_text(curve)))
+        return DecodingCosts.read(json.loads(read_text(curve)))
     except (UsageError, ValueError, RecursionError) as error:
         raise UsageError(f"--cost-curve {curve}: {error}; `paceline doctor --json` prints one") from error
 
 
-def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | None:
+def kept_costs(model: Path, draft: Path | None, threads: int | None) -> DecodingCosts | None:
     """Return the costs of both, or None: as if the models had been loaded with the usual settings."""
-    from paceline.backends.registry import Way
+    from paceline.backends.registry import BackendSpec
     from paceline.doctor.stored_costs import known_costs
     from paceline.hardware.threads import choose_threads
     from paceline.profiling.pass_costs import as_costs
@@ -48,7 +50,7 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
         "exact_rows": 0,
     }
     paths = {"target": model} if draft is None else {"target": model, "draft": draft}
-    found = {role: known_costs(Way(path, usual), role) for role, path in paths.items()}
+    found = {role: known_costs(BackendSpec(path, usual), role) for role, path in paths.items()}
     known = {role: kept for role, kept in found.items() if kept is not None}
     return as_costs(known) if len(known) == len(paths) else None
 
@@ -61,7 +63,7 @@ def opened(path: Path) -> Tokenizer:
 
 def draft_model(
     path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int = 1
-) -> Engine:
+) -> Backend:
     if not any(method.uses_draft for method in methods):
         raise UsageError(
             "a draft model is given, but no method names 'model': give --methods model, or leave it out"
@@ -106,7 +108,7 @@ def read(
     return out
 
 
-def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Engine | None) -> Any:
+def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | None) -> Any:
     """The tokenizer's; without one the draft model's, where the record says that it is of that one; else the
     smallest that the tokens fit in."""
     from paceline.backends.recorded import numbered

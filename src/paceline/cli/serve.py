@@ -201,17 +201,17 @@ def serve(
 
     from paceline.loading import load
     from paceline.server import app, listen
-    from paceline.server.request_limits import Limits
-    from paceline.server.security import Rules
-    from paceline.server.service import Service
+    from paceline.server.request_limits import ServerLimits
+    from paceline.server.security import SecurityRules
+    from paceline.server.service import ServingEngine
 
-    limits = Limits(apart, queue, per_client, timeout, n_predict, sampling)
+    limits = ServerLimits(apart, queue, per_client, timeout, n_predict, sampling)
     listening = listen.bind(host, port)  # a port in use is told before a model is loaded
     try:
         with load(**(loading | models), sessions=sessions) as llm:
             listen.logs(log_json, quiet)
-            rules = Rules(keys, hosts, proxies, round(body_limit * 1e6))
-            service = Service(llm, limits, chunk=chunk)
+            rules = SecurityRules(keys, hosts, proxies, round(body_limit * 1e6))
+            service = ServingEngine(llm, limits, chunk=chunk)
             made = app.create(service, names, rules)
             at = listening.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
@@ -278,7 +278,7 @@ def serve_replicas(host: str, port: int, **given: Any) -> int:
     from pydantic import ValidationError
 
     from paceline.server import cluster
-    from paceline.server.replicas import Settings
+    from paceline.server.replicas import ReplicaSettings
 
     if port == 0:
         raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
@@ -287,7 +287,7 @@ def serve_replicas(host: str, port: int, **given: Any) -> int:
         loading[name] = everywhere(loading[name])
     loading["corpora"] = [everywhere(one) for one in loading["corpora"]]
     try:
-        settings = Settings(load=loading, **given)
+        settings = ReplicaSettings(load=loading, **given)
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0]).replace("_", "-").replace("num-", "replica-")

@@ -54,10 +54,10 @@ def transplant(
     """
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
-    from paceline.prepare.transplant import Rules, Transplant
+    from paceline.prepare.transplant import Transplant, TransplantOptions
     from paceline.system.whole import check_output
 
-    rules = Rules(ftype.upper() if ftype else None, tied)
+    rules = TransplantOptions(ftype.upper() if ftype else None, tied)
     check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (
         Interrupts() as interrupts,

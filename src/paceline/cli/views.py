@@ -57,9 +57,9 @@ def search(
     view so far.
     """
     from paceline.cli.progress import progress
-    from paceline.prepare.views import Plan, searched
+    from paceline.prepare.views import ViewSearchPlan, searched
 
-    plan = Plan(blocks, tries, items, n_predict, suite)
+    plan = ViewSearchPlan(blocks, tries, items, n_predict, suite)
     with Interrupts() as interrupts, progress(plan.work, interrupts, at_end=False) as tick:
         found = searched(resolve_models(models), plan, tick)
     if as_json:

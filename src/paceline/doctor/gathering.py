@@ -14,12 +14,12 @@ from paceline.bench.near_ties import judge, warm_up
 from paceline.doctor.diagnosis import Evidence
 from paceline.hardware import containers
 from paceline.hardware.containers import Limits
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 from paceline.hardware.probe import Hardware
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.sampling import Sampling
 
 RUN = "run"  # of a progress bar: a tick for each of its TICKS tokens
@@ -38,7 +38,7 @@ Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Meter:
+class SystemCounters:
     """Counters of the machine at one moment. busy: seconds of the usable processors, over all programs; own:
     of this process; swapped: bytes; throttled: seconds."""
 
@@ -49,17 +49,17 @@ class Meter:
     throttled: float | None
 
     @classmethod
-    def read(cls, allowed: frozenset[int], limits: Limits) -> Meter:
+    def read(cls, allowed: frozenset[int], limits: Limits) -> SystemCounters:
         own = os.times()
         return cls(
             time.monotonic(),
             _busy(allowed),
             own.user + own.system,
             _swapped(),
-            containers.throttled(Files(), limits),
+            containers.throttled(SystemFiles(), limits),
         )
 
-    def since(self, before: Meter) -> dict[str, Any]:
+    def since(self, before: SystemCounters) -> dict[str, Any]:
         """Return the differences by the names of Evidence."""
         seconds = max(1e-9, self.clock - before.clock)
         others = throttled = None
@@ -76,7 +76,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """A drafted run compared with a plain one. said: whether the outputs are the same, in words; speedup:
     None if they are not. run: the names of `paceline run --json`."""
 
@@ -90,9 +90,9 @@ class Run:
 
 def of_models(
     hardware: Hardware,
-    target: Facts | None,
-    draft: Facts | None,
-    costs: Costs | None,
+    target: ModelFacts | None,
+    draft: ModelFacts | None,
+    costs: DecodingCosts | None,
     doubt: str = "",
     *,
     threads: int,
@@ -133,14 +133,14 @@ def of_models(
     return evidence
 
 
-def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tuple[Evidence, Run]:
+def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tuple[Evidence, ComparedRun]:
     """Decode a short text plainly and with drafts. tick: called after every token; what it raises ends it."""
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
     plain = _generate(llm, tokens, True, tick)
-    before = Meter.read(hardware.cores.allowed, hardware.limits)
+    before = SystemCounters.read(hardware.cores.allowed, hardware.limits)
     drafted = _generate(llm, tokens, False, tick)
-    meant = Meter.read(hardware.cores.allowed, hardware.limits).since(before)
+    meant = SystemCounters.read(hardware.cores.allowed, hardware.limits).since(before)
     n = min(len(plain.tokens), len(drafted.tokens))
     verdict = judge(llm, tokens, plain.tokens[:n], drafted.tokens[:n], Sampling())
     stats = drafted.stats
@@ -153,7 +153,7 @@ def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tu
     }
     proven = verdict.identical and plain.tokens_per_second > 0
     run = {"n_tokens": drafted.n_tokens, "tokens_per_second": drafted.tokens_per_second}
-    return replace(evidence, **said, **meant), Run(
+    return replace(evidence, **said, **meant), ComparedRun(
         run | {"stats": stats.as_dict(), "plain_tokens_per_second": plain.tokens_per_second},
         verdict.said,
         drafted.tokens_per_second / plain.tokens_per_second if proven else None,
@@ -171,15 +171,15 @@ def _generate(llm: LLM, prompt: list[int], plain: bool, tick: Tick) -> Generatio
     return stream.result()
 
 
-def header(path: Path, unread: list[str]) -> Facts | None:
-    """Read a model's header; None, and a note in `unread`, if it cannot be read."""
+def header(path: Path, pending_tokens: list[str]) -> ModelFacts | None:
+    """Read a model's header; None, and a note in `pending_tokens`, if it cannot be read."""
     from paceline.models.headers.header import read
     from paceline.models.names import place_of
 
     try:
         return read(place_of(path), tokens=False)
     except (PacelineError, OSError) as error:
-        unread.append(f"header of {path.name}: {error}")
+        pending_tokens.append(f"header of {path.name}: {error}")
         return None
 
 

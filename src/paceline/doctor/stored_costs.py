@@ -9,16 +9,16 @@ from functools import partial
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.interface import Engine, OwnKernels
-from paceline.backends.registry import Way
+from paceline.backends.interface import Backend, KernelSwitch
+from paceline.backends.registry import BackendSpec
 from paceline.bench.provenance import provenance
 from paceline.hardware.bandwidth import free_memory
 from paceline.models.names import place_of
 from paceline.profiling.pass_costs import as_costs, beside, doubt, fastest, key_of, measured, roles
 from paceline.report.costs import WITHOUT as WITHOUT
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.storage.costs import Effort, Kept, keep, recall
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.storage.costs import CachedCosts, MeasurementEffort, keep, recall
 from paceline.system.home import Warn
 
 FORMAT = 1
@@ -35,10 +35,10 @@ class Findings:
     """kept: the models whose costs were known from before. made: see provenance. without: the target's costs
     with the engine's kernels instead of ours. doubts: by model, why nothing is concluded from its costs."""
 
-    costs: Costs
+    costs: DecodingCosts
     kept: tuple[str, ...]
     made: dict[str, Any]
-    without: Cost | None = None
+    without: PassCosts | None = None
     doubts: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,17 +55,17 @@ class Findings:
         }
 
 
-def examine(llm: LLM, effort: Effort, warn: Warn, tick: Tick, *, again: bool = False) -> Findings:
+def examine(llm: LLM, effort: MeasurementEffort, warn: Warn, tick: Tick, *, again: bool = False) -> Findings:
     """Measure what was not measured before with as much effort, and keep it for whatever loads these models
     next. tick: told which model it is, and what share of its time is over."""
-    found, doubts = dict[str, Kept](), dict[str, str | None]()
+    found, doubts = dict[str, CachedCosts](), dict[str, str | None]()
     for role, model in roles(llm.target, llm.draft).items():
         asked = effort if role == "target" else for_a_draft(effort)
         found[role], doubts[role] = _examine(model, role, asked, warn, partial(tick, role), again)
     kept = tuple(role for role, said in doubts.items() if said is None)
     without = None
     if compares(llm.target):
-        assert isinstance(llm.target, OwnKernels)
+        assert isinstance(llm.target, KernelSwitch)
         asked = replace(for_a_draft(effort), seconds=effort.seconds, depths=effort.depths[:1])
         with closing(llm.target.without_kernels()) as other:
             compared, doubts[WITHOUT] = _examine(other, "target", asked, warn, partial(tick, WITHOUT), again)
@@ -76,7 +76,7 @@ def examine(llm: LLM, effort: Effort, warn: Warn, tick: Tick, *, again: bool = F
     )
 
 
-def known_costs(model: Way, role: str) -> Kept | None:
+def known_costs(model: BackendSpec, role: str) -> CachedCosts | None:
     """Return what was measured of a model that is run like this; None where nothing was."""
     from paceline.profiling.flash_attention import settled
 
@@ -90,16 +90,21 @@ def known_costs(model: Way, role: str) -> Kept | None:
         return None
 
 
-def compares(target: Engine) -> bool:
+def compares(target: Backend) -> bool:
     """Whether what passes cost is told beside what they cost without kernels of our own."""
-    if not isinstance(target, OwnKernels) or not target.kernels:
+    if not isinstance(target, KernelSwitch) or not target.kernels:
         return False
     return (target.memory or 0) < MEMORY_SHARE * free_memory()
 
 
 def _examine(
-    model: Engine, role: str, asked: Effort, warn: Warn, tick: Callable[[float], None], again: bool
-) -> tuple[Kept, str | None]:
+    model: Backend,
+    role: str,
+    asked: MeasurementEffort,
+    warn: Warn,
+    tick: Callable[[float], None],
+    again: bool,
+) -> tuple[CachedCosts, str | None]:
     """A model's costs, and what makes them doubtful; None where they were known from before."""
     key = key_of(model, role)
     asked = replace(asked, depths=tuple(min(depth, model.caps.n_ctx) for depth in asked.depths))
@@ -115,6 +120,6 @@ def _examine(
     return found, said
 
 
-def for_a_draft(effort: Effort) -> Effort:
+def for_a_draft(effort: MeasurementEffort) -> MeasurementEffort:
     rows = tuple(n for n in effort.rows if n <= DRAFT_ROWS)
     return replace(effort, seconds=DRAFT_SHARE * effort.seconds, rows=rows)

@@ -12,7 +12,7 @@ from paceline.hardware.containers import Limits
 from paceline.hardware.cores import PERFORMANCE, Cores
 from paceline.hardware.threads import advise
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.pass_timer import Clock, Progress, Timer, in_rounds, medians, unseen
+from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, in_rounds, medians, unseen
 
 STAGE = "setting"  # of a progress bar
 ROUNDS = 3
@@ -63,7 +63,7 @@ def tried(
 ) -> list[Trial]:
     """Of each number of threads the median of the rounds; one far behind the others in the first has no more.
     What number they are afterwards is for the caller to set back."""
-    with closing(Timer(target, clock)) as timer:
+    with closing(PassTimer(target, clock)) as timer:
         half = max(1, target.caps.n_ctx // 2)
         length, passes = min(PROMPT[0], half), min(PASSES[0], half)
         _read_and_decode(timer, length, passes)  # weights come into memory
@@ -87,7 +87,7 @@ def tried(
     ]
 
 
-def _read_and_decode(timer: Timer, length: int, passes: int) -> tuple[float, float]:
+def _read_and_decode(timer: PassTimer, length: int, passes: int) -> tuple[float, float]:
     """Seconds a token of a new prompt of so many tokens, and of a pass over one row after a short one."""
     timer.renew()
     a_token = timer.read(length) / length

@@ -26,13 +26,13 @@ def best_first(
     parents: list[int] = []
     scores: list[float] = []
     leaves, order = 1, count()  # of equals the one that came first
-    # (-survival, order, parent, depth, rank among its siblings, token, score, state)
+    # (-reach probability, order, parent, depth, rank among its siblings, token, score, state)
     waiting: list[tuple[float, int, int, int, int, int, float, Any]] = []
 
-    def offer(parent: int, depth: int, survival: float, state: State) -> None:
+    def offer(parent: int, depth: int, reach_probability: float, state: State) -> None:
         for rank, (token, score, after) in enumerate(follow(state, depth)):
             heapq.heappush(
-                waiting, (-survival * score, next(order), parent, depth, rank, token, score, after)
+                waiting, (-reach_probability * score, next(order), parent, depth, rank, token, score, after)
             )
 
     offer(ROOT, 0, 1.0, start)

@@ -17,22 +17,31 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from paceline.drafters import suffix
-from paceline.drafters.compose import ComposedDrafter, ComposedMemory
+from paceline.drafters.compose import ComposedDrafter, ComposedState
 from paceline.drafters.model import NOTHING, ModelDrafter
-from paceline.drafters.parts import MODEL, Parts, Warn
+from paceline.drafters.parts import MODEL, DrafterInputs, Warn
 from paceline.speculative.arrays import Logits
 from paceline.speculative.errors import ContractError
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Budget, Drafter, Forward, Learner, Memory, Session, Target, Want
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import (
+    Budget,
+    Drafter,
+    DrafterState,
+    ForwardOutput,
+    LearningDrafter,
+    RequiredOutputs,
+    Session,
+    Target,
+)
 from paceline.speculative.policy.calibration import Calibrator, logit_at
-from paceline.speculative.policy.cost_model import Cost
-from paceline.speculative.resumable_session import Following
+from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.tree import DraftTree, chain
 
 LATER = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would
 # pay more guesses than that lets through.
-UNKNOWN = Cost.flat(1.0, per_row=0.5)
+UNKNOWN = PassCosts.flat(1.0, per_row=0.5)
 
 
 class Copier(Drafter, Protocol):
@@ -47,7 +56,7 @@ class CascadeDrafter:
     drawn from the draft model, whatever the copier guesses. cost: of the draft model's passes, if known."""
 
     name = f"{MODEL},{LATER}"
-    wants = NOTHING
+    required_outputs = NOTHING
 
     def __init__(
         self,
@@ -57,7 +66,7 @@ class CascadeDrafter:
         *,
         temperature: float = 0.0,
         top_k: int = 10,
-        cost: Cost | None = None,
+        cost: PassCosts | None = None,
         warn: Warn = lambda _: None,
     ) -> None:
         self._copier = copier
@@ -67,10 +76,10 @@ class CascadeDrafter:
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ComposedMemory:
+    ) -> ComposedState:
         return self._both.open(prompt, seed, session, scope)
 
-    def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]
         for model, copier, budget in parts:
             model.session.expect(copier, min(budget.depth, budget.nodes))
@@ -81,7 +90,7 @@ class CascadeDrafter:
             out.append(self._later(copier, budget, tree))
         return out
 
-    def _later(self, memory: Memory, budget: Budget, tree: DraftTree) -> DraftTree:
+    def _later(self, memory: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
         """`tree` and what the copier adds, by its own score: a draft model that is unsure says little about a
         copy (docs/drafters.md)."""
         room = min(budget.depth, budget.nodes) - len(tree)
@@ -89,13 +98,13 @@ class CascadeDrafter:
         if room < 1 or tree.q is not None:
             return tree.by((MODEL,))
         guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
-        depth, survivals = len(tree), list(tree.survival)
+        depth, reach_probabilities = len(tree), list(tree.reach_probability)
         for likely in guess.score:
-            above = survivals[-1] if survivals else 1.0
-            survival = budget.survival(LATER, likely, depth + 1, above)
-            if not budget.goes_on(likely, depth, depth, survival):
+            above = reach_probabilities[-1] if reach_probabilities else 1.0
+            reach_probability = budget.reach_probability(LATER, likely, depth + 1, above)
+            if not budget.goes_on(likely, depth, depth, reach_probability):
                 break
-            survivals.append(survival)
+            reach_probabilities.append(reach_probability)
             depth += 1
         n = depth - len(tree)
         return DraftTree(
@@ -103,12 +112,12 @@ class CascadeDrafter:
             parents=tuple(range(-1, depth - 1)),
             score=tree.score + guess.score[:n],
             source=tree.source + (LATER,) * n,
-            survival=tuple(survivals),
+            reach_probability=tuple(reach_probabilities),
             called=(MODEL, LATER),
         )
 
     @property
-    def learners(self) -> list[Learner]:
+    def learners(self) -> list[LearningDrafter]:
         return self._both.learners
 
     def learn(self, tokens: Sequence[int]) -> None:
@@ -127,13 +136,13 @@ class ReadAhead:
 
     It computes as many of them as pay: a right guess saves a pass, and each costs a row."""
 
-    def __init__(self, draft: Target, copier: Copier, cost: Cost) -> None:
+    def __init__(self, draft: Target, copier: Copier, cost: PassCosts) -> None:
         self.draft, self.copier, self.cost = draft, copier, cost
         self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, branch=1), draft.origin
         self.calibrator = Calibrator(trend=0.0)  # of the guesses, by which tokens the draft model chose
 
     def open(self, beside: Session | None = None) -> AheadSession:
-        return AheadSession(self, Following(self.draft, beside))
+        return AheadSession(self, ResumableSession(self.draft, beside))
 
     def forget(self) -> None:
         self.draft.forget()
@@ -141,14 +150,18 @@ class ReadAhead:
     def close(self) -> None:
         self.draft.close()
 
-    def forward(self, batch: Sequence[tuple[AheadSession, DraftTree | int]], want: Want) -> Sequence[Forward]:
+    def forward(
+        self, batch: Sequence[tuple[AheadSession, DraftTree | int]], want: RequiredOutputs
+    ) -> Sequence[ForwardOutput]:
         """The row below the last node of each chain; or a part of each prompt."""
         chains = [(session, tree) for session, tree in batch if isinstance(tree, DraftTree)]
         if not chains:
             return self.draft.forward([(session.inner, n) for session, n in batch], want)
         return self._below(chains, want)
 
-    def _below(self, batch: Sequence[tuple[AheadSession, DraftTree]], want: Want) -> list[AheadRow]:
+    def _below(
+        self, batch: Sequence[tuple[AheadSession, DraftTree]], want: RequiredOutputs
+    ) -> list[AheadRow]:
         unknown = [(session, tree.tokens) for session, tree in batch if not session.has_read(tree.tokens)]
         if unknown:
             for session, tree in batch:
@@ -167,19 +180,19 @@ class AheadSession:
     kept: tokens of the chain that are committed there, the last one as its root. read: the tokens after them
     that the last pass computed."""
 
-    def __init__(self, target: ReadAhead, reader: Following) -> None:
+    def __init__(self, target: ReadAhead, reader: ResumableSession) -> None:
         self._target, self._reader = target, reader
         self.tokens: list[int] = []
         self.expect(None, 0)
         self._restart()
 
     def _restart(self) -> None:
-        self.out: Forward | None = None
+        self.out: ForwardOutput | None = None
         self._kept: tuple[int, ...] = ()
         self._read: tuple[int, ...] = ()
         self._saved: list[Logits] = []
 
-    def expect(self, copied: Memory | None, depth: int) -> None:
+    def expect(self, copied: DrafterState | None, depth: int) -> None:
         """A chain of up to `depth` tokens. copied: the copier's memory of the text."""
         self._copied, self._depth = copied, depth
         self._guessed: list[tuple[int, DraftTree]] = []
@@ -189,15 +202,15 @@ class AheadSession:
         return self._reader.session
 
     @property
-    def unread(self) -> int:
-        return self.inner.unread
+    def pending_tokens(self) -> int:
+        return self.inner.pending_tokens
 
     def extend(self, tokens: Sequence[int]) -> None:
         self._restart()
         self.tokens += tokens
-        self._reader.become(self.tokens)
+        self._reader.sync_to(self.tokens)
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         chain_ = (*self._kept, *self._read)
         self.extend([*(chain_[node] for node in path), root])
 
@@ -224,7 +237,7 @@ class AheadSession:
         elif self.out is not None:
             right = alike(self._read, path[len(self._kept) :])
             root = path[len(self._kept) + right]
-            self.inner.keep(range(right), root)
+            self.inner.commit(range(right), root)
             self._kept = path[: len(self._kept) + right + 1]
         self.out = None
         self._saved = []
@@ -241,12 +254,12 @@ class AheadSession:
         guess = self._target.copier.follow(self._copied, path, Budget(room, room))
         self._guessed.append((len(path), guess))
         curve = self._target.cost.curve(rows + len(guess), len(self.tokens))
-        best, most, saved, survival = 0, 0.0, 0.0, 1.0
+        best, most, saved, reach_probability = 0, 0.0, 0.0, 1.0
         for n, (token, score) in enumerate(zip(guess.tokens, guess.score, strict=True), 1):
             if token >= self._target.vocab.size:  # one that the draft model does not have
                 break
-            survival *= self._target.calibrator.probability(score, n)
-            saved += survival * curve[1]
+            reach_probability *= self._target.calibrator.probability(score, n)
+            saved += reach_probability * curve[1]
             gain = saved - (curve[rows + n] - curve[rows])
             if gain > most:
                 best, most = n, gain
@@ -257,7 +270,7 @@ class AheadSession:
         for start, guess in self._guessed:
             for n, (token, guessed) in enumerate(zip(path[start:], guess.tokens, strict=False), 1):
                 x = logit_at(guess.score[n - 1])
-                self._target.calibrator.observe(x, n, 0.0, token == guessed)
+                self._target.calibrator.update(x, n, 0.0, token == guessed)
                 if token != guessed:
                     break
 
@@ -266,7 +279,7 @@ class AheadSession:
         self._restart()
 
 
-class AheadRow(Answers):
+class AheadRow(LogitsOutput):
     """The row below a chain of `row` tokens. computed: of the pass that computed it."""
 
     def __init__(self, row: int, logits: Logits, computed: int) -> None:
@@ -287,7 +300,7 @@ def alike(a: Sequence[int], b: Sequence[int]) -> int:
     return n
 
 
-def make(parts: Parts) -> CascadeDrafter:
+def make(parts: DrafterInputs) -> CascadeDrafter:
     """With the drafter as copier that guesses best for nothing."""
     assert parts.draft is not None  # makers.py has seen to it
     return CascadeDrafter(

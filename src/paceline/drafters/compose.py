@@ -11,18 +11,27 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from paceline.speculative.interfaces import Budget, Drafter, Features, Learner, Memory, Reader, Session, Want
+from paceline.speculative.interfaces import (
+    Budget,
+    CatchesUp,
+    Drafter,
+    DrafterState,
+    Features,
+    LearningDrafter,
+    RequiredOutputs,
+    Session,
+)
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, Votes
 
 
-class ComposedMemory:
-    def __init__(self, parts: list[Memory]) -> None:
+class ComposedState:
+    def __init__(self, parts: list[DrafterState]) -> None:
         self.parts = parts
-        self._readers: dict[int, Reader] = {}  # by their place
+        self._readers: dict[int, CatchesUp] = {}  # by their place
 
-    def add(self, part: Memory) -> None:
-        if isinstance(part, Reader):
+    def add(self, part: DrafterState) -> None:
+        if isinstance(part, CatchesUp):
             self._readers[len(self.parts)] = part
         self.parts.append(part)
 
@@ -31,9 +40,9 @@ class ComposedMemory:
         reader = self._readers.get(i)
         return 0 if reader is None else reader.behind()
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         for part in self.parts:
-            part.observe(step, features)
+            part.update(step, features)
 
     def close(self) -> None:
         for part in self.parts:
@@ -46,12 +55,12 @@ class _Several:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
         self.name = ",".join(d.name for d in drafters)
-        self.wants = reduce(or_, (d.wants for d in drafters), Want())
+        self.required_outputs = reduce(or_, (d.required_outputs for d in drafters), RequiredOutputs())
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ComposedMemory:
-        memory = ComposedMemory([])
+    ) -> ComposedState:
+        memory = ComposedState([])
         try:
             for drafter in self.drafters:
                 memory.add(drafter.open(prompt, seed, session, scope))
@@ -61,8 +70,8 @@ class _Several:
         return memory
 
     @property
-    def learners(self) -> list[Learner]:
-        return [d for d in self.drafters if isinstance(d, Learner) and getattr(d, "learners", True)]
+    def learners(self) -> list[LearningDrafter]:
+        return [d for d in self.drafters if isinstance(d, LearningDrafter) and getattr(d, "learners", True)]
 
     def learn(self, tokens: Sequence[int]) -> None:
         for drafter in self.learners:
@@ -86,7 +95,7 @@ class ComposedDrafter(_Several):
         super().__init__(drafters)
         self._least = least
 
-    def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         trees = [EMPTY] * len(batch)
         called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):
@@ -110,7 +119,7 @@ class ComposedDrafter(_Several):
 
 
 @dataclass
-class Union:
+class MergedTree:
     """Drafts of one text in one tree: where several say the same, one node. Deterministic drafts only. A node
     stays a probe unless somebody proposes it as a guess; a probe is no vote for a guess."""
 
@@ -156,15 +165,15 @@ class Union:
         return self._tree
 
 
-class Portfolio(_Several):
+class PortfolioDrafter(_Several):
     """Its drafters in order, those that the budget calls. Together they may propose more than the budget
     holds: the policy chooses. A sampled draft stands alone: its nodes may not be chosen from, and whether it
     was called was decided before it was drawn."""
 
-    def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         if not any(budget.depth for _, budget in batch):
             return [EMPTY] * len(batch)
-        unions = [Union() for _ in batch]
+        unions = [MergedTree() for _ in batch]
         alone: list[DraftTree | None] = [None] * len(batch)
         called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):

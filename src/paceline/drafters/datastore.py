@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from paceline.drafters.best_first import best_first
-from paceline.drafters.parts import Parts
+from paceline.drafters.parts import DrafterInputs
 from paceline.drafters.suffix_array import Match, SuffixArray
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -25,13 +25,13 @@ DOUBT = 6.0
 Alive = list[tuple[tuple[int, ...], int]]
 
 
-class DatastoreMemory:
+class DatastoreState:
     """Owns the end of the request's text."""
 
     def __init__(self, prompt: Sequence[int], match_max: int) -> None:
         self.tokens = deque(prompt[-match_max:], maxlen=match_max)
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.tokens.extend(step.tokens)
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class DatastoreDrafter:
     text's end that must and may occur in them. samples: most places that are looked at."""
 
     name = "datastore"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(
         self, stores: Sequence[SuffixArray], match_min: int = 3, match_max: int = 16, samples: int = 16
@@ -53,13 +53,13 @@ class DatastoreDrafter:
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> DatastoreMemory:
-        return DatastoreMemory(prompt, self._match_max)
+    ) -> DatastoreState:
+        return DatastoreState(prompt, self._match_max)
 
-    def propose(self, batch: Sequence[tuple[DatastoreMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[DatastoreState, Budget]]) -> list[DraftTree]:
         return [self._draft(memory, budget) for memory, budget in batch]
 
-    def _draft(self, memory: DatastoreMemory, budget: Budget) -> DraftTree:
+    def _draft(self, memory: DatastoreState, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes)
         if depth < 1 or len(memory.tokens) < self._match_min:
             return EMPTY
@@ -108,5 +108,5 @@ def _follow(alive: Alive, depth: int, length: int, budget: Budget) -> Iterator[t
         yield token - 1, score, group
 
 
-def make(parts: Parts) -> DatastoreDrafter:
+def make(parts: DrafterInputs) -> DatastoreDrafter:
     return DatastoreDrafter([SuffixArray(folder) for folder in parts.stores])

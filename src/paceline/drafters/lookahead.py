@@ -23,8 +23,8 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.drafters.parts import Parts
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.drafters.parts import DrafterInputs
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
@@ -37,7 +37,7 @@ NAME = "lookahead"
 Gram = tuple[int, ...]
 
 
-class LookaheadMemory:
+class LookaheadState:
     """Owns one request's window, and n-grams: those that came of the window, and those of the text so far.
 
     The window moves one place a step, however many tokens were accepted: guesses that are late then are still
@@ -135,7 +135,7 @@ class LookaheadMemory:
             row.append(self._rng.choice(self._filler))
         return row[column]
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         laid = self._laid
         verified = len(laid) > 0 and step.tree.starts_with(laid) and laid.probe <= step.tree.probe
         if verified and features.top_k is not None:
@@ -189,23 +189,23 @@ class LookaheadDrafter:
     window + guesses leaves, and is window + level - 3 deep, or level - 1: with less room it takes fewer."""
 
     name = NAME
-    wants = Want(top_k=1)
+    required_outputs = RequiredOutputs(top_k=1)
 
     def __init__(self, window: int = 7, level: int = 5, guesses: int = 7) -> None:
         self._shape = (window, level, guesses)
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> LookaheadMemory:
-        return LookaheadMemory(prompt, seed, *self._shape)
+    ) -> LookaheadState:
+        return LookaheadState(prompt, seed, *self._shape)
 
-    def propose(self, batch: Sequence[tuple[LookaheadMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[LookaheadState, Budget]]) -> list[DraftTree]:
         return [memory.propose(budget) for memory, budget in batch]
 
     def close(self) -> None:
         """Nothing is shared between requests."""
 
 
-def make(parts: Parts) -> LookaheadDrafter:
+def make(parts: DrafterInputs) -> LookaheadDrafter:
     drafting = parts.drafting
     return LookaheadDrafter(drafting.window, drafting.level, drafting.guesses)

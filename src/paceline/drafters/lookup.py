@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.drafters.parts import Parts
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.drafters.parts import DrafterInputs
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 
-class LookupMemory:
+class LookupState:
     """Owns the request's tokens, and for every n-gram where it was last followed by something."""
 
     def __init__(self, prompt: Sequence[int], ngram_min: int, ngram_max: int) -> None:
@@ -50,7 +50,7 @@ class LookupMemory:
                 return start, n
         return 0, 0
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
     def close(self) -> None:
@@ -60,20 +60,20 @@ class LookupMemory:
 
 class LookupDrafter:
     name = "lookup"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(self, ngram_min: int = 1, ngram_max: int = 3) -> None:
         self._bounds = (ngram_min, ngram_max)
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> LookupMemory:
-        return LookupMemory(prompt, *self._bounds)
+    ) -> LookupState:
+        return LookupState(prompt, *self._bounds)
 
-    def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
         return [self.follow(memory, (), budget) for memory, budget in batch]
 
-    def follow(self, memory: LookupMemory, more: Sequence[int], budget: Budget) -> DraftTree:
+    def follow(self, memory: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
         """What it would propose if the text went on with `more`. The memory stays as it is."""
         length = min(budget.depth, budget.nodes)
         start, n = memory.match(more)
@@ -91,5 +91,5 @@ class LookupDrafter:
         """Nothing is shared between requests."""
 
 
-def make(parts: Parts) -> LookupDrafter:
+def make(parts: DrafterInputs) -> LookupDrafter:
     return LookupDrafter(parts.drafting.ngram_min, parts.drafting.ngram_max)

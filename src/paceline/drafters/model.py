@@ -20,24 +20,32 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.drafters.parts import MODEL, Parts, Warn
+from paceline.drafters.parts import MODEL, DrafterInputs, Warn
 from paceline.speculative.arrays import Logits, Probabilities
 from paceline.speculative.chunked_prefill import shares
-from paceline.speculative.interfaces import Budget, Drafter, Features, Forward, Session, Target, Want
-from paceline.speculative.resumable_session import Following
+from paceline.speculative.interfaces import (
+    Budget,
+    Drafter,
+    Features,
+    ForwardOutput,
+    RequiredOutputs,
+    Session,
+    Target,
+)
+from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Rng, Sampling, fault, probabilities, top_k
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
-NOTHING = Want()
+NOTHING = RequiredOutputs()
 Ids = NDArray[np.int64]
 
 
-class ModelMemory:
+class ModelDrafterState:
     """Owns the draft's session, and the text it must catch up with."""
 
-    def __init__(self, reader: Following, n_vocab: int, prompt: Sequence[int], seed: int) -> None:
+    def __init__(self, reader: ResumableSession, n_vocab: int, prompt: Sequence[int], seed: int) -> None:
         self.reader = reader
         self._n_vocab = n_vocab
         self.tokens: list[int] = []
@@ -53,12 +61,12 @@ class ModelMemory:
         # The target may have a few tokens the draft lacks; another one in their place costs acceptance only.
         self.tokens += (token if token < self._n_vocab else 0 for token in tokens)
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
     def behind(self) -> int:
-        self.reader.become(self.tokens)
-        return self.session.unread
+        self.reader.sync_to(self.tokens)
+        return self.session.pending_tokens
 
     def close(self) -> None:
         self.reader.close()
@@ -68,37 +76,37 @@ class ModelMemory:
 class _Growth:
     """A draft in the making: arrays of the tree so far, and the nodes whose rows come next."""
 
-    memory: ModelMemory
+    memory: ModelDrafterState
     budget: Budget
     name: str
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     score: list[float] = field(default_factory=list)
     q: list[Probabilities | None] = field(default_factory=list)
-    survival: list[float] = field(default_factory=list)
+    reach_probability: list[float] = field(default_factory=list)
     frontier: list[int] = field(default_factory=lambda: [ROOT])
     depth: int = 0
     leaves: int = 1
 
     def add(
-        self, parent: int, token: int, score: float, survival: float, q: Probabilities | None = None
+        self, parent: int, token: int, score: float, reach_probability: float, q: Probabilities | None = None
     ) -> None:
         """The next level goes on below it where that is worth a pass."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.score.append(score)
         self.q.append(q)
-        self.survival.append(survival)
-        if self.budget.deepens(len(self.tokens), self.depth + 1, survival):
+        self.reach_probability.append(reach_probability)
+        if self.budget.deepens(len(self.tokens), self.depth + 1, reach_probability):
             self.frontier.append(len(self.tokens) - 1)
 
     def reaches(self, parent: int, likely: float) -> float:
-        """The survival of a token below `parent`."""
-        above = 1.0 if parent == ROOT else self.survival[parent]
-        return self.budget.survival(self.name, likely, self.depth + 1, above)
+        """The reach probability of a token below `parent`."""
+        above = 1.0 if parent == ROOT else self.reach_probability[parent]
+        return self.budget.reach_probability(self.name, likely, self.depth + 1, above)
 
-    def goes_on(self, likeliest: float, survival: float) -> bool:
-        return self.budget.goes_on(likeliest, len(self.tokens), self.depth, survival)
+    def goes_on(self, likeliest: float, reach_probability: float) -> bool:
+        return self.budget.goes_on(likeliest, len(self.tokens), self.depth, reach_probability)
 
     def allowed(self, node: int, logits: Logits) -> Logits:
         """`logits` of what follows `node`, without what the grammar forbids there."""
@@ -121,7 +129,7 @@ class _Growth:
             score=tuple(self.score),
             source=(self.name,) * len(self.tokens),
             q=tuple(self.q) if sampled else None,
-            survival=tuple(self.survival),
+            reach_probability=tuple(self.reach_probability),
         )
 
 
@@ -131,7 +139,7 @@ class ModelDrafter:
     warn: told once of logits that are not numbers, for which
     nothing is drafted. name: of this one, where there are several."""
 
-    wants = NOTHING
+    required_outputs = NOTHING
 
     def __init__(
         self,
@@ -151,19 +159,19 @@ class ModelDrafter:
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ModelMemory:
-        return ModelMemory(Following(self._draft, session), self._draft.vocab.size, prompt, seed)
+    ) -> ModelDrafterState:
+        return ModelDrafterState(ResumableSession(self._draft, session), self._draft.vocab.size, prompt, seed)
 
     def close(self) -> None:
         self._draft.close()
 
-    def propose(self, batch: Sequence[tuple[ModelMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[ModelDrafterState, Budget]]) -> list[DraftTree]:
         """One forward of the draft a level, for all requests together."""
         n = sum(budget.depth > 0 and budget.nodes > 0 for _, budget in batch)
         growths = [_Growth(memory, self._fit(memory, budget, n), self.name) for memory, budget in batch]
         active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
         for growth in active:
-            growth.memory.reader.become(growth.memory.tokens)
+            growth.memory.reader.sync_to(growth.memory.tokens)
         active = self._ready(active)
         while active:
             outs = self._draft.forward([(g.memory.session, g.tree()) for g in active], NOTHING)
@@ -174,12 +182,12 @@ class ModelDrafter:
 
     def _ready(self, growths: list[_Growth]) -> list[_Growth]:
         """Those that have no more to read than this proposal may; the others read on."""
-        unread = [growth.memory.session.unread for growth in growths]
+        pending_tokens = [growth.memory.session.pending_tokens for growth in growths]
         chunk = min((growth.budget.chunk for growth in growths), default=0)
-        if sum(unread) <= chunk:
+        if sum(pending_tokens) <= chunk:
             return growths
         ready, reading = [], []
-        for growth, left, n in zip(growths, unread, shares(unread, chunk), strict=True):
+        for growth, left, n in zip(growths, pending_tokens, shares(pending_tokens, chunk), strict=True):
             if n == left:
                 ready.append(growth)
             elif n:
@@ -188,7 +196,7 @@ class ModelDrafter:
             self._draft.forward(reading, NOTHING)
         return ready
 
-    def _fit(self, memory: ModelMemory, budget: Budget, n: int) -> Budget:
+    def _fit(self, memory: ModelDrafterState, budget: Budget, n: int) -> Budget:
         """The draft's own context may be shorter than the target's, its trees narrower, and its passes are
         shared by `n` requests that draft."""
         caps = self._draft.caps
@@ -196,7 +204,7 @@ class ModelDrafter:
         nodes = 0 if caps.rollback == "none" else min(room, caps.rows // max(1, n) - 1, caps.nodes)
         return budget.capped(depth=room, nodes=nodes, width=caps.branch)
 
-    def _grow(self, growth: _Growth, out: Forward) -> None:
+    def _grow(self, growth: _Growth, out: ForwardOutput) -> None:
         """Hang the next level below the frontier."""
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
@@ -232,9 +240,9 @@ class ModelDrafter:
         best = int(logits.argmax())
         # The argmax's own probability needs one sum, not a whole distribution.
         likeliest = 1.0 / float(np.exp(logits - logits[best]).sum())
-        survival = growth.reaches(node, likeliest)
-        if growth.goes_on(likeliest, survival):
-            growth.add(node, best if ids is None else int(ids[best]), likeliest, survival)
+        reach_probability = growth.reaches(node, likeliest)
+        if growth.goes_on(likeliest, reach_probability):
+            growth.add(node, best if ids is None else int(ids[best]), likeliest, reach_probability)
 
     def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
         q = whole = probabilities(logits, sampling, ())
@@ -267,11 +275,11 @@ class ModelDrafter:
             if rank > 0 and growth.leaves >= budget.width:
                 break
             likely = weight / total
-            survival = growth.reaches(node, likely)
-            if not growth.goes_on(likely, survival):
+            reach_probability = growth.reaches(node, likely)
+            if not growth.goes_on(likely, reach_probability):
                 break
             growth.leaves += rank > 0
-            growth.add(node, at if ids is None else int(ids[at]), likely, survival)
+            growth.add(node, at if ids is None else int(ids[at]), likely, reach_probability)
 
 
 def without(q: Probabilities, token: int) -> Probabilities:
@@ -282,7 +290,7 @@ def without(q: Probabilities, token: int) -> Probabilities:
     return rest / mass if mass > 0.0 else q
 
 
-def make(parts: Parts) -> Drafter:
+def make(parts: DrafterInputs) -> Drafter:
     assert parts.draft is not None  # makers.py has seen to it
     return ModelDrafter(
         parts.draft,

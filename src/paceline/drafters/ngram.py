@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from paceline.drafters.best_first import best_first
 from paceline.drafters.ngram_cache import STATIC, Counts, NgramCache
 from paceline.drafters.ngram_table import NGRAM_MAX
-from paceline.drafters.parts import Parts
+from paceline.drafters.parts import DrafterInputs
 from paceline.drafters.scopes import Scopes
 from paceline.speculative.errors import UsageError, VocabError
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -38,7 +38,7 @@ Candidate = tuple[int, float, float]  # a token, its share of what followed, its
 LIMIT = 1_000_000
 
 
-class NgramMemory:
+class NgramState:
     """Owns the request's text and its counts."""
 
     def __init__(
@@ -58,7 +58,7 @@ class NgramMemory:
         self.tokens += tokens
         self.context.add(self.tokens, start)
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class NgramDrafter:
     forgotten."""
 
     name = "ngram"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class NgramDrafter:
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> NgramMemory:
-        return NgramMemory(prompt, self._past.of(scope), self._learn)
+    ) -> NgramState:
+        return NgramState(prompt, self._past.of(scope), self._learn)
 
     def learn(self, tokens: Sequence[int]) -> None:
         if self._n_vocab is not None and any(not 0 <= token < self._n_vocab for token in tokens):
@@ -118,7 +118,7 @@ class NgramDrafter:
     def close(self) -> None:
         """Nothing is held."""
 
-    def propose(self, batch: Sequence[tuple[NgramMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[NgramState, Budget]]) -> list[DraftTree]:
         return [self._draft(memory, budget) for memory, budget in batch]
 
     def _learn(self, past: Counts, tokens: Sequence[int], start: int) -> None:
@@ -129,7 +129,7 @@ class NgramDrafter:
                 past.thin(least)
                 least *= 2
 
-    def _draft(self, memory: NgramMemory, budget: Budget) -> DraftTree:
+    def _draft(self, memory: NgramState, budget: Budget) -> DraftTree:
         if len(memory.tokens) < STATIC or min(budget.depth, budget.nodes) < 1:
             return EMPTY
 
@@ -143,7 +143,7 @@ class NgramDrafter:
 
         return best_first(budget, self.name, memory.tokens[-NGRAM_MAX:], follow)
 
-    def _candidates(self, memory: NgramMemory, tail: list[int], width: int) -> Sequence[Candidate]:
+    def _candidates(self, memory: NgramState, tail: list[int], width: int) -> Sequence[Candidate]:
         """What may follow `tail`, best first, at most `width`; from the first level that has an answer."""
         judge = tuple(tail[-STATIC:])
         for cache, rule in ((memory.context, LAX), (memory.past, STRICT)):
@@ -183,7 +183,7 @@ class NgramDrafter:
         return chosen
 
 
-def make(parts: Parts) -> NgramDrafter:
+def make(parts: DrafterInputs) -> NgramDrafter:
     static = [NgramCache.read(path) for path in parts.caches]
     merged = static[0].merge(*static[1:]) if len(static) > 1 else next(iter(static), None)
     return NgramDrafter(merged, n_vocab=parts.target.vocab.size)

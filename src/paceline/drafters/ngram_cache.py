@@ -11,7 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.drafters.ngram_table import EMPTY, NGRAM_MAX, NOTHING, Continuations, Ngram, Rows, Table, read
+from paceline.drafters.ngram_table import (
+    EMPTY,
+    NGRAM_MAX,
+    NOTHING,
+    Continuations,
+    Ngram,
+    NgramTable,
+    Rows,
+    read,
+)
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.whole import whole
 
@@ -22,7 +31,7 @@ ROWS = 1 << 22  # rows that `build` sorts at a time
 class NgramCache:
     """Counts that do not change. The tokens that followed an n-gram are in the order of their appearance."""
 
-    def __init__(self, table: Table = EMPTY) -> None:
+    def __init__(self, table: NgramTable = EMPTY) -> None:
         self._table = table
 
     @classmethod
@@ -50,18 +59,18 @@ class NgramCache:
             waiting.append(rows)
             n += len(rows[1])
             if n > max(ROWS, len(table.tokens)):
-                table, waiting, n = Table.of(table.rows(), *waiting), [], 0
-        return cls(Table.of(table.rows(), *waiting))
+                table, waiting, n = NgramTable.of(table.rows(), *waiting), [], 0
+        return cls(NgramTable.of(table.rows(), *waiting))
 
     def merge(self, *others: NgramCache) -> NgramCache:
         """A new cache that holds the counts of all."""
-        return NgramCache(Table.of(*(cache._table.rows() for cache in (self, *others))))
+        return NgramCache(NgramTable.of(*(cache._table.rows() for cache in (self, *others))))
 
     def trimmed(self, least: int) -> NgramCache:
         """A new cache without the continuations that were seen fewer than `least` times."""
         ngrams, tokens, counts = self._table.rows()
         kept = counts >= least
-        return NgramCache(Table.of((ngrams[kept], tokens[kept], counts[kept])))
+        return NgramCache(NgramTable.of((ngrams[kept], tokens[kept], counts[kept])))
 
     def write(self, path: Path | str, *, private: bool = False) -> None:
         """A file for `read` or llama.cpp. It appears whole or not at all; until then what was there stays.

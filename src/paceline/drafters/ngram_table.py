@@ -30,7 +30,7 @@ NOTHING: Continuations = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class NgramTable:
     """N-grams sorted by their `keys`. What followed the i-th is in tokens and counts from starts[i] to
     starts[i + 1], in the order of first appearance."""
 
@@ -41,7 +41,7 @@ class Table:
     counts: Ints
 
     @classmethod
-    def of(cls, *parts: Rows) -> Table:
+    def of(cls, *parts: Rows) -> NgramTable:
         """The sums over rows in any order. A count stops at the largest that the file can hold."""
         ngrams, tokens, many = (np.concatenate(column) for column in zip(*parts, strict=True))
         high, low = keys(ngrams)
@@ -113,10 +113,10 @@ def changes(*columns: Ints | Keys) -> NDArray[np.int64]:
     return np.flatnonzero(new)
 
 
-EMPTY = Table.of((np.empty((0, NGRAM_MAX), np.int32), np.empty(0, np.int32), np.empty(0, np.int64)))
+EMPTY = NgramTable.of((np.empty((0, NGRAM_MAX), np.int32), np.empty(0, np.int32), np.empty(0, np.int64)))
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> NgramTable:
     """The table in a file. Raises ModelError where the file holds something else, or not all of it."""
     words: Ints = np.fromfile(path, "<i4").astype(np.int32, copy=False)
     begins, at = _records(words)
@@ -135,7 +135,7 @@ def read(path: Path) -> Table:
     high, low, many = high[order], low[order], words[starts[order] + NGRAM_MAX].astype(np.int64)
     ends = np.cumsum(many)
     places = np.repeat(starts[order] + HEAD - 2 * (ends - many), many) + 2 * np.arange(ends[-1])
-    table = Table(high, low, np.append(0, ends), words[places], words[places + 1])
+    table = NgramTable(high, low, np.append(0, ends), words[places], words[places + 1])
     gaps = (ngrams[:, 1:] >= 0) & (ngrams[:, :-1] < 0)
     if ngrams.min() < -1 or ngrams[:, 0].min() < 0 or gaps.any() or table.tokens.min() < 0:
         raise ModelError(f"{path}: not an n-gram cache: it holds tokens that cannot be")

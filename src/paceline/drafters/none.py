@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.drafters.parts import Parts
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.drafters.parts import DrafterInputs
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
 
-class NoMemory:
-    def observe(self, step: Step, features: Features) -> None:
+class NoState:
+    def update(self, step: Step, features: Features) -> None:
         """Nothing to remember."""
 
     def close(self) -> None:
@@ -20,19 +20,19 @@ class NoMemory:
 
 class NoDrafter:
     name = "none"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> NoMemory:
-        return NoMemory()
+    ) -> NoState:
+        return NoState()
 
-    def propose(self, batch: Sequence[tuple[NoMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[NoState, Budget]]) -> list[DraftTree]:
         return [EMPTY] * len(batch)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def make(_: Parts) -> NoDrafter:
+def make(_: DrafterInputs) -> NoDrafter:
     return NoDrafter()

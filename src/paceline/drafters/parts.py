@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.config import Drafting
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.vocab.translation import Translation
 
 Warn = Callable[[str], None]
@@ -16,7 +16,7 @@ MODEL = "model"
 
 
 @dataclass(frozen=True)
-class Parts:
+class DrafterInputs:
     """draft: the draft model, in the target's vocabulary unless there is a `translation`: then it drafts text
     (SLEM). caches: n-gram caches in llama.cpp's format. stores: folders of suffix arrays. costs: of passes
     here, where they are known. warn: is called with what is wrong with a draft model. name: of the draft
@@ -28,6 +28,6 @@ class Parts:
     translation: Translation | None = None
     caches: tuple[Path, ...] = ()
     stores: tuple[Path, ...] = ()
-    costs: Costs | None = None
+    costs: DecodingCosts | None = None
     warn: Warn = lambda _: None
     name: str = MODEL

@@ -17,8 +17,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory
-from paceline.drafters.parts import MODEL, Parts, Warn
+from paceline.drafters.model import NOTHING, ModelDrafter, ModelDrafterState
+from paceline.drafters.parts import MODEL, DrafterInputs, Warn
 from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Target
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
@@ -28,17 +28,17 @@ from paceline.vocab.translation import Translation, window
 CONTEXT = 4
 
 
-class SlemMemory:
+class SlemState:
     """Owns the draft model's memory, the text as the draft reads it, and what both emitted last."""
 
-    def __init__(self, inner: ModelMemory, translation: Translation, prompt: Sequence[int]) -> None:
+    def __init__(self, inner: ModelDrafterState, translation: Translation, prompt: Sequence[int]) -> None:
         self.inner = inner
         self._translation = translation
         self.read = list(inner.tokens)
         self.context = list(prompt[-CONTEXT:])  # the target's tokens
         self.drafted: list[int] = []  # the draft's, of the last proposal
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         emitted = [self._translation.target.token_bytes[token] for token in step.tokens]
         if all(emitted):
             self._read_on(emitted)
@@ -68,7 +68,7 @@ class SlemDrafter:
     """Drafts with `draft` in its own vocabulary, chains only. warn: see ModelDrafter."""
 
     name = MODEL  # it is the draft model that drafts; how it is translated is a setting
-    wants = NOTHING
+    required_outputs = NOTHING
 
     def __init__(self, draft: Target, translation: Translation, warn: Warn = lambda _: None) -> None:
         self._drafter = ModelDrafter(draft, draft.vocab.size, warn=warn)
@@ -85,14 +85,14 @@ class SlemDrafter:
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> SlemMemory:
+    ) -> SlemState:
         inner = self._drafter.open(self._translation.prompt(prompt), seed, scope=scope)
-        return SlemMemory(inner, self._translation, prompt)
+        return SlemState(inner, self._translation, prompt)
 
     def close(self) -> None:
         self._drafter.close()
 
-    def propose(self, batch: Sequence[tuple[SlemMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[SlemState, Budget]]) -> list[DraftTree]:
         requests = []
         for memory, budget in batch:
             memory.inner.tokens = window(memory.read, self._translation.lead, self._caps)
@@ -105,7 +105,7 @@ class SlemDrafter:
         drafts = self._drafter.propose(requests)
         return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
 
-    def _rewrite(self, memory: SlemMemory, budget: Budget, drafted: DraftTree) -> DraftTree:
+    def _rewrite(self, memory: SlemState, budget: Budget, drafted: DraftTree) -> DraftTree:
         """The drafted text in the target's tokens."""
         text, ends, logs = b"", [0], [0.0]
         closing, memory.drafted = [], []
@@ -155,7 +155,7 @@ def complete(data: bytes) -> int:
     return len(data) - len(decoder.getstate()[0])
 
 
-def make(parts: Parts) -> Drafter:
+def make(parts: DrafterInputs) -> Drafter:
     assert parts.draft is not None  # makers.py has seen to it
     assert parts.translation is not None
     return SlemDrafter(parts.draft, parts.translation, parts.warn)

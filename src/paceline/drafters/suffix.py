@@ -13,32 +13,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.drafters.parts import Parts
+from paceline.drafters.parts import DrafterInputs
 from paceline.drafters.scopes import Scopes
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
 if TYPE_CHECKING:
-    from paceline.drafters.suffix_history import History
+    from paceline.drafters.suffix_history import SuffixHistory
 
 MAX_TOKENS = 1 << 20
 PLACES = 32  # most that are looked at in the text, and in past outputs; more change the drafts very little
 PLACES_UNCOMPILED = 8
 
 
-class SuffixMemory:
+class SuffixState:
     """Owns the request's text and its index. The output is learned when the request ends, in one piece: until
     then it is in the request's own text, and would only be counted twice."""
 
-    def __init__(self, drafter: SuffixDrafter, prompt: Sequence[int], text: History, past: History) -> None:
+    def __init__(
+        self, drafter: SuffixDrafter, prompt: Sequence[int], text: SuffixHistory, past: SuffixHistory
+    ) -> None:
         self._drafter = drafter
         self._output: list[int] = []
         self.text, self.past = text, past
         text.extend(prompt)
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.text.extend(step.tokens)
         self._output += step.tokens
 
@@ -57,7 +59,7 @@ class SuffixDrafter:
     in about ten."""
 
     name = "suffix"
-    wants = Want()
+    required_outputs = RequiredOutputs()
 
     def __init__(
         self,
@@ -71,34 +73,34 @@ class SuffixDrafter:
         if alpha < 0 or not 0.0 <= min_prob <= 1.0:
             raise UsageError(f"alpha {alpha} must not be negative, and min_prob {min_prob} from 0 to 1")
         # numba takes a second to import: only who drafts with suffixes waits for it.
-        from paceline.drafters.suffix_history import COMPILED, REACH, History
+        from paceline.drafters.suffix_history import COMPILED, REACH, SuffixHistory
         from paceline.drafters.vote import draft
 
-        self._make, self._draft_into = History, draft
+        self._make, self._draft_into = SuffixHistory, draft
         self._max_tokens = max_tokens
         self._numbers = (float(alpha), float(offset), float(min_prob))
         self._most = PLACES if COMPILED else PLACES_UNCOMPILED
         self._furthest = int(alpha * REACH + offset + 1e-6)
         self._room(64)
-        self.history = History(limit=max(1, max_tokens))
-        self._past = Scopes(self.history, lambda: History(limit=max(1, max_tokens)))
+        self.history = SuffixHistory(limit=max(1, max_tokens))
+        self._past = Scopes(self.history, lambda: SuffixHistory(limit=max(1, max_tokens)))
         self._warm_up()
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> SuffixMemory:
+    ) -> SuffixState:
         # A quarter more than the prompt, so that a long one is seldom indexed a second time.
-        return SuffixMemory(self, prompt, self._make(len(prompt) * 5 // 4), self._past.of(scope))
+        return SuffixState(self, prompt, self._make(len(prompt) * 5 // 4), self._past.of(scope))
 
-    def propose(self, batch: Sequence[tuple[SuffixMemory, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[SuffixState, Budget]]) -> list[DraftTree]:
         return [self._draft(memory, budget) for memory, budget in batch]
 
-    def follow(self, memory: SuffixMemory, more: Sequence[int], budget: Budget) -> DraftTree:
+    def follow(self, memory: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
         """What it would propose if the text went on with `more`. The memory stays as it is."""
         with memory.text.supposing(more):
             return self._draft(memory, budget)
 
-    def _draft(self, memory: SuffixMemory, budget: Budget) -> DraftTree:
+    def _draft(self, memory: SuffixState, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes, self._furthest)
         if depth < 1 or budget.width < 1:
             return EMPTY
@@ -129,13 +131,13 @@ class SuffixDrafter:
 
     def _warm_up(self) -> None:
         """Compile now rather than in the first step."""
-        memory = SuffixMemory(self, (0, 0), self._make(), self.history)
+        memory = SuffixState(self, (0, 0), self._make(), self.history)
         self.follow(memory, (0,), Budget(depth=1, nodes=1))
 
     def learn(self, tokens: Sequence[int]) -> None:
         self.remember(tokens, self.history)
 
-    def remember(self, tokens: Sequence[int], past: History) -> None:
+    def remember(self, tokens: Sequence[int], past: SuffixHistory) -> None:
         """One output, for the requests that draft from `past`."""
         if tokens and self._max_tokens:
             past.end_text()
@@ -149,5 +151,5 @@ class SuffixDrafter:
         self.forget()
 
 
-def make(_: Parts) -> SuffixDrafter:
+def make(_: DrafterInputs) -> SuffixDrafter:
     return SuffixDrafter()

@@ -151,7 +151,7 @@ def find(
     return count
 
 
-class History:
+class SuffixHistory:
     """Owns the ring and its chains. Grows as needed; beyond `limit` tokens the oldest are overwritten."""
 
     ring: Ints

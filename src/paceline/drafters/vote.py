@@ -99,12 +99,17 @@ def expand(
             if shares[j] > shares[best]:
                 best = j
         score = shares[best] / (every + DOUBT)
-        survival = score * branch[SURVIVAL]
-        if shares[best] == 0.0 or survival < min_prob or score < (p_split if rank else p_min):
+        reach_probability = score * branch[SURVIVAL]
+        if shares[best] == 0.0 or reach_probability < min_prob or score < (p_split if rank else p_min):
             break
         shares[best] = 0.0
         row = waiting[n]
-        row[SURVIVAL], row[SCORE], row[TOKEN], row[CHOICE] = survival, score, choices[best], rank == 0
+        row[SURVIVAL], row[SCORE], row[TOKEN], row[CHOICE] = (
+            reach_probability,
+            score,
+            choices[best],
+            rank == 0,
+        )
         row[PARENT], row[DEPTH], row[LOW] = node, depth + 1, low
         for i in range(low, high):
             if ahead[order[i], depth] == choices[best]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.hardware.cores import CPU
-from paceline.hardware.files import Files, whole
+from paceline.hardware.files import SystemFiles, whole
 from paceline.speculative.errors import PacelineError
 from paceline.system import home
 from paceline.system.home import Key, Warn
@@ -34,7 +34,7 @@ def measured(threads: int | None = None, *, warn: Warn = lambda _: None, again: 
     key = _key(threads)
     if not again and (kept := recall(key)) is not None:
         return kept
-    rate = measure(threads, size_for(last_level(Files()), free_memory()))
+    rate = measure(threads, size_for(last_level(SystemFiles()), free_memory()))
     home.keep("bandwidth", key, {"bytes_per_second": rate}, warn, "memory is measured again next time")
     return rate
 
@@ -67,12 +67,12 @@ def free_memory() -> int:
 
     from paceline.hardware.containers import read
 
-    limit = read(Files()).memory
+    limit = read(SystemFiles()).memory
     available: int = psutil.virtual_memory().available
     return available if limit is None else min(available, limit // 2)
 
 
-def last_level(files: Files) -> int:
+def last_level(files: SystemFiles) -> int:
     """Return the bytes of all last-level caches together; 0 if unknown."""
     caches: dict[str, int] = {}
     for cpu in files.names(CPU, "cpu"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from paceline.hardware.files import Files, whole
+from paceline.hardware.files import SystemFiles, whole
 
 GROUPS, MOUNTS = "/proc/self/cgroup", "/proc/self/mountinfo"
 UNLIMITED = 1 << 60  # bytes: version 1 writes a number near 2^63 where there is no limit
@@ -28,7 +28,7 @@ class Limits:
     stat: str = ""
 
 
-def read(files: Files) -> Limits:
+def read(files: SystemFiles) -> Limits:
     """Return the tightest limit of each kind, of the process's group and of the groups above it."""
     mounts, groups = _mounts(files), _groups(files)
     name = _container(files)
@@ -63,7 +63,7 @@ def read(files: Files) -> Limits:
     )
 
 
-def throttled(files: Files, limits: Limits) -> float | None:
+def throttled(files: SystemFiles, limits: Limits) -> float | None:
     """Return the seconds for which the quota has stopped threads, over all threads; None if unknown."""
     for line in (files.text(limits.stat) or "").splitlines() if limits.stat else ():
         name, _, value = line.partition(" ")
@@ -75,7 +75,7 @@ def throttled(files: Files, limits: Limits) -> float | None:
     return None
 
 
-def _groups(files: Files) -> dict[str, str] | None:
+def _groups(files: SystemFiles) -> dict[str, str] | None:
     """Return the process's group by controller; "" is version 2."""
     text = files.text(GROUPS)
     if text is None:
@@ -89,7 +89,7 @@ def _groups(files: Files) -> dict[str, str] | None:
     return found
 
 
-def _mounts(files: Files) -> dict[str, tuple[str, str]]:
+def _mounts(files: SystemFiles) -> dict[str, tuple[str, str]]:
     """Return the mount point of each controller, and the group that is mounted there."""
     found: dict[str, tuple[str, str]] = {}
     for line in (files.text(MOUNTS) or "").splitlines():
@@ -121,13 +121,13 @@ def _folders(mount: tuple[str, str] | None, group: str) -> list[str]:
     return [f"{place}{one}".rstrip("/") for one in (path, *path.parents)]
 
 
-def _quota2(files: Files, folder: str) -> tuple[float, float] | None:
+def _quota2(files: SystemFiles, folder: str) -> tuple[float, float] | None:
     """cpu.max: "150000 100000", or "max 100000"."""
     quota, _, period = (files.text(f"{folder}/cpu.max") or "").partition(" ")
     return _share(quota, period.strip())
 
 
-def _quota1(files: Files, folder: str) -> tuple[float, float] | None:
+def _quota1(files: SystemFiles, folder: str) -> tuple[float, float] | None:
     quota, period = (files.text(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
     return _share(quota, period)
 
@@ -138,7 +138,7 @@ def _share(quota: str, period: str) -> tuple[float, float] | None:
     return (time / every, every / 1e6) if time and every else None
 
 
-def _container(files: Files) -> str:
+def _container(files: SystemFiles) -> str:
     for mark, name in MARKS.items():
         if (files.root / mark.lstrip("/")).exists():
             return name

@@ -6,7 +6,7 @@ import os
 import platform
 from dataclasses import dataclass
 
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 
 CPU = "/sys/devices/system/cpu"
 PERFORMANCE, EFFICIENCY = "performance", "efficiency"
@@ -64,7 +64,7 @@ def allowed_here() -> frozenset[int] | None:
     return None
 
 
-def read(files: Files, allowed: frozenset[int] | None, system: str = "") -> Cores:
+def read(files: SystemFiles, allowed: frozenset[int] | None, system: str = "") -> Cores:
     """Read the cores of a machine; psutil counts them where /sys does not tell. allowed: see `allowed_here`;
     None for all. system: platform.system(), for tests."""
     linux = (system or platform.system()) == "Linux"
@@ -72,7 +72,7 @@ def read(files: Files, allowed: frozenset[int] | None, system: str = "") -> Core
     return _counted(allowed) if cores is None else cores
 
 
-def _linux(files: Files, allowed: frozenset[int] | None) -> Cores | None:
+def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
     online = files.cpus(f"{CPU}/online")
     numbers = [int(name[3:]) for name in files.names(CPU, "cpu")]
     numbers = [n for n in numbers if online is None or n in online]
@@ -81,7 +81,7 @@ def _linux(files: Files, allowed: frozenset[int] | None) -> Cores | None:
         return None
     usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
     if not usable:  # a sandbox that shows another machine's
-        files.unread.append(f"cores: {CPU} has none of those that this process may use")
+        files.pending_tokens.append(f"cores: {CPU} has none of those that this process may use")
         return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
@@ -99,7 +99,7 @@ def _linux(files: Files, allowed: frozenset[int] | None) -> Cores | None:
     return Cores(tuple(cpus), usable)
 
 
-def _core(files: Files, n: int, numbers: list[int]) -> int | None:
+def _core(files: SystemFiles, n: int, numbers: list[int]) -> int | None:
     """Return the lowest number among the processors that share a core; None if the file does not tell."""
     for name in ("core_cpus_list", "thread_siblings_list"):  # the second is the older one
         siblings = files.cpus(f"{CPU}/cpu{n}/topology/{name}")
@@ -108,7 +108,7 @@ def _core(files: Files, n: int, numbers: list[int]) -> int | None:
     return None
 
 
-def _efficiency_cores(files: Files) -> frozenset[int]:
+def _efficiency_cores(files: SystemFiles) -> frozenset[int]:
     """Return the processors that the kernel names as efficiency cores (Intel)."""
     atoms, cores = files.cpus("/sys/devices/cpu_atom/cpus"), files.cpus("/sys/devices/cpu_core/cpus")
     return atoms - cores if atoms and cores else frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 
 CPUINFO = "/proc/cpuinfo"
 # llama.cpp's names (ggml_cpu_get features), and the flag of /proc/cpuinfo that stands for each. What makes no
@@ -44,7 +44,7 @@ class Features:
     unused: tuple[str, ...] | None = None
 
 
-def flags(files: Files) -> frozenset[str] | None:
+def flags(files: SystemFiles) -> frozenset[str] | None:
     """Of all processors alike: on a machine of different ones, what every one of them has."""
     found = [
         frozenset(line.partition(":")[2].split())

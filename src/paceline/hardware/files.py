@@ -9,12 +9,12 @@ MOST_CPUS = 1 << 16
 DIGITS = 20  # fewer than these fit into 64 bits
 
 
-class Files:
-    """root: "/" for the machine itself. unread: what could not be read and why, a line each."""
+class SystemFiles:
+    """root: "/" for the machine itself. pending_tokens: what could not be read and why, a line each."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
-        self.unread: list[str] = []
+        self.pending_tokens: list[str] = []
 
     def text(self, path: str) -> str | None:
         """Return the stripped text of a file; None if it cannot be read."""
@@ -44,7 +44,7 @@ class Files:
     def miss(self, what: str, path: str) -> None:
         """Note that `path`, which tells `what`, is missing or has no usable content."""
         there = (self.root / path.lstrip("/")).exists()
-        self.unread.append(f"{what}: {path} {'cannot be used' if there else 'is not there'}")
+        self.pending_tokens.append(f"{what}: {path} {'cannot be used' if there else 'is not there'}")
 
 
 def whole(text: str) -> int | None:

@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 
 NVIDIA = "/proc/driver/nvidia/gpus"
 CARDS = "/sys/class/drm"
@@ -26,7 +26,9 @@ class Gpu:
     driver: str = ""
 
 
-def read(files: Files, nvml: Any = None, system: str = "", memory: int | None = None) -> tuple[Gpu, ...]:
+def read(
+    files: SystemFiles, nvml: Any = None, system: str = "", memory: int | None = None
+) -> tuple[Gpu, ...]:
     """Read the GPUs. nvml: the module pynvml; by default the installed one. memory: bytes of the machine,
     which an Apple GPU shares."""
     if (system or platform.system()) == "Darwin":
@@ -35,13 +37,13 @@ def read(files: Files, nvml: Any = None, system: str = "", memory: int | None = 
     return (*found, *_drm(files, {gpu.vendor for gpu in found}))
 
 
-def _nvidia(files: Files, nvml: Any) -> tuple[Gpu, ...]:
+def _nvidia(files: SystemFiles, nvml: Any) -> tuple[Gpu, ...]:
     if nvml is None:
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError:
             if (files.root / NVIDIA.lstrip("/")).exists():
-                files.unread.append("NVIDIA GPU: install nvidia-ml-py to read it")
+                files.pending_tokens.append("NVIDIA GPU: install nvidia-ml-py to read it")
             return ()
     try:
         nvml.nvmlInit()
@@ -54,10 +56,10 @@ def _nvidia(files: Files, nvml: Any) -> tuple[Gpu, ...]:
             try:
                 out.append(_device(nvml, index, driver))
             except nvml.NVMLError as error:
-                files.unread.append(f"NVIDIA GPU {index}: {error}")
+                files.pending_tokens.append(f"NVIDIA GPU {index}: {error}")
         return tuple(out)
     except nvml.NVMLError as error:
-        files.unread.append(f"NVIDIA GPU: {error}")
+        files.pending_tokens.append(f"NVIDIA GPU: {error}")
         return ()
     finally:
         nvml.nvmlShutdown()
@@ -78,7 +80,7 @@ def _text(said: Any) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
 
 
-def _drm(files: Files, known: set[str]) -> list[Gpu]:
+def _drm(files: SystemFiles, known: set[str]) -> list[Gpu]:
     """Read the cards' folders; the display adapters of virtual machines are left out."""
     out = []
     for card in files.names(CARDS, "card"):

@@ -10,14 +10,14 @@ from paceline.hardware import containers, cores, features, gpus, threads
 from paceline.hardware.containers import Limits
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
 from paceline.hardware.features import Features
-from paceline.hardware.files import Files
+from paceline.hardware.files import SystemFiles
 from paceline.hardware.gpus import Gpu
-from paceline.hardware.threads import Advice
+from paceline.hardware.threads import ThreadAdvice
 from paceline.system.identity import cpu_name
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryInfo:
     """Bytes. limit: the container's. total is the machine's."""
 
     total: int
@@ -37,7 +37,7 @@ class Hardware:
 
     offload: whether the engine can use a GPU; None where it was not asked.
     bandwidth: bytes a second, None where it was not measured.
-    unread: what could not be read, a line each.
+    pending_tokens: what could not be read, a line each.
     kernels: the engine's kernels of our own, or why it has none; None where it was not asked.
     """
 
@@ -45,13 +45,13 @@ class Hardware:
     processor: str
     cores: Cores
     limits: Limits
-    advice: Advice
-    memory: Memory | None
+    advice: ThreadAdvice
+    memory: MemoryInfo | None
     features: Features | None
     gpus: tuple[Gpu, ...]
     offload: bool | None
     bandwidth: float | None
-    unread: tuple[str, ...]
+    pending_tokens: tuple[str, ...]
     kernels: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,21 +80,21 @@ class Hardware:
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "offload": self.offload,
             "kernels": self.kernels,
-            "unread": list(self.unread),
+            "unread": list(self.pending_tokens),
         }
 
 
 def probe(
-    files: Files | None = None,
+    files: SystemFiles | None = None,
     *,
     engine: str | None = None,
     offload: bool | None = None,
     bandwidth: float | None = None,
 ) -> Hardware:
-    """Never raises: what cannot be read is told in `unread`. files: another tree than this machine's; its
-    processors may all be used then. engine: what llama.cpp says of its build. bandwidth: as measured."""
+    """Never raises: what cannot be read is told in `pending_tokens`. files: another tree than this machine's;
+    its processors may all be used then. engine: what llama.cpp says of its build. bandwidth: as measured."""
     here = files is None
-    files = files or Files()
+    files = files or SystemFiles()
     system = platform.system() if here else "Linux"
     linux = system == "Linux"
     limits = containers.read(files) if linux else Limits()
@@ -103,7 +103,7 @@ def probe(
     memory = _memory(files, limits)
     flags = features.flags(files) if linux else None
     if not linux:
-        files.unread.append(f"what the processor can do: not read on {system}")
+        files.pending_tokens.append(f"what the processor can do: not read on {system}")
     graphics = gpus.read(files, system=system, memory=None if memory is None else memory.total)
     return Hardware(
         system=f"{platform.system()} {platform.machine()}",
@@ -116,16 +116,16 @@ def probe(
         gpus=graphics,
         offload=offload,
         bandwidth=bandwidth,
-        unread=tuple(files.unread),
+        pending_tokens=tuple(files.pending_tokens),
     )
 
 
-def _memory(files: Files, limits: Limits) -> Memory | None:
+def _memory(files: SystemFiles, limits: Limits) -> MemoryInfo | None:
     import psutil
 
     try:
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     except (OSError, RuntimeError, psutil.Error) as error:
-        files.unread.append(f"memory: {error}")
+        files.pending_tokens.append(f"memory: {error}")
         return None
-    return Memory(memory.total, memory.available, swap.total, swap.used, limits.memory)
+    return MemoryInfo(memory.total, memory.available, swap.total, swap.used, limits.memory)

@@ -10,19 +10,19 @@ from functools import cache
 from paceline.hardware import containers, cores
 from paceline.hardware.containers import Limits
 from paceline.hardware.cores import PERFORMANCE, Cores
-from paceline.hardware.files import Files, spelled
+from paceline.hardware.files import SystemFiles, spelled
 from paceline.speculative.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Advice:
+class ThreadAdvice:
     """The advised number of threads. why: a line for each reason."""
 
     threads: int
     why: tuple[str, ...]
 
 
-def advise(cores: Cores, limits: Limits) -> Advice:
+def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
     """Advise one thread a physical core: SMT siblings share the units that decoding saturates. Efficiency
     cores are left out, because a pass goes from one matrix to the next when the slowest thread is done.
 
@@ -44,18 +44,18 @@ def advise(cores: Cores, limits: Limits) -> Advice:
         )
     if len(cores.cpus) > cores.logical:
         why.append(f"of {len(cores.cpus)} processors this process may use {spelled(cores.allowed)}")
-    return Advice(threads, tuple(why))
+    return ThreadAdvice(threads, tuple(why))
 
 
-def advised() -> Advice:
+def advised() -> ThreadAdvice:
     """Advise threads for this process on this machine."""
-    return advise(_cores(cores.allowed_here()), containers.read(Files()))
+    return advise(_cores(cores.allowed_here()), containers.read(SystemFiles()))
 
 
 @cache
 def _cores(allowed: frozenset[int] | None) -> Cores:
     """Read the cores of this machine once: hundreds of small files that do not change."""
-    return cores.read(Files(), allowed)
+    return cores.read(SystemFiles(), allowed)
 
 
 def physical_cores() -> int:

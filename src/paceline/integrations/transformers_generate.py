@@ -16,10 +16,10 @@ from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter, make_policy, viewed
 from paceline.profiling.pass_costs import costs_of, refresh
 from paceline.speculative.errors import UsageError
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Drafter, Forward, Session, Want
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import Drafter, ForwardOutput, RequiredOutputs, Session
 from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.interface import Policy
+from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import DraftTree
@@ -28,12 +28,12 @@ MOST_SESSIONS = 64  # rows of a batch
 
 
 @dataclass
-class Loaded:
+class CachedEngine:
     """What is kept with a model from one call to the next: caches, what drafters learned, costs."""
 
     engine: Any
     drafter: Drafter
-    policy: Policy
+    policy: DraftPolicy
     made_of: tuple[Any, ...]
 
 
@@ -71,7 +71,7 @@ def hf_generate(
         stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
     loaded = loaded_for(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
     engine: Any = loaded.engine
-    target: Any = Processed(engine, logits_processor, input_ids.device) if logits_processor else engine
+    target: Any = ProcessedTarget(engine, logits_processor, input_ids.device) if logits_processor else engine
     sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0)
     prompts = unpadded(input_ids, given.get("attention_mask"))
     limit = int(generation_config.max_length)
@@ -91,7 +91,7 @@ def hf_generate(
                 max_tokens=limit - padding - len(prompt),
                 sampling=sampling,
                 seed=seed,
-                should_stop=Stop(input_ids[row], said, stopping_criteria),
+                should_stop=StoppingCriteriaAdapter(input_ids[row], said, stopping_criteria),
                 ignore_eos=True,  # its own criteria know where a text ends
             )
             requests.append(start(target, loaded.drafter, request))
@@ -137,12 +137,12 @@ def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
     return [list(compress(row, mask)) for row, mask in zip(rows, masks, strict=True)]
 
 
-def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> Loaded:
+def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> CachedEngine:
     from paceline.backends.transformers.target import HfTarget
 
     named = draft_model is None or isinstance(draft_model, str)
     made_of = (drafting, draft_model if named else id(draft_model))
-    known: Loaded | None = model.__dict__.get(KEPT)
+    known: CachedEngine | None = model.__dict__.get(KEPT)
     if known is not None and known.made_of == made_of:
         return known
     engine: Any = HfTarget.around(model, sessions=MOST_SESSIONS)
@@ -155,12 +155,12 @@ def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> Loaded:
     drafter, drafting = make_drafter(drafting, engine, small, costs=costs)
     if costs is not None:
         refresh(costs, small)
-    loaded = Loaded(engine, drafter, make_policy(drafting, costs), made_of)
+    loaded = CachedEngine(engine, drafter, make_policy(drafting, costs), made_of)
     model.__dict__[KEPT] = loaded
     return loaded
 
 
-class Stop:
+class StoppingCriteriaAdapter:
     """transformers' stopping criteria, asked after every token. said: the tokens so far, which it notes."""
 
     def __init__(self, prompt: Any, said: list[int], criteria: Any) -> None:
@@ -176,7 +176,7 @@ class Stop:
         return bool(self._criteria(torch.cat((self._prompt, new))[None], None).any())
 
 
-class Processed:
+class ProcessedTarget:
     """A target whose logits have been through transformers' processors, which work on the prompt's device."""
 
     def __init__(self, target: Any, processors: Any, device: Any) -> None:
@@ -185,7 +185,9 @@ class Processed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> list[Forward]:
+    def forward(
+        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ForwardOutput]:
         how = (self._processors, self._device)
         outs = self._target.forward(batch, want)
         return [
@@ -194,7 +196,7 @@ class Processed:
         ]
 
 
-class ProcessedRows(Answers):
+class ProcessedRows(LogitsOutput):
     def __init__(self, out: Any, session: Session, tree: DraftTree, processors: Any, device: Any) -> None:
         super().__init__(out.computed, out.features)
         self._out, self._session, self._tree = out, session, tree

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.models import zoo
 from paceline.models.names import HF, is_toy, is_transformers, is_view
-from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
+from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.hashes import sha256_of
 from paceline.system.home import expanded
@@ -47,7 +47,7 @@ def for_transformers(text: str) -> Path:
     return path if is_transformers(path) else Path(f"{HF}{path}")
 
 
-def held(text: str, reference: Reference) -> list[Held]:
+def held(text: str, reference: Reference) -> list[LocalFile]:
     """The files on this machine that it stands for, as `text` called it. Raises UsageError where there are
     none, and ModelError where one is not what it should be."""
     try:
@@ -65,7 +65,7 @@ def path_of(reference: Reference) -> Path:
     return expanded(path) if reference.name.startswith("~") and not path.exists() else path
 
 
-def _found(reference: Reference) -> list[Held]:
+def _found(reference: Reference) -> list[LocalFile]:
     from paceline.models.stores.download import in_cache
     from paceline.models.stores.ollama_model import in_ollama
 
@@ -78,15 +78,15 @@ def _found(reference: Reference) -> list[Held]:
     path = path_of(reference)
     if not path.is_file():
         raise UsageError(f"{path}: is no file; name one, or a model to download")
-    return [Held(path, path.stat().st_size)]
+    return [LocalFile(path, path.stat().st_size)]
 
 
-def _of_zoo(name: str) -> Held:
+def _of_zoo(name: str) -> LocalFile:
     """A file that others packed is checked: once for as long as it stays unchanged."""
     path, wheel = zoo.path(name), zoo.row(name).wheel
     size = path.stat().st_size
     if wheel is None:
-        return Held(path, size)
+        return LocalFile(path, size)
     if size != wheel.size:
         raise ModelError(
             f"{path}: is damaged, or another version ({size:,} bytes, not {wheel.size:,}): {wheel.again}"
@@ -97,4 +97,4 @@ def _of_zoo(name: str) -> Held:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
     if found != wheel.sha256:
         raise ModelError(f"{path}: is damaged, or another version (by its SHA-256): {wheel.again}")
-    return Held(path, size, found, checked=True)
+    return LocalFile(path, size, found, checked=True)

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.views import View, evenly
+from paceline.backends.views import ModelView, evenly
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import Want
-from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import with_verification_cost
 from paceline.speculative.tree import chain
 
@@ -28,11 +28,11 @@ SHARE = 0.5  # of the blocks that can be left out, where several numbers are tri
 
 
 @dataclass(frozen=True)
-class Tried:
+class ViewScore:
     """agreement: the share of tokens guessed right. share: of the model's weights that the view reads.
     speed: over plain decoding, as expected; n_draft: with so many tokens a draft."""
 
-    view: View
+    view: ModelView
     method: str
     agreement: float
     share: float
@@ -40,10 +40,10 @@ class Tried:
     n_draft: int
 
 
-class Judge:
+class ViewEvaluator:
     """Holds views against `texts`, whose prompts the whole model reads once. It needs a session for each."""
 
-    def __init__(self, whole: Any, texts: Sequence[Text], cost: Cost | None = None) -> None:
+    def __init__(self, whole: Any, texts: Sequence[Text], cost: PassCosts | None = None) -> None:
         self._whole, self._texts = whole, texts
         self.layers: int = whole.layers
         depth = max((len(prompt) for prompt, _ in texts), default=1)
@@ -52,8 +52,8 @@ class Judge:
         for prompt, _ in texts:
             session = whole.open()
             session.extend(prompt)
-            while session.unread:
-                whole.forward([(session, min(session.unread, whole.caps.chunk))], Want())
+            while session.pending_tokens:
+                whole.forward([(session, min(session.pending_tokens, whole.caps.chunk))], RequiredOutputs())
             self._sessions.append(session)
 
     def agreement(self, view: Any) -> float:
@@ -63,7 +63,7 @@ class Judge:
             beside = view.open(session)
             beside.extend(prompt)
             batch.append((beside, chain(answer[:-1], "answer")))
-        outs = view.forward(batch, Want())
+        outs = view.forward(batch, RequiredOutputs())
         right = sum(
             out.argmax(row) == token
             for out, (_, answer) in zip(outs, self._texts, strict=True)
@@ -77,7 +77,7 @@ class Judge:
     def tokens(self) -> int:
         return sum(len(answer) for _, answer in self._texts)
 
-    def tried(self, view: View, method: str) -> Tried:
+    def tried(self, view: ModelView, method: str) -> ViewScore:
         engine = self._whole.view(view)
         agreement, share = self.agreement(engine), engine.memory / self._whole.memory
         speeds = [
@@ -85,7 +85,7 @@ class Judge:
             for n in range(1, LONGEST + 1)
         ]
         n = int(np.argmax(speeds))
-        return Tried(view, method, agreement, share, speeds[n], n + 1)
+        return ViewScore(view, method, agreement, share, speeds[n], n + 1)
 
     def close(self) -> None:
         for session in self._sessions:
@@ -93,13 +93,13 @@ class Judge:
 
 
 def search(
-    judge: Judge,
+    judge: ViewEvaluator,
     *,
     tries: int,
     blocks: int = 0,
     guides: Sequence[Text] = (),
     closest: Closest | None = None,
-) -> Iterator[Tried]:
+) -> Iterator[ViewScore]:
     """Judge at most `tries` views, none twice, and yield each.
 
     blocks: how many are left out; 0 tries several numbers.
@@ -117,14 +117,14 @@ def search(
     proposals = [("evenly", evenly(judge.layers, n)) for n in numbers]
     if closest is not None:
         proposals += [("clasp", view) for view in guided(numbers, guides, closest)]
-    seen: set[View] = set()
+    seen: set[ModelView] = set()
     for method, view in proposals:
         if len(seen) < tries and view not in seen:
             seen.add(view)
             yield judge.tried(view, method)
 
 
-def guided(numbers: Sequence[int], guides: Sequence[Text], closest: Closest) -> Iterator[View]:
+def guided(numbers: Sequence[int], guides: Sequence[Text], closest: Closest) -> Iterator[ModelView]:
     """Yield views without the whole layers that hidden states advise to skip."""
     wanted = sorted({(n + 1) // 2 for n in numbers if n > 1})
     if not wanted:
@@ -135,4 +135,4 @@ def guided(numbers: Sequence[int], guides: Sequence[Text], closest: Closest) -> 
             if n <= len(found):
                 layers = sorted(found[n - 1])
                 odd = len(numbers) == 1 and numbers[0] % 2  # one block less than whole layers have
-                yield View(0, frozenset(layers), frozenset(layers[: len(layers) - odd]))
+                yield ModelView(0, frozenset(layers), frozenset(layers[: len(layers) - odd]))

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.backends.views import Viewable
-from paceline.bench.prompts import Prompts
+from paceline.backends.views import SupportsViews
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.loading import load
-from paceline.prepare.view_search import Judge, Text, Tried, search
+from paceline.prepare.view_search import Text, ViewEvaluator, ViewScore, search
 from paceline.profiling.pass_costs import costs_of, to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.storage import views
-from paceline.storage.views import KeptView
+from paceline.storage.views import CachedView
 
 LONGEST = 1200  # characters of a prompt
 ANSWERS, VIEWS = "answers", "views"  # kinds of work
@@ -23,7 +23,7 @@ GUIDES, SEEN = 2, 96  # texts whose hidden states are looked at, and their last 
 
 
 @dataclass(frozen=True)
-class Plan:
+class ViewSearchPlan:
     """See `paceline views search`."""
 
     blocks: int
@@ -39,15 +39,15 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ViewSearchResult:
     """tried: all views in order, as judged by the search. kept: the best one, as judged by other texts;
     speed: over plain decoding, as expected with `n_draft` tokens a draft."""
 
     model: str
     layers: int
     tokens: int
-    tried: tuple[Tried, ...]
-    kept: KeptView
+    tried: tuple[ViewScore, ...]
+    kept: CachedView
     speed: float
     n_draft: int
 
@@ -67,14 +67,14 @@ class Outcome:
         return asdict(self) | {"tried": tried, "blocks": 2 * self.layers}
 
 
-def searched(given: Mapping[str, Any], plan: Plan, tick: Callable[[str], None]) -> Outcome:
+def searched(given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str], None]) -> ViewSearchResult:
     """given: what `load` takes. tick: is called after each of `plan.work`; where it raises KeyboardInterrupt
     the search ends with what was found. Raises UsageError or ModelError, and KeyboardInterrupt where
     nothing was found yet."""
     items = chosen(plan)
     with load(**given, drafters="none", sessions=max(1, len(items))) as llm:
         whole: Any = llm.target
-        if not isinstance(whole, Viewable):
+        if not isinstance(whole, SupportsViews):
             raise UsageError(
                 f"{whole.path}: its engine cannot leave blocks out: views are for transformers models "
                 "(hf:FILE reads a GGUF file with transformers)"
@@ -85,8 +85,8 @@ def searched(given: Mapping[str, Any], plan: Plan, tick: Callable[[str], None]) 
             texts.append(text)
             tick(ANSWERS)
         seen, held = texts[::2], texts[1::2]
-        tried = list[Tried]()
-        judge = Judge(whole, seen, cost)
+        tried = list[ViewScore]()
+        judge = ViewEvaluator(whole, seen, cost)
         found = search(
             judge,
             tries=plan.tries,
@@ -102,18 +102,18 @@ def searched(given: Mapping[str, Any], plan: Plan, tick: Callable[[str], None]) 
             if not tried:
                 raise
         judge.close()
-        told = Judge(whole, held or seen, cost)
+        told = ViewEvaluator(whole, held or seen, cost)
         best = max(tried, key=lambda one: one.speed)
         it = told.tried(best.view, best.method)
         told.close()
-        kept = KeptView(it.view.words, it.agreement, it.share, told.tokens, it.method, len(tried))
+        kept = CachedView(it.view.words, it.agreement, it.share, told.tokens, it.method, len(tried))
         views.keep(llm.target.identity()["model"], kept, to_stderr)
-        return Outcome(
+        return ViewSearchResult(
             str(llm.target.path), whole.layers, judge.tokens, tuple(tried), kept, it.speed, it.n_draft
         )
 
 
-def chosen(plan: Plan) -> list[workload.Item]:
+def chosen(plan: ViewSearchPlan) -> list[workload.Item]:
     """Short items of all categories, half to search by and half to report."""
     short = [
         item
@@ -126,8 +126,8 @@ def chosen(plan: Plan) -> list[workload.Item]:
     return workload.sampled(short, 2 * plan.items)
 
 
-def answers(llm: Any, items: list[workload.Item], plan: Plan) -> Iterator[Text]:
-    prompts = Prompts(llm, n=plan.n, ignore_eos=True, sampling=Sampling(), seed=0)
+def answers(llm: Any, items: list[workload.Item], plan: ViewSearchPlan) -> Iterator[Text]:
+    prompts = RequestBuilder(llm, n=plan.n, ignore_eos=True, sampling=Sampling(), seed=0)
     for item in items:
         ask = prompts.ask(item, {}, [])
         yield (

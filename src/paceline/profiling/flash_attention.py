@@ -15,13 +15,13 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Engine, FlashAttention, Setup
+from paceline.backends.interface import Backend, FlashAttentionSwitch, ModelSetup
 from paceline.backends.registry import with_kernels
 from paceline.hardware.bandwidth import free_memory
 from paceline.profiling.pass_costs import NOISY, Warn, goes_without_flash, key_of, progress, to_stderr
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.pass_timer import Clock, Progress, Timer, in_rounds, medians, unseen
+from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, in_rounds, medians, unseen
 from paceline.system import home
 
 STAGE = "attention"  # of a progress bar
@@ -58,10 +58,10 @@ class Attention:
         return READ / self.prompt + self.token + self.draft
 
 
-def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
+def settle(target: Backend, *, warn: Warn = to_stderr) -> None:
     """Let an engine that was just loaded go without flash attention where that was left open and is faster
     here: as was found before, or is in a few seconds now, with a line on the terminal."""
-    if not isinstance(target, FlashAttention) or not left_open(target):
+    if not isinstance(target, FlashAttentionSwitch) or not left_open(target):
         return
     if target.caps.rollback != "free" or target.caps.n_ctx < 2 * SHORTEST:
         return
@@ -80,7 +80,7 @@ def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
         warn(f"{error}; flash attention stays on")
 
 
-def left_open(model: Setup) -> bool:
+def left_open(model: ModelSetup) -> bool:
     """Whether flash attention is a matter of speed, and was not said. With kernels of our own it is on."""
     given = model.settings
     goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
@@ -89,13 +89,13 @@ def left_open(model: Setup) -> bool:
     return not with_kernels(model.path, given.get("kernels", True))
 
 
-def settled(model: Setup) -> bool | None:
+def settled(model: ModelSetup) -> bool | None:
     """What `settle` would choose for a model that is run like this, by what is known already."""
     return False if left_open(model) and recall(model) is False else model.settings.get("flash_attention")
 
 
 def try_both(
-    target: FlashAttention, progress: Progress = unseen, *, seconds: float = math.inf
+    target: FlashAttentionSwitch, progress: Progress = unseen, *, seconds: float = math.inf
 ) -> list[Attention]:
     """With the weights of `target`, which is left alone. Raises ModelError where no context can be made. For
     seconds see `tried`."""
@@ -120,7 +120,7 @@ def tried(
     n_ctx = on.caps.n_ctx
     depth, rows = max(1, min(DEPTH, n_ctx // 2)), max(1, min(ROWS, on.caps.rows, n_ctx // 2))
     taken: list[list[tuple[float, float, float]]] = [[], []]
-    with closing(Timer(on, clock)) as with_flash, closing(Timer(off, clock)) as without:
+    with closing(PassTimer(on, clock)) as with_flash, closing(PassTimer(off, clock)) as without:
         if seconds < math.inf:
             depth = _within(seconds, with_flash, depth)
             if depth < SHORTEST:
@@ -141,7 +141,7 @@ def tried(
     return out
 
 
-def _within(seconds: float, timer: Timer, most: int) -> int:
+def _within(seconds: float, timer: PassTimer, most: int) -> int:
     """How long a prompt may be to be read in so many seconds, by reading one piece by piece, each as long as
     all before it. (In one go flash attention is the faster at it.)"""
     depth, spent, last = min(START, most), 0.0, 0.0
@@ -159,7 +159,7 @@ def best(tried: Sequence[Attention]) -> Attention:
     return max((one for one in tried if one.request <= least * (1 + ALIKE)), key=lambda one: one.flash)
 
 
-def recall(model: Setup) -> bool | None:
+def recall(model: ModelSetup) -> bool | None:
     """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
     tried again in a moment."""
     try:
@@ -169,7 +169,7 @@ def recall(model: Setup) -> bool | None:
     return flash if type(flash) is bool else None
 
 
-def keep(model: Setup, found: Sequence[Attention], warn: Warn, *, once_a_day: bool = False) -> bool:
+def keep(model: ModelSetup, found: Sequence[Attention], warn: Warn, *, once_a_day: bool = False) -> bool:
     """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine too
     busy to tell it is flash attention, nothing is kept, and `warn` is told (once_a_day: of this model today
     for the first time), as where the disk refuses."""
@@ -183,7 +183,7 @@ def keep(model: Setup, found: Sequence[Attention], warn: Warn, *, once_a_day: bo
     return flash
 
 
-def _is_new_today(model: Setup) -> bool:
+def _is_new_today(model: ModelSetup) -> bool:
     """That the machine was too busy; from now on it is not."""
     key, today = _key(model), date.today().isoformat()
     try:
@@ -195,6 +195,6 @@ def _is_new_today(model: Setup) -> bool:
     return True
 
 
-def _key(model: Setup) -> dict[str, Any]:
+def _key(model: ModelSetup) -> dict[str, Any]:
     """What the choice depends on: all that a target's costs do but the choice."""
     return key_of(model, "target") | {"flash_attention": None}

@@ -12,22 +12,22 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.interface import Engine, Setup
+from paceline.backends.interface import Backend, ModelSetup
 from paceline.backends.registry import with_kernels
 from paceline.models.names import place_of
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.cost_measurement import ROWS, measure
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.cost_plausibility import fault
 from paceline.speculative.policy.drafting_summary import SHOWN, reason
-from paceline.storage.costs import NO_EFFORT, Effort, Kept, keep, recall
+from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, keep, recall
 
 Warn = Callable[[str], None]
 # How long, where, and over how many rows, when a model is loaded for the first time. What this leaves out is
 # filled in by use (speculative/policy/cost_model.py); `paceline doctor` measures for longer.
 QUICK = {
-    "target": Effort(4.0, (256, 1024), ROWS),
-    "draft": Effort(0.7, (256,), (1, 2, 4, 8)),
+    "target": MeasurementEffort(4.0, (256, 1024), ROWS),
+    "draft": MeasurementEffort(0.7, (256,), (1, 2, 4, 8)),
 }
 NOISY = 2.0  # costs that were measured on a machine so busy are not kept
 # Times as fast as memory was measured to be read, which may have been in a bad minute too: out of memory, and
@@ -60,7 +60,7 @@ def goes_without_flash(gpu_layers: int, cache_type: str) -> bool:
     return not gpu_layers and cache_type in ("f16", "f32")
 
 
-def key_of(model: Setup, role: str) -> dict[str, Any]:
+def key_of(model: ModelSetup, role: str) -> dict[str, Any]:
     """What a model's costs depend on. role: a draft's are measured over fewer rows. Raises MissingExtraError
     without the engine, and OSError where the model is not there."""
     from paceline.hardware.threads import logical_cores
@@ -70,14 +70,14 @@ def key_of(model: Setup, role: str) -> dict[str, Any]:
 
 
 def costs_of(
-    target: Engine, draft: Engine | None = None, *, warn: Warn = to_stderr, quiet: bool = False
-) -> Costs:
+    target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr, quiet: bool = False
+) -> DecodingCosts:
     """The costs of both, measured in a few seconds where they are not known yet; and once more, for twice as
     long, where by what is known no draft pays. Call it before the models are used: it takes one session of
     each, and what closed sessions left in their caches is dropped.
 
     quiet: say nothing on a terminal while measuring."""
-    found: dict[str, Kept] = {}
+    found: dict[str, CachedCosts] = {}
     with progress(DOING, quiet) as tell:
         for role, model in roles(target, draft).items():
             key, effort = key_of(model, role), QUICK[role]
@@ -97,7 +97,7 @@ def costs_of(
     return as_costs(found)
 
 
-def doubt(cost: Cost, model: Engine) -> str:
+def doubt(cost: PassCosts, model: Backend) -> str:
     """Why costs that were measured of a model are neither to be kept nor concluded from; "" where they are as
     good as any."""
     if cost.noise >= NOISY:
@@ -106,17 +106,17 @@ def doubt(cost: Cost, model: Engine) -> str:
     return fault(cost.table, fastest(model, cost))
 
 
-def never_pays(cost: Cost) -> bool:
+def never_pays(cost: PassCosts) -> bool:
     """Whether the rule would never draft, however often guesses are right. False for a curve of one row."""
     return cost.most > 1 and all(reason(cost.curve(SHOWN, depth), None).never for depth in cost.depths)
 
 
-def fastest(model: Engine, cost: Cost) -> float:
+def fastest(model: Backend, cost: PassCosts) -> float:
     """Seconds that a pass takes at least, in which a processor reads all weights; 0.0 where that is not
     known, or no pass of `cost` took less. Nothing is measured for it: `paceline doctor` keeps how fast memory
     is read."""
     from paceline.hardware import bandwidth
-    from paceline.hardware.files import Files
+    from paceline.hardware.files import SystemFiles
 
     size, given = model.memory, model.settings
     on_processor = not given.get("gpu_layers") and given.get("device", "cpu") == "cpu"
@@ -125,7 +125,7 @@ def fastest(model: Engine, cost: Cost) -> float:
     rate = bandwidth.known(given["threads"])
     if rate is None:
         return 0.0
-    cached = min(size, bandwidth.last_level(Files()))
+    cached = min(size, bandwidth.last_level(SystemFiles()))
     least = (size - cached) / (FROM_MEMORY * rate) + cached / (FROM_CACHE * rate)
     quickest = min(min(cells.values()) for cells in cost.table.values())
     return 0.0 if quickest >= least or _reads_a_part(model.path) else least
@@ -141,25 +141,25 @@ def _reads_a_part(path: Path) -> bool:
         return True
 
 
-def refresh(costs: Costs, draft: Engine | None) -> None:
+def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
     """From now on the draft's passes keep its costs up to date, as the policy does with the target's: between
     passes of a large target they take longer than one after the other. Not for a replay, which has no target
     in between."""
     if draft is not None and costs.draft is not None:
-        draft.on_pass = costs.draft.observe
+        draft.on_pass = costs.draft.update
 
 
-def measured(model: Engine, effort: Effort, tick: Callable[[float], None]) -> Kept:
+def measured(model: Backend, effort: MeasurementEffort, tick: Callable[[float], None]) -> CachedCosts:
     cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
-    return Kept(cost, effort=effort)
+    return CachedCosts(cost, effort=effort)
 
 
-def as_costs(found: Mapping[str, Kept]) -> Costs:
+def as_costs(found: Mapping[str, CachedCosts]) -> DecodingCosts:
     small = found.get("draft")
-    return Costs(found["target"].cost, None if small is None else small.cost, found["target"].step)
+    return DecodingCosts(found["target"].cost, None if small is None else small.cost, found["target"].step)
 
 
-def save(target: Engine, draft: Engine | None, costs: Costs, *, warn: Warn = to_stderr) -> None:
+def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: Warn = to_stderr) -> None:
     """Keep what use has taught, but nothing of a run whose passes took far longer than usual. A target of
     another process that did the same: the last one stays."""
     for role, model in roles(target, draft).items():
@@ -169,11 +169,11 @@ def save(target: Engine, draft: Engine | None, costs: Costs, *, warn: Warn = to_
         key = key_of(model, role)
         before = recall(key, _silent)
         effort = NO_EFFORT if before is None else before.effort
-        if not keep(key, Kept(cost, costs.step if role == "target" else 0.0, effort), warn):
+        if not keep(key, CachedCosts(cost, costs.step if role == "target" else 0.0, effort), warn):
             return  # once is enough
 
 
-def roles(target: Engine, draft: Engine | None) -> dict[str, Engine]:
+def roles(target: Backend, draft: Backend | None) -> dict[str, Backend]:
     return {"target": target} | ({} if draft is None else {"draft": draft})
 
 

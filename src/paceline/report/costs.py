@@ -11,7 +11,7 @@ from typing import IO, Any
 from paceline.report.bench import NONE, header, model
 from paceline.report.table import Block
 from paceline.speculative.errors import MissingExtraError
-from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 Record = Mapping[str, Any]
@@ -35,7 +35,7 @@ def write(record: Record, file: IO[str]) -> None:
 
 
 def blocks(record: Record) -> list[Block]:
-    draft = None if record["draft"] is None else Cost.read(record["draft"])
+    draft = None if record["draft"] is None else PassCosts.read(record["draft"])
     out = []
     others = list(curves(record[WITHOUT]).values())[:1] if record.get(WITHOUT) else []
     for depth, curve in curves(record["target"]).items():
@@ -60,7 +60,7 @@ def notes(record: Record) -> list[str]:
     ]
     if record["draft"] is not None:
         depth = record["target"]["depths"][0]
-        token, plain = (Cost.read(record[role]).seconds(1, depth) for role in ("draft", "target"))
+        token, plain = (PassCosts.read(record[role]).seconds(1, depth) for role in ("draft", "target"))
         out.append(
             "with draft: the same, with the draft model's own time: a token takes "
             f"{ms(token, token)} ms, {token / plain:.0%} of a row of the target"

@@ -15,7 +15,7 @@ STYLES = {row.source or row.name: Style.parse(row.colour) for row in DRAFTERS.va
 OTHER = Style.parse("bold")  # of a source that the table gives no colour
 
 
-class Marks:
+class SourceMarks:
     """How the text that goes to `console` is marked. Colours obey NO_COLOR, TERM=dumb and a console that is
     no terminal. `parts`: (text, source) in order; the target's own text stays as it is."""
 

@@ -24,7 +24,7 @@ LARGEST = 4 << 20  # bytes of a body that is looked into: parsing holds up all t
 PATIENCE = 30.0  # seconds for the next piece of a body, as in security.py
 
 
-class Affinity:
+class SessionAffinityMiddleware:
     """Hands everything on as it came, but for the header. Whether a request may be is the replica's matter: a
     body that is too large, too slow or no JSON goes on without one."""
 
@@ -90,4 +90,4 @@ def middlewares() -> list[Any]:
     """For Ray's proxies, which ask for it by IMPORT_PATH."""
     from starlette.middleware import Middleware
 
-    return [Middleware(Affinity)]
+    return [Middleware(SessionAffinityMiddleware)]

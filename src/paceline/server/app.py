@@ -20,11 +20,18 @@ from paceline.request_handle import Deliver, RequestHandle, StepOutput
 from paceline.server import convert as wishes
 from paceline.server import errors as refusals
 from paceline.server import page
-from paceline.server.request_limits import FailedError, ParsedRequest
-from paceline.server.responses import Choice, Json, Replies, counted, ended
-from paceline.server.schemas import Chat, Completion, Detokenize, Refusal, StreamOptions, Tokenize
-from paceline.server.security import Guard, Rules
-from paceline.server.service import Service
+from paceline.server.request_limits import ModelFailedError, ParsedRequest
+from paceline.server.responses import ChoiceState, Json, ResponseBuilder, counted, ended
+from paceline.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ErrorResponse,
+    StreamOptions,
+    TokenizeRequest,
+)
+from paceline.server.security import SecurityMiddleware, SecurityRules
+from paceline.server.service import ServingEngine
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import printable
@@ -33,7 +40,7 @@ from paceline.text.default_sampling import chat_sampling
 PING = 10.0  # seconds without a word after which a stream is kept awake
 LIVE = 0.5  # seconds between two looks at the page's figures
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Refusal} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
+    status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
@@ -43,7 +50,7 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
+def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -> FastAPI:
     """names: what the model may be called; the first is its id."""
     llm = service.llm
     app = FastAPI(
@@ -58,15 +65,15 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     began, tokenizing = int(time.time()), asyncio.Lock()  # of long texts one at a time
 
     async def answer(
-        request: Request, body: Chat | Completion, asks: Callable[[], ParsedRequest]
+        request: Request, body: ChatRequest | CompletionRequest, asks: Callable[[], ParsedRequest]
     ) -> Response:
         called(body.model)
         try:
             wanted = await asyncio.to_thread(asks)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
-        wish, chat = body.speculative, isinstance(body, Chat)
-        replies = Replies(
+        wish, chat = body.speculative, isinstance(body, ChatRequest)
+        replies = ResponseBuilder(
             llm,
             body.model or names[0],
             chat,
@@ -74,7 +81,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             wanted,
             report=wish is not None and wish.report,
         )
-        answers = Answers(service, wanted, request.state.told)
+        answers = CompletionHandles(service, wanted, request.state.told)
         gone = asyncio.ensure_future(leaves(request))
         # Of a stream, too, what cannot begin is an error by its status.
         first = asyncio.ensure_future(answers.queued() if body.stream else answers.all())
@@ -88,7 +95,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
                 return JSONResponse(replies.whole(choices))
             streams = True
             options = body.stream_options or StreamOptions()
-            return Events(events(answers, replies, options), answers.cancel)
+            return EventStreamResponse(events(answers, replies, options), answers.cancel)
         finally:
             gone.cancel()
             first.cancel()
@@ -103,12 +110,12 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             )
 
     @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
-    async def chat(request: Request, body: Chat) -> Response:
+    async def chat(request: Request, body: ChatRequest) -> Response:
         asked = partial(wishes.of_chat, llm, service.limits, body, request.state.client)
         return await answer(request, body, asked)
 
     @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
-    async def complete(request: Request, body: Completion) -> Response:
+    async def complete(request: Request, body: CompletionRequest) -> Response:
         asked = partial(wishes.of_completion, llm, service.limits, body, request.state.client)
         return await answer(request, body, asked)
 
@@ -150,18 +157,18 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.post("/tokenize", summary="Text to tokens")
-    async def tokenize(body: Tokenize) -> Json:
+    async def tokenize(body: TokenizeRequest) -> Json:
         async with tokenizing:
             return await asyncio.to_thread(tokenized, llm, body)
 
     @app.post("/detokenize", summary="Tokens to text")
-    async def detokenize(body: Detokenize) -> Json:
+    async def detokenize(body: DetokenizeRequest) -> Json:
         async with tokenizing:
             return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
     async def live() -> Response:
-        return Events(states(service, names[0]), lambda: None)
+        return EventStreamResponse(states(service, names[0]), lambda: None)
 
     def show(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
@@ -172,14 +179,16 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     for path, (content, kind) in shown.items():
         show(path, kind, content)
     refusals.explain(app)
-    app.add_middleware(Guard, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown))
+    app.add_middleware(
+        SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown)
+    )
     return app
 
 
-class Answers:
+class CompletionHandles:
     """The answers of one request, as they come. Cancel it, whatever happened."""
 
-    def __init__(self, service: Service, asked: ParsedRequest, told: dict[str, Any]) -> None:
+    def __init__(self, service: ServingEngine, asked: ParsedRequest, told: dict[str, Any]) -> None:
         self._service, self._told, self.requests = service, told, asked.requests
         self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -190,7 +199,7 @@ class Answers:
 
             return to_queue
 
-        self.choices = [Choice(at) for at in range(len(asked.requests))]
+        self.choices = [ChoiceState(at) for at in range(len(asked.requests))]
         self._handles: list[RequestHandle] = service.submit(asked.requests, deliver)
 
     async def next(self) -> tuple[int, StepOutput] | None:
@@ -207,7 +216,7 @@ class Answers:
             if isinstance(error, UsageError | ClosingError | TooSlowError):
                 raise error
             if error is not None:
-                raise FailedError(
+                raise ModelFailedError(
                     "the model has failed at this request; the server's log says why"
                 ) from error
         return index, update
@@ -216,14 +225,14 @@ class Answers:
     def over(self) -> bool:
         return all(choice.end is not None for choice in self.choices)
 
-    async def queued(self) -> list[Choice]:
+    async def queued(self) -> list[ChoiceState]:
         """Wait until the grammars can be used. Raises what `next` does."""
         for handle in self._handles:
             if not await asyncio.wrap_future(handle.queued):
                 await self.next()
         return self.choices
 
-    async def all(self) -> list[Choice]:
+    async def all(self) -> list[ChoiceState]:
         while not self.over:
             await self.next()
         return self.choices
@@ -236,7 +245,7 @@ class Answers:
             self._service.cancel(handle)
 
 
-class Events(StreamingResponse):
+class EventStreamResponse(StreamingResponse):
     """A stream of events; `after` is called however it ends, at once where its client goes."""
 
     def __init__(self, content: AsyncIterator[str], after: Callable[[], None]) -> None:
@@ -250,7 +259,9 @@ class Events(StreamingResponse):
             self._after()
 
 
-async def events(answers: Answers, replies: Replies, options: StreamOptions) -> AsyncIterator[str]:
+async def events(
+    answers: CompletionHandles, replies: ResponseBuilder, options: StreamOptions
+) -> AsyncIterator[str]:
     def told(chunk: Json) -> str:
         if options.continuous_usage_stats:
             chunk["usage"] = replies.usage_so_far(answers.requests, answers.choices)
@@ -274,7 +285,7 @@ async def events(answers: Answers, replies: Replies, options: StreamOptions) -> 
     yield "data: [DONE]\n\n"
 
 
-async def states(service: Service, name: str) -> AsyncIterator[str]:
+async def states(service: ServingEngine, name: str) -> AsyncIterator[str]:
     engine = str(service.llm.target.identity().get("engine", ""))
     while not service.problem:
         state = {
@@ -295,7 +306,7 @@ def event(data: Mapping[str, Any]) -> str:
     return said if isinstance(said, str) else said.decode()
 
 
-def tokenized(llm: LLM, body: Tokenize) -> Json:
+def tokenized(llm: LLM, body: TokenizeRequest) -> Json:
     text = llm.target.text
     content = typed.text("content", body.content)
     tokens = text.encode(content, special=body.parse_special, add_bos=body.add_special) if content else []

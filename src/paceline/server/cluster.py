@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from paceline.server import listen
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
-from paceline.server.replicas import NAME, Settings, bounds, build
+from paceline.server.replicas import NAME, ReplicaSettings, bounds, build
 from paceline.speculative.errors import PacelineError, UsageError
 
 
-def run(settings: Settings, host: str, port: int) -> int:
+def run(settings: ReplicaSettings, host: str, port: int) -> int:
     """Serve until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises MissingExtraError,
     UsageError for a port that cannot be had, and PacelineError where the replicas do not start."""
     application = build(settings)  # before anything starts: MissingExtraError
@@ -42,7 +42,7 @@ def run(settings: Settings, host: str, port: int) -> int:
     return 0
 
 
-def check_room(settings: Settings, has: Mapping[str, float]) -> None:
+def check_room(settings: ReplicaSettings, has: Mapping[str, float]) -> None:
     """has: what a cluster that does not grow has to reserve, by Ray's names. Raises UsageError where replicas
     would wait for more for ever."""
     least, _ = bounds(settings.replicas)

@@ -21,7 +21,7 @@ IDLE_SHARE = 0.25  # of all connections that may stand idle from one address
 _numbers = count()
 
 
-class Connection(H11Protocol):
+class GuardedConnection(H11Protocol):
     """One that stands still for `patience` is dropped, after twice as long at the latest: one whose next
     request does not come to the end of its headers, and one that reads nothing of what was sent. (The body of
     a request is the guard's.)"""
@@ -56,7 +56,7 @@ class Connection(H11Protocol):
         idle = [
             one
             for one in self.connections
-            if isinstance(one, Connection)
+            if isinstance(one, GuardedConnection)
             and one._idle
             and one.client is not None
             and one.client[0] == address

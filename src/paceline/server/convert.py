@@ -10,20 +10,22 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.config import checked
-from paceline.server.request_limits import Calls, Limits, ParsedRequest
-from paceline.server.schemas import Chat, Completion, NamedTool, ResponseFormat, Sampled
+from paceline.server.request_limits import ParsedRequest, ServerLimits, ToolCallParsing
+from paceline.server.schemas import ChatRequest, CompletionRequest, NamedTool, ResponseFormat, SamplingRequest
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.text.grammar_source import Syntax, from_schema
+from paceline.text.grammar_source import GrammarSource, from_schema
 from paceline.text.messages import chosen_tools
 from paceline.text.tools.formats import forced
 
 STOPS = 16
 
 
-def of_completion(llm: LLM, limits: Limits, request: Completion, client: str = "") -> ParsedRequest:
+def of_completion(
+    llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str = ""
+) -> ParsedRequest:
     """Of every prompt `n` answers, in this order. Raises UsageError."""
     prompts: list[Any] = [request.prompt]
     if isinstance(request.prompt, list):
@@ -42,7 +44,7 @@ def of_completion(llm: LLM, limits: Limits, request: Completion, client: str = "
     return ParsedRequest([one for requests in each for one in requests])
 
 
-def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> ParsedRequest:
+def of_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = "") -> ParsedRequest:
     """`n` answers. Raises UsageError, and ModelError where the model's template cannot be used."""
     if request.top_logprobs is not None and not request.logprobs:
         raise UsageError("top_logprobs: needs logprobs: true")
@@ -63,7 +65,7 @@ def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> Parsed
             raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
         if must is not None:
             syntax = from_schema(must.json_schema)
-        calls = Calls(
+        calls = ToolCallParsing(
             support.format if must is None else must.format,
             choice.tools,
             "" if must is None else must.begin,
@@ -79,7 +81,7 @@ def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> Parsed
     )
 
 
-def grammar_of(form: ResponseFormat | None) -> Syntax | None:
+def grammar_of(form: ResponseFormat | None) -> GrammarSource | None:
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
@@ -91,14 +93,14 @@ def grammar_of(form: ResponseFormat | None) -> Syntax | None:
 
 def _requests(
     llm: LLM,
-    limits: Limits,
-    request: Sampled,
+    limits: ServerLimits,
+    request: SamplingRequest,
     tokens: Sequence[int],
     most: int | None,
-    syntax: Syntax | None,
+    syntax: GrammarSource | None,
     logprobs: int | None,
     client: str,
-    calls: Calls | None = None,
+    calls: ToolCallParsing | None = None,
 ) -> list[GenerationRequest]:
     sampling = sampling_of(request, limits.sampling)
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
@@ -130,7 +132,7 @@ def _requests(
     return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 
-def sampling_of(request: Sampled, defaults: Mapping[str, float]) -> Sampling:
+def sampling_of(request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
     left = {name: value for name, value in defaults.items() if name not in request.model_fields_set}
     request = request.model_copy(update=left)
     bias = {}
@@ -155,7 +157,7 @@ def sampling_of(request: Sampled, defaults: Mapping[str, float]) -> Sampling:
     )
 
 
-def length_of(llm: LLM, limits: Limits, n_prompt: int, most: int | None) -> int:
+def length_of(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:
     """Tokens of the answer, at most."""
     n_ctx = llm.target.caps.n_ctx
     room = n_ctx - n_prompt + 1
@@ -172,7 +174,7 @@ def length_of(llm: LLM, limits: Limits, n_prompt: int, most: int | None) -> int:
     return min(most, allowed)
 
 
-def drafting_of(llm: LLM, request: Sampled) -> tuple[int, frozenset[str] | None]:
+def drafting_of(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str] | None]:
     """The longest draft, and the drafters that may be called."""
     wish = request.speculative
     if wish is None:

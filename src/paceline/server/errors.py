@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from paceline.server.request_limits import FailedError, FullError
+from paceline.server.request_limits import ModelFailedError, QueueFullError
 from paceline.server.responses import Json, problem
 from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
 from paceline.speculative.printable import printable, shortened
@@ -18,7 +18,7 @@ from paceline.speculative.printable import printable, shortened
 
 def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
     """Status, body and headers."""
-    if isinstance(error, FullError):
+    if isinstance(error, QueueFullError):
         wait = str(max(1, round(error.seconds)))
         return 429, problem(str(error), "rate_limit_error", "rate_limit_exceeded"), {"retry-after": wait}
     if isinstance(error, ClosingError):
@@ -29,7 +29,7 @@ def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
         return 400, problem(str(error), "invalid_request_error", "context_length_exceeded"), {}
     if isinstance(error, UsageError | ModelError):
         return 400, problem(str(error), "invalid_request_error"), {}
-    if isinstance(error, FailedError):
+    if isinstance(error, ModelFailedError):
         return 500, problem(str(error), "server_error", "model_failed"), {}
     return 500, problem("the server has failed at this request; its log says why", "server_error"), {}
 
@@ -98,7 +98,7 @@ def explain(app: FastAPI) -> None:
         ModelError: ours,
         ClosingError: ours,
         TooSlowError: ours,
-        FailedError: ours,
+        ModelFailedError: ours,
         Exception: ours,
         HTTPException: http,
         RequestValidationError: invalid,

@@ -15,8 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from paceline.server.connection import PATIENCE, Connection
-from paceline.server.service import Service
+from paceline.server.connection import PATIENCE, GuardedConnection
+from paceline.server.service import ServingEngine
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import printable
 from paceline.system.leaving import leave
@@ -29,11 +29,11 @@ LAST = 0.5  # seconds for what is told at the end of the grace, and then for the
 log = logging.getLogger("paceline.server")
 
 
-class Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
     """It says that it is going down before it waits for its streams, ends what is left of them by an error
     after `grace` seconds, and ends where the service has."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: ServingEngine, grace: float) -> None:
         super().__init__(config)
         self._service, self._grace = service, grace
 
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
             timer.cancel()
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """A line a request, as JSON or as `name=value`. What was asked and answered is never in it."""
 
     def __init__(self, as_json: bool) -> None:
@@ -101,7 +101,7 @@ def broken_off(record: logging.LogRecord) -> bool:
 
 def logs(as_json: bool, quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines(as_json))
+    handler.setFormatter(LogFormatter(as_json))
     handler.addFilter(broken_off)
     top = logging.getLogger("paceline.server")
     top.handlers[:] = [handler]
@@ -134,7 +134,7 @@ def configured(
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=type("Patient", (Connection,), {"patience": patience, "proxies": proxies}),
+        http=type("Patient", (GuardedConnection,), {"patience": patience, "proxies": proxies}),
         ws="none",
         log_config=None,
         access_log=False,
@@ -149,7 +149,7 @@ def configured(
 
 
 def run(
-    app: Any, service: Service, listening: socket.socket, grace: float, proxies: Sequence[str] = ()
+    app: Any, service: ServingEngine, listening: socket.socket, grace: float, proxies: Sequence[str] = ()
 ) -> None:
     """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
     server listens on the same port by now, and PacelineError where the service has failed: whoever started
@@ -159,7 +159,7 @@ def run(
     before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         listen_on(listening)
-        Server(config, service, grace).run(sockets=[listening])
+        GracefulServer(config, service, grace).run(sockets=[listening])
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)

@@ -17,7 +17,7 @@ EVERY = 0.5  # seconds between two looks at the policy
 FRESH = 0.2  # seconds that one state is shown, to however many
 
 
-class Lately:
+class LiveStats:
     """Updated by the service's thread; `state` is for any."""
 
     def __init__(self, llm: LLM, clock: Callable[[], float]) -> None:

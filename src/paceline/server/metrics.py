@@ -104,7 +104,7 @@ class Metrics:
         return written(self.families(running, waiting))
 
 
-class _Told(Collector):
+class _Families(Collector):
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
 
@@ -114,5 +114,5 @@ class _Told(Collector):
 
 def written(families: Sequence[Metric]) -> bytes:
     """Return the metrics in Prometheus' text format, under both prefixes."""
-    text = generate_latest(_Told(families))
+    text = generate_latest(_Families(families))
     return text + PREFIX.sub(rb"\1" + ALIAS, text)

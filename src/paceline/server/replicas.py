@@ -22,9 +22,9 @@ from paceline.loading import load
 from paceline.models.resolve import default_name
 from paceline.server import app, keys, listen
 from paceline.server.metrics import written
-from paceline.server.request_limits import Limits
-from paceline.server.security import App, Message, Receive, Rules, Send
-from paceline.server.service import CHUNK, Service
+from paceline.server.request_limits import ServerLimits
+from paceline.server.security import App, Message, Receive, SecurityRules, Send
+from paceline.server.service import CHUNK, ServingEngine
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
 
-class Settings(BaseModel):
+class ReplicaSettings(BaseModel):
     """What `paceline serve` takes, by the same names; `args` in a file for `serve deploy`.
 
     load: what `paceline.load` takes (target, draft, drafters, n_ctx, threads, gpu_layers, n_draft, ...);
@@ -112,13 +112,13 @@ class Replica:
     """One process, one model, one server. Owns all three until Ray calls `__del__`, which it does when the
     last of its requests has ended, or `grace` seconds are over."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReplicaSettings) -> None:
         from ray import serve
 
         self._settings = settings
         self._name = serve.get_replica_context().replica_id.unique_id
         listen.logs(settings.log_json, settings.quiet)
-        limits = Limits(
+        limits = ServerLimits(
             queue=settings.queue,
             each=settings.per_client,
             seconds=settings.timeout,
@@ -127,7 +127,7 @@ class Replica:
             apart=settings.apart,
         )
         self._llm = load(**settings.loading())
-        self._service = Service(self._llm, limits, chunk=settings.chunk)
+        self._service = ServingEngine(self._llm, limits, chunk=settings.chunk)
 
     def __serve_build_asgi_app__(self) -> App:
         """Ray asks for it when this is made."""
@@ -136,10 +136,12 @@ class Replica:
         known = keys.checked([*said.api_key, *in_file])
         names = said.alias or [default_name(str(said.loading()["target"]))]
         made = app.create(
-            self._service, names, Rules(known, said.hosts, said.trusted_proxy, round(said.body_limit * 1e6))
+            self._service,
+            names,
+            SecurityRules(known, said.hosts, said.trusted_proxy, round(said.body_limit * 1e6)),
         )
         made.router.routes.insert(0, Route("/metrics", self._metrics))  # before that of one process
-        return Named(made, self._name)
+        return ReplicaHeaderMiddleware(made, self._name)
 
     def check_health(self) -> None:
         """Ray replaces a replica that raises here a few times. (While Ray itself ends one, nothing is amiss:
@@ -168,7 +170,7 @@ class Replica:
             self._llm.close()
 
 
-class Named:
+class ReplicaHeaderMiddleware:
     """`app`, whose replies say which replica gave them."""
 
     def __init__(self, app: App, name: str) -> None:
@@ -203,7 +205,7 @@ def merged(replicas: Sequence[Sequence[Metric]]) -> list[Metric]:
     return list(out.values())
 
 
-def deployment(settings: Settings) -> Deployment:
+def deployment(settings: ReplicaSettings) -> Deployment:
     """Without its settings bound: what Ray does with replicas. A request waits in its own replica while as
     many wait there as are decoded, for the sake of what that one remembers; then it goes on to the next on
     the ring. Raises MissingExtraError."""
@@ -240,10 +242,10 @@ def deployment(settings: Settings) -> Deployment:
     )(serve.ingress()(Replica))
 
 
-def build(args: Settings | dict[str, Any]) -> Application:
+def build(args: ReplicaSettings | dict[str, Any]) -> Application:
     """An application; `import_path: paceline.server.replicas:build` in a file for `serve deploy`, whose
     `args` come as they were read. Raises pydantic's ValidationError, UsageError or MissingExtraError."""
-    settings = Settings.model_validate(args)
+    settings = ReplicaSettings.model_validate(args)
     if "sessions" in settings.load:
         raise UsageError("load: sessions: say it beside load, for it is how many requests a replica takes")
     return deployment(settings).bind(settings)

@@ -10,10 +10,10 @@ from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.messages import Tool
-from paceline.text.tools.formats import Format
+from paceline.text.tools.formats import ToolFormat
 
 
-class FullError(UsageError):
+class QueueFullError(UsageError):
     """More than the server takes. seconds: after which to try again."""
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -21,12 +21,12 @@ class FullError(UsageError):
         self.seconds = seconds
 
 
-class FailedError(PacelineError):
+class ModelFailedError(PacelineError):
     """The model has failed at a request; the log says why."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """apart: past answers of a client are drafts for that client alone. queue: requests that wait, at most.
     each: requests of one client that are open, at most; 0: as many as there is room for. seconds: from a
     request's arrival to its last token. n_predict: tokens of an answer; 0: as many as the context has.
@@ -50,15 +50,15 @@ class ParsedRequest:
     calls."""
 
     requests: Sequence[GenerationRequest]
-    calls: Calls | None = None
+    calls: ToolCallParsing | None = None
 
 
 @dataclass(frozen=True)
-class Calls:
+class ToolCallParsing:
     """format, tools: what a ToolCallStream is made of. begun: with what the answer begins, in its prompt
     already. spelled: control tokens that are a part of the format, and text to whoever reads it."""
 
-    format: Format
+    format: ToolFormat
     tools: Sequence[Tool]
     begun: str
     spelled: Mapping[int, bytes]

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.api import LLM
 from paceline.request_handle import Finish, StepOutput
 from paceline.server.request_limits import ParsedRequest
-from paceline.server.tool_stream import Reader, Said
+from paceline.server.tool_stream import ChunkDelta, ToolDeltaReader
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Logprob
 from paceline.text.tools.parser import parsed
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Choice:
+class ChoiceState:
     """One answer so far."""
 
     index: int
@@ -42,7 +42,7 @@ class Choice:
         self.end = update.finish or self.end
 
 
-class Replies:
+class ResponseBuilder:
     """Of one request. n: answers to each prompt. calls: how they are read. report: tell who drafted what."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Replies:
         self._llm, self._each, self._report = llm, n, report
         self._logprobs, self._calls = asked.requests[0].logprobs is not None, asked.calls
         self.chat = chat
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, ToolDeltaReader] = {}
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._base = {"id": self.id, "created": int(time.time()), "model": model}
         self._offsets: Counter[int] = Counter()
@@ -65,7 +65,7 @@ class Replies:
             for at in range(n)
         ]
 
-    def piece(self, choices: Sequence[Choice], index: int, update: StepOutput) -> list[Json]:
+    def piece(self, choices: Sequence[ChoiceState], index: int, update: StepOutput) -> list[Json]:
         """The chunks of one update; none where there is nothing to tell yet. The last of all tells how long
         it took."""
         out = []
@@ -73,7 +73,7 @@ class Replies:
         likely = self._likely(index, update)
         said = reader.read(update)
         if not said and likely is not None and update.tokens:
-            said = [Said({"content": ""}, [])]  # tokens whose text is held back are told at once
+            said = [ChunkDelta({"content": ""}, [])]  # tokens whose text is held back are told at once
         for one in said:
             delta: Any = one.delta if self.chat else one.delta["content"]
             chunk = self._chunk([self._streamed(index, delta, likely, None)])
@@ -92,15 +92,15 @@ class Replies:
             out.append(last)
         return out
 
-    def usage(self, choices: Sequence[Choice]) -> Json:
+    def usage(self, choices: Sequence[ChoiceState]) -> Json:
         """The chunk after the last, where it was asked for."""
         return self._chunk([]) | {"usage": self._usage(choices)}
 
-    def usage_so_far(self, asks: Sequence[GenerationRequest], choices: Sequence[Choice]) -> Json:
+    def usage_so_far(self, asks: Sequence[GenerationRequest], choices: Sequence[ChoiceState]) -> Json:
         prompt = sum(len(ask.prompt) for ask in asks[:: self._each])
         return counts(prompt, sum(len(choice.tokens) for choice in choices))
 
-    def whole(self, choices: Sequence[Choice]) -> Json:
+    def whole(self, choices: Sequence[ChoiceState]) -> Json:
         ends = ended(choices)
         kind = "chat.completion" if self.chat else "text_completion"
         out = {
@@ -115,10 +115,10 @@ class Replies:
             out["speculative"] = {"parts": parts, **drafted(ends)}
         return out
 
-    def _reader(self, index: int) -> Reader:
-        return self._readers.setdefault(index, Reader(self._calls))
+    def _reader(self, index: int) -> ToolDeltaReader:
+        return self._readers.setdefault(index, ToolDeltaReader(self._calls))
 
-    def _finished(self, choice: Choice) -> Json:
+    def _finished(self, choice: ChoiceState) -> Json:
         assert choice.end is not None
         likely = self._likely(
             choice.index, StepOutput(tokens=tuple(choice.tokens), logprobs=tuple(choice.logprobs))
@@ -172,7 +172,7 @@ class Replies:
         piece = self._llm.target.text.piece(token)
         return {"token": piece.decode(errors="replace"), "logprob": bounded(logprob), "bytes": list(piece)}
 
-    def _usage(self, choices: Sequence[Choice]) -> Json:
+    def _usage(self, choices: Sequence[ChoiceState]) -> Json:
         """A prompt counts once, however many answers it has."""
         ends = ended(choices)
         firsts = ends[:: self._each]
@@ -185,7 +185,7 @@ def counts(prompt: int, written: int) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-def ended(choices: Sequence[Choice]) -> list[Finish]:
+def ended(choices: Sequence[ChoiceState]) -> list[Finish]:
     return [choice.end for choice in choices if choice.end is not None]
 
 

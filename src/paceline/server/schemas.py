@@ -68,7 +68,7 @@ class StreamOptions(Strict):
     include_obfuscation: bool = False
 
 
-class Sampled(Strict):
+class SamplingRequest(Strict):
     """What chat and completions have in common."""
 
     model: Annotated[str, Field(max_length=4096)] = ""
@@ -93,7 +93,7 @@ class Sampled(Strict):
     user: Annotated[str | None, Field(description="Ignored.")] = None
 
 
-class Completion(Sampled):
+class CompletionRequest(SamplingRequest):
     """POST /v1/completions"""
 
     prompt: Text | Texts | Tokens | Annotated[list[Tokens], Field(fail_fast=True, max_length=MANY)]
@@ -123,7 +123,7 @@ class Function(Strict):
     strict: bool | None = None
 
 
-class Tool(Strict):
+class ToolSchema(Strict):
     type: Literal["function"]
     function: Function
 
@@ -154,7 +154,7 @@ class ToolCall(Strict):
     index: int | None = None
 
 
-class Message(Strict):
+class ChatMessage(Strict):
     role: Annotated[str, Field(min_length=1, max_length=64)]
     content: Text | Annotated[list[TextPart], Field(max_length=MANY)] | None = None
     name: Text | None = None
@@ -164,15 +164,15 @@ class Message(Strict):
     reasoning_content: Text | None = None
 
 
-class Chat(Sampled):
+class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MANY)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MANY)]
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool] | None, Field(max_length=128)] = None
+    tools: Annotated[list[ToolSchema] | None, Field(max_length=128)] = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: Annotated[bool | None, Field(description="Ignored.")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Field(max_length=64)] = None
@@ -183,7 +183,7 @@ class Chat(Sampled):
     prompt_cache_key: Annotated[str | None, Field(description="Ignored: every prefix is looked up.")] = None
 
 
-class Tokenize(Strict):
+class TokenizeRequest(Strict):
     """POST /tokenize, as llama-server has it"""
 
     content: Text
@@ -192,13 +192,13 @@ class Tokenize(Strict):
     with_pieces: bool = False
 
 
-class Detokenize(Strict):
+class DetokenizeRequest(Strict):
     """POST /detokenize"""
 
     tokens: Tokens
 
 
-class Problem(BaseModel):
+class ErrorDetail(BaseModel):
     """OpenAI's error."""
 
     message: str
@@ -207,8 +207,8 @@ class Problem(BaseModel):
     code: str | None = None
 
 
-class Refusal(BaseModel):
-    error: Problem
+class ErrorResponse(BaseModel):
+    error: ErrorDetail
 
 
-Completion.model_rebuild()
+CompletionRequest.model_rebuild()

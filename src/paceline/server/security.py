@@ -38,7 +38,7 @@ log = logging.getLogger("paceline.server.requests")
 
 
 @dataclass(frozen=True)
-class Rules:
+class SecurityRules:
     """keys: one of them has to be sent, where there are any. hosts: that a request may name; none: any (a
     server on the loopback interface is asked by web pages too, under whatever name they gave it).
     proxies: addresses whose X-Forwarded-For names the client. body: bytes. patience: seconds for a body, and
@@ -51,10 +51,12 @@ class Rules:
     patience: float = 30.0
 
 
-class Guard:
+class SecurityMiddleware:
     """It also counts what is refused, names requests, and logs them."""
 
-    def __init__(self, app: App, rules: Rules, metrics: Metrics, open_to_all: Sequence[str] = ()) -> None:
+    def __init__(
+        self, app: App, rules: SecurityRules, metrics: Metrics, open_to_all: Sequence[str] = ()
+    ) -> None:
         """open_to_all: paths that need no key."""
         self._app, self._rules, self._metrics, self._open = app, rules, metrics, frozenset(open_to_all)
         self._keys = {sha256(key.encode()).digest() for key in rules.keys}
@@ -137,7 +139,7 @@ class Guard:
             if await self._read(int(size), receive, pieces):
                 pieces[:] = [b"".join(pieces)]
                 await self._pass(scope, pieces[0], receive, send)
-        except _Refused as refused:
+        except RequestRejected as refused:
             self._held -= sum(map(len, pieces))
             pieces.clear()
             rest = receive if refused.status != 408 else None
@@ -178,7 +180,9 @@ class Guard:
     async def _read(self, announced: int, receive: Receive, pieces: list[bytes]) -> bool:
         """The body, added to `pieces`, each of which counts as held. False where its client has gone."""
         largest, n, end = self._rules.body, 0, monotonic() + self._rules.patience
-        too_large = _Refused(413, f"the body has more than {largest:,} bytes: send less", "body_too_large")
+        too_large = RequestRejected(
+            413, f"the body has more than {largest:,} bytes: send less", "body_too_large"
+        )
         if announced > largest:
             raise too_large
         while True:
@@ -186,7 +190,7 @@ class Guard:
                 async with asyncio.timeout(end + n / SLOWEST - monotonic()):
                     message = await receive()
             except TimeoutError:
-                raise _Refused(408, "the rest of the body did not come", "timeout") from None
+                raise RequestRejected(408, "the rest of the body did not come", "timeout") from None
             if message["type"] == "http.disconnect":
                 return False
             piece = message.get("body", b"")
@@ -196,12 +200,12 @@ class Guard:
             if n > largest:
                 raise too_large
             if n > SMALL and self._held > ALL_BODIES * largest:
-                raise _Refused(503, "too many large requests at once: try again", "overloaded")
+                raise RequestRejected(503, "too many large requests at once: try again", "overloaded")
             if not message.get("more_body", False):
                 return True
 
 
-class _Refused(Exception):  # noqa: N818  # a way out, not a failure
+class RequestRejected(Exception):  # noqa: N818  # a way out, not a failure
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code

@@ -9,9 +9,9 @@ from time import monotonic
 from paceline.api import LLM
 from paceline.engine_worker import EngineObserver, EngineWorker
 from paceline.request_handle import Deliver, Finish, RequestHandle
-from paceline.server.live_stats import Lately
+from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
-from paceline.server.request_limits import FullError, Limits
+from paceline.server.request_limits import QueueFullError, ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
@@ -20,19 +20,19 @@ CHUNK = 512  # tokens of prompts in a pass: what others wait for beside somebody
 STALLED = 120.0  # seconds in one pass, after which the thread is taken to be stuck
 
 
-class Service(EngineObserver):
+class ServingEngine(EngineObserver):
     """Use it as a context manager, or close it. The model stays its caller's."""
 
     def __init__(
         self,
         llm: LLM,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         *,
         chunk: int = CHUNK,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.llm, self.limits = llm, limits or Limits()
-        self.metrics, self.lately = Metrics(), Lately(llm, clock)
+        self.llm, self.limits = llm, limits or ServerLimits()
+        self.metrics, self.lately = Metrics(), LiveStats(llm, clock)
         self._clock = clock
         self._lock = threading.Lock()  # of the open requests, by client, in order
         self._open: dict[str, dict[RequestHandle, None]] = {}
@@ -87,14 +87,14 @@ class Service(EngineObserver):
     ) -> list[RequestHandle]:
         """Queue the answers of one client's request; all of them, or none. deliver: called with every output
         of each, in the engine's thread: it must not wait. Raises UsageError where there will never be room,
-        FullError where the queue is full or the client has too much in it, and ClosingError."""
+        QueueFullError where the queue is full or the client has too much in it, and ClosingError."""
         client, n = requests[0].client, len(requests)
         with self._lock:
             limits, own = self.limits, len(self._open.get(client, ()))
             if n > (most := min(self.sessions + limits.queue, limits.each or n)):
                 raise UsageError(f"{n} answers at once: this server gives at most {most}; ask for less")
             if limits.each and own + n > limits.each:
-                raise FullError(
+                raise QueueFullError(
                     f"{own} of your requests are open, and {limits.each} may be: wait for one of them",
                     self._expected(1),
                 )
@@ -109,7 +109,7 @@ class Service(EngineObserver):
 
     def _outvoted(self, client: str, n: int) -> list[RequestHandle]:
         """The waiting requests whose places `n` of that client take where the queue is full: the last of
-        whoever has most there, as long as that is more than the client would have. Raises FullError."""
+        whoever has most there, as long as that is more than the client would have. Raises QueueFullError."""
         waiting = {
             name: [handle for handle in own if handle.scheduled.state == "waiting"]
             for name, own in self._open.items()
@@ -123,8 +123,8 @@ class Service(EngineObserver):
             out.append(most.pop())
         return out
 
-    def _full(self) -> FullError:
-        return FullError(
+    def _full(self) -> QueueFullError:
+        return QueueFullError(
             f"the queue is full ({self.limits.queue} requests wait): try again later",
             self._expected(self.waiting),
         )
@@ -163,7 +163,7 @@ class Service(EngineObserver):
             threading.Event().wait(min(left, 0.05))
         return self._worker.close(patience)
 
-    def __enter__(self) -> Service:
+    def __enter__(self) -> ServingEngine:
         return self
 
     def __exit__(self, *_: object) -> None:

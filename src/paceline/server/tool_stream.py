@@ -6,30 +6,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.request_handle import StepOutput
-from paceline.server.request_limits import Calls
-from paceline.text.tools.message import Delta
-from paceline.text.tools.parser import ToolCallStream
+from paceline.server.request_limits import ToolCallParsing
+from paceline.text.tools.message import MessageDelta
+from paceline.text.tools.parser import ToolCallParser
 
 Parts = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Said:
+class ChunkDelta:
     """delta: of a chunk. parts: its content, each with who drafted it."""
 
     delta: dict[str, Any]
     parts: Parts
 
 
-class Reader:
+class ToolDeltaReader:
     """Of one answer, update by update. calls: None where there are no tools."""
 
-    def __init__(self, calls: Calls | None) -> None:
-        self._stream: ToolCallStream | None = None
+    def __init__(self, calls: ToolCallParsing | None) -> None:
+        self._stream: ToolCallParser | None = None
         self._fed: list[tuple[int, str, str]] = []  # parts that are held back, each with where it begins
         self._end = 0  # of what was fed
         if calls is not None:
-            self._stream = ToolCallStream(calls.format, calls.tools)
+            self._stream = ToolCallParser(calls.format, calls.tools)
             self._stream.feed(calls.begun)
             self._end = len(calls.begun)
 
@@ -38,18 +38,18 @@ class Reader:
         """Calls so far."""
         return 0 if self._stream is None else self._stream.calls
 
-    def read(self, update: StepOutput) -> list[Said]:
+    def read(self, update: StepOutput) -> list[ChunkDelta]:
         if self._stream is None:
-            return [Said({"content": update.text}, list(update.parts))] if update.text else []
+            return [ChunkDelta({"content": update.text}, list(update.parts))] if update.text else []
         for text, source in update.parts:
             self._fed.append((self._end, text, source))
             self._end += len(text)
         deltas = self._stream.feed(update.text)
         if update.finish is not None:
             deltas += self._stream.finish(cut=update.finish.cut)
-        return [Said(delta.openai(), self._parts(delta)) for delta in deltas]
+        return [ChunkDelta(delta.openai(), self._parts(delta)) for delta in deltas]
 
-    def _parts(self, delta: Delta) -> Parts:
+    def _parts(self, delta: MessageDelta) -> Parts:
         """What it was fed with between the delta's two ends; what is before them is done with."""
         if delta.index is not None:
             return []

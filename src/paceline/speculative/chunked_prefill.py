@@ -45,13 +45,13 @@ class _Mean:
         self.value += (value - self.value) / self.n
 
 
-def shares(unread: Sequence[int], chunk: int) -> list[int]:
+def shares(pending_tokens: Sequence[int], chunk: int) -> list[int]:
     """Of `chunk` tokens, how many each prompt gets that has so many left: all the same, but none more than it
     needs, so that a short prompt behind a long one is read at once."""
-    out = [0] * len(unread)
+    out = [0] * len(pending_tokens)
     left = chunk
-    order = sorted([i for i, n in enumerate(unread) if n], key=unread.__getitem__)
+    order = sorted([i for i, n in enumerate(pending_tokens) if n], key=pending_tokens.__getitem__)
     for place, i in enumerate(order):
-        out[i] = min(unread[i], -(-left // (len(order) - place)))
+        out[i] = min(pending_tokens[i], -(-left // (len(order) - place)))
         left -= out[i]
     return out

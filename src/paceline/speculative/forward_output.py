@@ -9,7 +9,7 @@ from paceline.speculative import sampling
 from paceline.speculative.arrays import Logits, Mask
 from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import NOTHING, Features
-from paceline.speculative.sampling import Odds, Sampling
+from paceline.speculative.sampling import Sampling, TokenDistribution
 
 
 def place(row: int, rows: range, is_last: bool = True) -> int:
@@ -22,7 +22,7 @@ def place(row: int, rows: range, is_last: bool = True) -> int:
     return row - rows.start
 
 
-class Answers(ABC):
+class LogitsOutput(ABC):
     """computed, features: see Forward."""
 
     computed = 1
@@ -37,5 +37,7 @@ class Answers(ABC):
     def argmax(self, row: int) -> int:
         return sampling.argmax(self.logits(row))
 
-    def odds(self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
-        return sampling.odds(self.logits(row), settings, history, mask)
+    def target_distribution(
+        self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None
+    ) -> TokenDistribution:
+        return sampling.target_distribution(self.logits(row), settings, history, mask)

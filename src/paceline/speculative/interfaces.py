@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.arrays import Logits, Mask
-from paceline.speculative.rng import Noise
-from paceline.speculative.sampling import Odds, Sampling
+from paceline.speculative.rng import GumbelNoise
+from paceline.speculative.sampling import Sampling, TokenDistribution
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -55,21 +55,21 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class RequiredOutputs:
     """What a drafter reads of the target. top_k: the k largest logits of every row. layers: the inputs of
     these layers, counted from 0; the number of layers stands for what the last of them puts out."""
 
     top_k: int = 0
     layers: tuple[int, ...] = ()
 
-    def __or__(self, other: Want) -> Want:
+    def __or__(self, other: RequiredOutputs) -> RequiredOutputs:
         """What both read."""
-        return Want(max(self.top_k, other.top_k), tuple(sorted({*self.layers, *other.layers})))
+        return RequiredOutputs(max(self.top_k, other.top_k), tuple(sorted({*self.layers, *other.layers})))
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What `Want` asked for, of the rows that a pass computed.
+    """What `RequiredOutputs` asked for, of the rows that a pass computed.
 
     top_k: token ids [rows, k], best first. hidden: [lead + rows, layers, width] in the order of the wanted
     layers, numbered upwards; an array of the engine's own kind, on its own device. lead: rows of committed
@@ -86,7 +86,7 @@ class Features:
 NOTHING = Features()
 
 
-class Forward(Protocol):
+class ForwardOutput(Protocol):
     """What one forward says about one session; valid until the target's next forward.
 
     Asking for a row that was not computed (a node this session had computed before, or any where only a
@@ -105,7 +105,9 @@ class Forward(Protocol):
         """The likeliest next token; the lowest id of equals. Raises LogitsError where the row's logits are
         not numbers, as `sampling.argmax` does."""
 
-    def odds(self, row: int, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+    def target_distribution(
+        self, row: int, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
+    ) -> TokenDistribution:
         """What plain sampling draws from at this row, as `sampling.odds` has it."""
 
     def logits(self, row: int) -> Logits:
@@ -120,7 +122,7 @@ class Session(Protocol):
         """Committed tokens. The last one is the root, which is not in the cache yet."""
 
     @property
-    def unread(self) -> int:
+    def pending_tokens(self) -> int:
         """How many tokens before the root are still to be computed."""
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -129,7 +131,7 @@ class Session(Protocol):
         over and the rest dropped: all of it where there are no tokens. Raises UsageError for a prompt without
         tokens, or too long; BusyError where all sessions are taken."""
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         """Commit the nodes on `path` of the last forward's tree, then `root` as the new root;
         drop every other branch."""
 
@@ -153,7 +155,9 @@ class Target(Protocol):
         """beside: the session of the target that is drafted for. A view of the same weights takes from it
         what it has already computed; any other model ignores it."""
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> Sequence[Forward]:
+    def forward(
+        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
+    ) -> Sequence[ForwardOutput]:
         """One pass over all sessions. A tree: the session's unread tokens, its root and the tree; one that
         starts with the nodes of the session's last forward grows it: only the new nodes are computed.
         A number: only so many of its unread tokens are read, and there are no rows to ask about. (A target
@@ -194,7 +198,7 @@ class Budget:
     p_min: float = 0.0
     p_split: float = 0.1
     grammar: Grammar | None = None
-    noise: Noise | None = None
+    noise: GumbelNoise | None = None
     chunk: int = UNLIMITED
     only: frozenset[str] | None = None
 
@@ -214,29 +218,29 @@ class Budget:
         that it has to read first."""
         return True
 
-    def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
+    def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         """The chance that a token at `depth` is reached and accepted, which the drafter finds as `likely`
         after a text that has the chance `parent`."""
         return parent * likely
 
-    def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
+    def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
         """Whether to draft one more token below a node at `depth`, known the probability of the likeliest and
-        its `survival`. Decided before the token is drawn, so that sampled drafts stay exact."""
+        its `reach_probability`. Decided before the token is drawn, so that sampled drafts stay exact."""
         return drafted < self.nodes and depth < self.depth and likeliest >= self.p_min
 
-    def deepens(self, drafted: int, depth: int, survival: float) -> bool:
-        """Whether what follows a drafted token at `depth`, of that survival, is worth another pass of a
-        drafter that has to compute it."""
+    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+        """Whether what follows a drafted token at `depth`, of that reach probability, is worth another pass
+        of a drafter that has to compute it."""
         return True
 
 
 NO_BUDGET = Budget(depth=0, nodes=0)
 
 
-class Memory(Protocol):
+class DrafterState(Protocol):
     """One request's state in a drafter."""
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         """What was emitted. To a drafter that wants hidden states a prompt is shown first, in steps that emit
         nothing."""
 
@@ -244,7 +248,7 @@ class Memory(Protocol):
 
 
 @runtime_checkable
-class Reader(Protocol):
+class CatchesUp(Protocol):
     """A memory whose drafter reads the text by a model of its own before it can draft."""
 
     def behind(self) -> int:
@@ -252,7 +256,7 @@ class Reader(Protocol):
 
 
 @runtime_checkable
-class Learner(Protocol):
+class LearningDrafter(Protocol):
     """A drafter that remembers across requests."""
 
     def learn(self, tokens: Sequence[int]) -> None:
@@ -269,11 +273,11 @@ class Drafter(Protocol):
     def name(self) -> str: ...
 
     @property
-    def wants(self) -> Want: ...
+    def required_outputs(self) -> RequiredOutputs: ...
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> Memory:
+    ) -> DrafterState:
         """One request's memory. `prompt` holds at least one token; its last one is the root. session: the
         target's, which a view of the target is opened beside. scope: what is learned of the request is for
         those of the same scope alone."""

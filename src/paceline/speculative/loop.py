@@ -11,23 +11,23 @@ from typing import Any
 from paceline.speculative.chunked_prefill import shares
 from paceline.speculative.errors import ContractError, LogitsError
 from paceline.speculative.grammar_pruning import prune
-from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Forward, Target, Want
-from paceline.speculative.policy.interface import Policy, fits
+from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, ForwardOutput, RequiredOutputs, Target
+from paceline.speculative.policy.interface import DraftPolicy, fits
 from paceline.speculative.request import TOGETHER, ActiveRequest, start
 from paceline.speculative.sampling import logprob
-from paceline.speculative.stats import TARGET, Logprob, Step, StopReason, Times
+from paceline.speculative.stats import TARGET, Logprob, Step, StepTimes, StopReason
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.speculative.verify import Verdict, verify
 
 __all__ = ["ActiveRequest", "advance", "decode", "start"]
 
 NOTHING: Mapping[str, int] = Counter()
-NO_WANTS = Want()
+NO_OUTPUTS = RequiredOutputs()
 
 Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
 
 
-class Laps:
+class Timer:
     """Each call tells the seconds since the one before."""
 
     def __init__(self, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class Laps:
 def advance(
     target: Target,
     drafter: Drafter,
-    policy: Policy,
+    policy: DraftPolicy,
     requests: Sequence[ActiveRequest],
     clock: Clock = perf_counter,
     chunk: int = UNLIMITED,
@@ -51,20 +51,20 @@ def advance(
     chunk: the most tokens of prompts to be read in it; no more than the target's own measure. What goes wrong
     with one request, its grammar or its rows, ends that one alone (`ActiveRequest.error`); the steps are
     those of the others, in order, and after them those that read."""
-    lap = Laps(clock)
-    unread = [request.session.unread for request in requests]
+    lap = Timer(clock)
+    pending_tokens = [request.session.pending_tokens for request in requests]
     decoding, reading = requests, list[tuple[ActiveRequest, int]]()
-    if any(unread):
-        decoding, reading = divided(requests, unread, min(chunk, target.caps.chunk))
+    if any(pending_tokens):
+        decoding, reading = divided(requests, pending_tokens, min(chunk, target.caps.chunk))
     n = len(decoding)
     rows = sum([tokens for _, tokens in reading])
     trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, lap)
     batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
     batch += [(request.session, tokens) for request, tokens in reading]
     drafts = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
-    outs = target.forward(batch, drafter.wants if drafts else NO_WANTS)
+    outs = target.forward(batch, drafter.required_outputs if drafts else NO_OUTPUTS)
     passing = lap() / len(batch)
-    shared = Times(drafting / n, passing, other=deciding / n) if n else Times()
+    shared = StepTimes(drafting / n, passing, other=deciding / n) if n else StepTimes()
     going, steps = list[ActiveRequest](), list[Step]()
     for request, tree, proposal, out in zip(decoding, trees, proposals, outs, strict=False):
         try:
@@ -75,21 +75,21 @@ def advance(
             lap()
     done = list(zip(going, steps, strict=True))
     for (request, _), out in zip(reading, outs[n:], strict=True):
-        done.append((request, read(request, out, Times(forward=passing))))
+        done.append((request, read(request, out, StepTimes(forward=passing))))
     if steps and drafts:
-        policy.observe(going, steps)
+        policy.update(going, steps)
         late = lap() / n
         for request in going:
-            request.late += late
+            request.carried_over_seconds += late
     return done
 
 
 def divided(
-    requests: Sequence[ActiveRequest], unread: Sequence[int], chunk: int
+    requests: Sequence[ActiveRequest], pending_tokens: Sequence[int], chunk: int
 ) -> tuple[list[ActiveRequest], list[tuple[ActiveRequest, int]]]:
     """Those that decode in this pass; and those that read in it, each with how many tokens."""
     decoding, reading = list[ActiveRequest](), list[tuple[ActiveRequest, int]]()
-    for request, n, left in zip(requests, shares(unread, chunk), unread, strict=True):
+    for request, n, left in zip(requests, shares(pending_tokens, chunk), pending_tokens, strict=True):
         if n == left <= TOGETHER:
             decoding.append(request)
         elif n:
@@ -100,7 +100,7 @@ def divided(
 def draft(
     target: Target,
     drafter: Drafter,
-    policy: Policy,
+    policy: DraftPolicy,
     requests: Sequence[ActiveRequest],
     reading: int,
     chunk: int,
@@ -113,7 +113,7 @@ def draft(
     if not n_drafted_for:
         return [EMPTY] * n, [EMPTY] * n, 0.0, 0.0
     rows = target.caps.rows // n
-    given = policy.budgets(requests, reading)
+    given = policy.budget(requests, reading)
     budgets = [r.cap(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
     deciding = lap()
     proposed = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True) if r.n_draft])
@@ -127,16 +127,16 @@ def draft(
         t if r.guard is None or not r.n_draft else prune(t, r.guard)
         for r, t in zip(requests, proposed, strict=True)
     ]
-    chosen = policy.choose(requests, budgets, proposals)
+    chosen = policy.select(requests, budgets, proposals)
     check(drafter, target, chosen, budgets)
     return chosen, proposals, drafting, deciding + lap()
 
 
-def read(request: ActiveRequest, out: Forward, times: Times) -> Step:
+def read(request: ActiveRequest, out: ForwardOutput, times: StepTimes) -> Step:
     """A part of a prompt."""
     step = Step((), (), (), {}, {}, None, times, rows=out.computed)
     if out.features.hidden is not None:
-        request.memory.observe(step, out.features)
+        request.memory.update(step, out.features)
     request.stats.add(step)
     return step
 
@@ -145,9 +145,9 @@ def settle(
     request: ActiveRequest,
     tree: DraftTree,
     proposal: DraftTree,
-    out: Forward,
+    out: ForwardOutput,
     target: Target,
-    shared: Times,
+    shared: StepTimes,
     lap: Callable[[], float],
 ) -> Step:
     """Verify one request's draft and commit what is kept of it. proposal: all that it was chosen from.
@@ -165,7 +165,7 @@ def settle(
     logprobs = token_logprobs(request, out, path, tokens)
     if request.guard is not None:
         request.guard.commit(tokens)
-    request.session.keep(path, tokens[-1])
+    request.session.commit(path, tokens[-1])
     keeping = lap()
     step = Step(
         tokens=tokens,
@@ -176,14 +176,16 @@ def settle(
         drafted=Counter(tree.drafted) if tree.tokens else NOTHING,
         accepted=Counter([tree.source[node] for node in verdict.path]) if verdict.path else NOTHING,
         stop_reason=reason,
-        times=Times(shared.draft, shared.forward, verifying, keeping, shared.other + request.late),
+        times=StepTimes(
+            shared.draft, shared.forward, verifying, keeping, shared.other + request.carried_over_seconds
+        ),
         logprobs=logprobs,
         rows=out.computed,
     )
     request.stop_reason = reason
     request.stats.add(step)
-    request.memory.observe(step, out.features)
-    request.late = lap()
+    request.memory.update(step, out.features)
+    request.carried_over_seconds = lap()
     return step
 
 
@@ -204,7 +206,7 @@ def cut(
 
 
 def token_logprobs(
-    request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]
+    request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]
 ) -> tuple[Logprob, ...]:
     """What the target's own rows say of the emitted tokens, where the request wants to know."""
     n = request.request.logprobs
@@ -237,7 +239,7 @@ def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets:
 def decode(
     target: Target,
     drafter: Drafter,
-    policy: Policy,
+    policy: DraftPolicy,
     requests: Sequence[ActiveRequest],
     clock: Clock = perf_counter,
     chunk: int = UNLIMITED,

@@ -13,14 +13,14 @@ from paceline.speculative.interfaces import (
     Budget,
     Caps,
     Drafter,
+    DrafterState,
     Features,
     Grammar,
-    Memory,
     Session,
     Target,
 )
-from paceline.speculative.rng import Noise, SeededRng
-from paceline.speculative.safe_grammar import Guard
+from paceline.speculative.rng import GumbelNoise, SeededRng
+from paceline.speculative.safe_grammar import SafeGrammar
 from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.stats import Stats, Step, StopReason
 from paceline.speculative.validation import refusal
@@ -119,7 +119,7 @@ class GenerationRequest:
 class NoDrafterState:
     """The drafter state of a plain request, which keeps nothing."""
 
-    def observe(self, step: Step, features: Features) -> None: ...
+    def update(self, step: Step, features: Features) -> None: ...
 
     def close(self) -> None: ...
 
@@ -138,16 +138,18 @@ class ActiveRequest:
 
     request: GenerationRequest
     session: Session
-    memory: Memory
+    memory: DrafterState
     rng: Rng
     eos: frozenset[int]
     stop: Callable[[int], bool] | None = None
     rule: str = "auto"
     grammar: Grammar | None = None
-    guard: Guard | None = None
-    noise: Noise | None = None
+    guard: SafeGrammar | None = None
+    noise: GumbelNoise | None = None
     n_cached: int = 0
-    late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
+    carried_over_seconds: float = (
+        0.0  # seconds spent on a step after it was recorded; they count in the next one
+    )
     n_tokens: int = 0
     stop_reason: StopReason | None = None
     error: Exception | None = None  # what ended it instead
@@ -215,8 +217,8 @@ def start(
     session = target.open()
     try:
         session.extend(prompt)
-        n_cached = len(prompt) - 1 - session.unread
-        memory: Memory = NoDrafterState()
+        n_cached = len(prompt) - 1 - session.pending_tokens
+        memory: DrafterState = NoDrafterState()
         if request.n_draft:
             memory = drafter.open(prompt, request.seed, session, request.scope)
     except BaseException:
@@ -232,7 +234,7 @@ def start(
         stop=stop or request.should_stop,
         rule=rule,
         grammar=grammar,
-        guard=None if grammar is None else Guard(grammar, target.vocab.size),
-        noise=Noise.of(request.sampling, rng),
+        guard=None if grammar is None else SafeGrammar(grammar, target.vocab.size),
+        noise=GumbelNoise.of(request.sampling, rng),
         n_cached=n_cached,
     )

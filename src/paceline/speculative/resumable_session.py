@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from paceline.speculative.interfaces import Session, Target
 
 
-class Following:
+class ResumableSession:
     """Owns a session of `target`; another one where its text goes back, which takes over what that one has
     computed as any new session does."""
 
@@ -18,7 +18,7 @@ class Following:
         self._text: Sequence[int] = ()
         self._n = 0  # of its tokens are the session's
 
-    def become(self, tokens: list[int]) -> None:
+    def sync_to(self, tokens: list[int]) -> None:
         """The committed text is `tokens`, the last one the root. The same list as the last time may only have
         been appended to, and is not compared again."""
         n = len(self.session.tokens)

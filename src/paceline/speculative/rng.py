@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.arrays import Logits, Probabilities
-from paceline.speculative.sampling import NEAR, Odds, Sampling, odds
+from paceline.speculative.sampling import NEAR, Sampling, TokenDistribution, target_distribution
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -45,7 +45,7 @@ class SeededRng:
         i = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
         return int(kept[min(i, len(kept) - 1)])
 
-    def draw_at(self, place: int, row: Odds) -> int:
+    def draw_at(self, place: int, row: TokenDistribution) -> int:
         with np.errstate(divide="ignore", over="ignore"):  # of tokens that are next to impossible
             return int(row.ids[(self.exponential(place, row.ids) / row.p).argmin()])
 
@@ -85,7 +85,7 @@ def uniform(z: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class GumbelNoise:
     """What one request's tokens will be drawn with: its sampler and its numbers. place: of the next token."""
 
     sampling: Sampling
@@ -93,7 +93,7 @@ class Noise:
     place: int = 0
 
     @staticmethod
-    def of(sampling: Sampling, rng: SeededRng) -> Noise | None:
+    def of(sampling: Sampling, rng: SeededRng) -> GumbelNoise | None:
         """None where nothing is left to chance. What the text so far does to a row is left out: a draft is no
         worse for it."""
         if sampling.greedy:
@@ -101,10 +101,10 @@ class Noise:
         plain = replace(
             sampling, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias={}
         )
-        return Noise(plain, rng)
+        return GumbelNoise(plain, rng)
 
-    def at(self, place: int) -> Noise:
-        return Noise(self.sampling, self.rng, place)
+    def at(self, place: int) -> GumbelNoise:
+        return GumbelNoise(self.sampling, self.rng, place)
 
     def perturbed(self, logits: Logits, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The tokens that a model of these logits [n_vocab] might draw behind `depth` drafted ones, and for
@@ -113,7 +113,7 @@ class Noise:
         temperature = self.sampling.temperature
         ids = np.flatnonzero(logits > logits.max() - NEAR * max(1.0, temperature))
         if self.sampling.filtered or temperature < COLD:
-            row = odds(logits[ids], self.sampling, ())
+            row = target_distribution(logits[ids], self.sampling, ())
             ids = ids[row.ids]
             with np.errstate(divide="ignore"):
                 weights = np.log(row.p)

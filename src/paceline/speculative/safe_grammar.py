@@ -10,7 +10,7 @@ from paceline.speculative.arrays import Mask
 from paceline.speculative.interfaces import Grammar
 
 
-class Guard:
+class SafeGrammar:
     """`grammar`, of so many tokens. error: what went wrong in it, from when on nothing may follow."""
 
     def __init__(self, grammar: Grammar, n_vocab: int) -> None:

@@ -155,7 +155,7 @@ def argmax(logits: Logits) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Odds:
+class TokenDistribution:
     """A distribution: `p` of the tokens `ids`, and zero for all others. Filters leave few tokens of a large
     vocabulary, and what is done with a row then costs as little."""
 
@@ -176,16 +176,18 @@ class Rng(Protocol):
 
     def draw(self, p: Probabilities) -> int: ...
 
-    def draw_at(self, place: int, row: Odds) -> int:
+    def draw_at(self, place: int, row: TokenDistribution) -> int:
         """The token that `row` draws as token number `place` of the text, prompt included; the same whoever
         asks, and however often."""
 
 
-def odds(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+def target_distribution(
+    logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
+) -> TokenDistribution:
     """The distribution plain sampling draws from at this row, in float64. Raises as `adjust` does."""
     adjusted = adjust(logits, sampling, history, mask)
     if sampling.greedy:
-        return Odds(np.array([argmax(adjusted)]), np.ones(1))
+        return TokenDistribution(np.array([argmax(adjusted)]), np.ones(1))
     # Each filter works on the survivors of the one before; the lowest ids of equals survive, as in argmax.
     kept = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
@@ -206,14 +208,14 @@ def odds(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask 
         left = after_exclusion(softmax(values), sampling.xtc_threshold)
         p *= 1.0 - sampling.xtc_probability
         p[left] += sampling.xtc_probability * at_temperature(values[left], sampling.temperature)
-    return Odds(kept, p)
+    return TokenDistribution(kept, p)
 
 
 def probabilities(
     logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
 ) -> Probabilities:
-    """`odds` as one array [n_vocab]."""
-    row = odds(logits, sampling, history, mask)
+    """`target_distribution` as one array [n_vocab]."""
+    row = target_distribution(logits, sampling, history, mask)
     p = np.zeros(len(logits))
     p[row.ids] = row.p
     return p

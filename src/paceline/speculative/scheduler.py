@@ -18,7 +18,7 @@ from paceline.speculative.errors import BusyError
 from paceline.speculative.fair_queue import FairQueue
 from paceline.speculative.interfaces import Drafter, Grammar, Target
 from paceline.speculative.loop import Clock, advance
-from paceline.speculative.policy.interface import Policy
+from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import ActiveRequest, GenerationRequest, start
 from paceline.speculative.stats import Step
 from paceline.speculative.validation import refusal
@@ -55,7 +55,7 @@ class Scheduler:
         self,
         target: Target,
         drafter: Drafter,
-        policy: Policy,
+        policy: DraftPolicy,
         *,
         chunk: int | None = None,
         rule: str = "auto",

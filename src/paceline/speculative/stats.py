@@ -16,7 +16,7 @@ TARGET = "target"
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class StepTimes:
     """Seconds of one step; a batch's time is shared out evenly among its requests. draft: proposing.
     forward: the target's pass. keep: committing and rolling back. other: deciding what to draft, and learning
     from what came of the step before."""
@@ -32,7 +32,7 @@ class Times:
         return self.draft + self.forward + self.verify + self.keep + self.other
 
 
-PARTS = tuple(part.name for part in fields(Times))
+PARTS = tuple(part.name for part in fields(StepTimes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Step:
     drafted: Mapping[str, int]
     accepted: Mapping[str, int]
     stop_reason: StopReason | None
-    times: Times
+    times: StepTimes
     tree: DraftTree = EMPTY
     proposal: DraftTree = EMPTY
     logprobs: tuple[Logprob, ...] = ()

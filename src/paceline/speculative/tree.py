@@ -22,7 +22,7 @@ class DraftTree:
     """`n` nodes; every field but `q` and `probe` has one entry a node.
 
     score: the drafter's raw confidence in the node, given that its parent is accepted (0 to 1).
-    survival: the probability that the whole path down to the node is accepted; the product of the
+    reach_probability: the probability that the whole path down to the node is accepted; the product of the
         scores along it unless something better is known.
     source: the name of the drafter that proposed the node.
     q: per node the distribution [n_vocab] its token was really drawn from, given the siblings drawn before
@@ -39,7 +39,7 @@ class DraftTree:
     source: tuple[str, ...] = ()
     q: tuple[Probabilities | None, ...] | None = None
     probe: frozenset[int] = frozenset()
-    survival: tuple[float, ...] = ()
+    reach_probability: tuple[float, ...] = ()
     called: tuple[str, ...] = ()
     votes: tuple[Votes, ...] = field(default=(), repr=False, compare=False)
     _depths: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -55,8 +55,8 @@ class DraftTree:
             for i, parent in enumerate(self.parents):
                 if not ROOT <= parent < i:
                     raise ContractError(f"draft tree: node {i} has parent {parent}; parents come first")
-        if len(self.survival) != n:
-            object.__setattr__(self, "survival", self._paths_product())
+        if len(self.reach_probability) != n:
+            object.__setattr__(self, "reach_probability", self._paths_product())
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -137,7 +137,7 @@ class DraftTree:
 
     def only(self, kept: Sequence[bool]) -> DraftTree:
         """The nodes marked True, in their order; with a node its parent must be kept."""
-        return self.chosen([node for node, keep in enumerate(kept) if keep], self.survival)
+        return self.chosen([node for node, keep in enumerate(kept) if keep], self.reach_probability)
 
     def by(self, called: tuple[str, ...]) -> DraftTree:
         """The same, for which these drafters were called."""
@@ -145,8 +145,9 @@ class DraftTree:
             return self
         return replace(self, called=called) if self.tokens else DraftTree(called=called)
 
-    def chosen(self, nodes: Sequence[int], survival: Sequence[float]) -> DraftTree:
-        """Only these nodes (ascending, each with its parent). survival: what is known by now of all nodes."""
+    def chosen(self, nodes: Sequence[int], reach_probability: Sequence[float]) -> DraftTree:
+        """Only these nodes (ascending, each with its parent). reach_probability: what is known by now of all
+        nodes."""
         n = len(nodes)
         if n == 0:
             return DraftTree(called=self.called)
@@ -157,7 +158,7 @@ class DraftTree:
                 self.parents[:n],
                 self.score[:n],
                 self.source[:n],
-                survival=tuple(survival[:n]),
+                reach_probability=tuple(reach_probability[:n]),
                 called=self.called,
                 votes=self.votes[:n],
             )
@@ -170,7 +171,7 @@ class DraftTree:
             source=tuple([self.source[i] for i in nodes]),
             q=None if self.q is None else tuple([self.q[i] for i in nodes]),
             probe=frozenset([place[i] for i in self.probe if i in place]) if self.probe else self.probe,
-            survival=tuple([survival[i] for i in nodes]),
+            reach_probability=tuple([reach_probability[i] for i in nodes]),
             called=self.called,
             votes=tuple([self.votes[i] for i in nodes]) if self.votes else (),
         )

@@ -24,8 +24,8 @@ import numpy as np
 
 from paceline.speculative.arrays import Mask, Probabilities
 from paceline.speculative.errors import ContractError, LogitsError, UsageError
-from paceline.speculative.interfaces import Forward, Grammar
-from paceline.speculative.sampling import Odds, Rng, Sampling, adjust, argmax
+from paceline.speculative.interfaces import ForwardOutput, Grammar
+from paceline.speculative.sampling import Rng, Sampling, TokenDistribution, adjust, argmax
 from paceline.speculative.tree import ROOT, DraftTree
 
 # How far from 1 rounding may leave the sum of a q.
@@ -43,13 +43,13 @@ class Verdict:
     token: int
 
 
-class Rows:
+class TargetRows:
     """Target rows as distributions, each with its own prefix, computed only where a walk comes by."""
 
     def __init__(
         self,
         tree: DraftTree,
-        out: Forward,
+        out: ForwardOutput,
         sampling: Sampling,
         history: Sequence[int],
         grammar: Grammar | None,
@@ -71,9 +71,9 @@ class Rows:
         """Of the token that follows, in the text with its prompt."""
         return self._place + (0 if node == ROOT else self.tree.depths()[node])
 
-    def p(self, node: int) -> Odds:
+    def p(self, node: int) -> TokenDistribution:
         try:
-            return self._out.odds(node + 1, self.sampling, *self._prefix(node))
+            return self._out.target_distribution(node + 1, self.sampling, *self._prefix(node))
         except LogitsError as error:
             raise self._placed(error, node) from error
 
@@ -95,7 +95,7 @@ class Rows:
 
 def verify(
     tree: DraftTree,
-    out: Forward,
+    out: ForwardOutput,
     sampling: Sampling,
     history: Sequence[int],
     rng: Rng,
@@ -108,7 +108,7 @@ def verify(
     rows are long (a large vocabulary without top-k) recursive. Raises ContractError for a q that its token
     cannot have been drawn from.
     """
-    rows = Rows(tree, out, sampling, history, grammar)
+    rows = TargetRows(tree, out, sampling, history, grammar)
     # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
     if tree.q is None or sampling.greedy:
         return match(rows, rng)
@@ -117,7 +117,7 @@ def verify(
     return RULES[rule](rows, rng)
 
 
-def match(rows: Rows, rng: Rng) -> Verdict:
+def match(rows: TargetRows, rng: Rng) -> Verdict:
     """The text of a seed is the same with and without drafts: each token is drawn by its place alone."""
     path: list[int] = []
     node = ROOT
@@ -130,7 +130,7 @@ def match(rows: Rows, rng: Rng) -> Verdict:
         node = child
 
 
-def recursive(rows: Rows, rng: Rng) -> Verdict:
+def recursive(rows: TargetRows, rng: Rng) -> Verdict:
     tree, path, node = rows.tree, list[int](), ROOT
     while True:
         p = rows.p(node)
@@ -155,10 +155,10 @@ class _Stop:
     q: Probabilities | None
     acc: float
     waiting: list[int]
-    p: Odds | None = None
+    p: TokenDistribution | None = None
 
 
-def traversal(rows: Rows, rng: Rng) -> Verdict:
+def traversal(rows: TargetRows, rng: Rng) -> Verdict:
     tree = rows.tree
     way = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
     while True:
@@ -186,7 +186,7 @@ def traversal(rows: Rows, rng: Rng) -> Verdict:
         _reject_first(above, above.p, here.q, tree.tokens[here.node])
 
 
-def _reject_first(stop: _Stop, p: Odds, q: Probabilities | None, x: int) -> None:
+def _reject_first(stop: _Stop, p: TokenDistribution, q: Probabilities | None, x: int) -> None:
     """The first waiting child, x ~ q, is rejected with all below it; its parent takes what is left."""
     stop.waiting.pop(0)
     stop.p, mass = residual(p, q, x, stop.acc)
@@ -195,7 +195,7 @@ def _reject_first(stop: _Stop, p: Odds, q: Probabilities | None, x: int) -> None
 
 
 # The field's names: token and block are proved for chains, recursive and traversal for any tree.
-RULES: dict[str, Callable[[Rows, Rng], Verdict]] = {
+RULES: dict[str, Callable[[TargetRows, Rng], Verdict]] = {
     "token": recursive,
     "block": traversal,
     "recursive": recursive,
@@ -218,12 +218,14 @@ def drawn_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
     return q if len(q) == size else np.concatenate([q, np.zeros(size - len(q))])
 
 
-def chance(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
+def chance(p: TokenDistribution, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
     """min(1, scale p(x)/q(x))."""
     return float(min(1.0, scale * p.of(x) / (1.0 if q is None else q[x])))
 
 
-def residual(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> tuple[Odds, float]:
+def residual(
+    p: TokenDistribution, q: Probabilities | None, x: int, scale: float = 1.0
+) -> tuple[TokenDistribution, float]:
     """(norm(relu(scale p - q)), its mass before); p itself where nothing is left."""
     rest = scale * p.p
     if q is None:
@@ -234,6 +236,6 @@ def residual(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> tu
     return normalised(rest, p), float(rest.sum())
 
 
-def normalised(rest: Probabilities, otherwise: Odds) -> Odds:
+def normalised(rest: Probabilities, otherwise: TokenDistribution) -> TokenDistribution:
     mass = rest.sum()
-    return Odds(otherwise.ids, rest / mass) if mass > 0.0 else otherwise
+    return TokenDistribution(otherwise.ids, rest / mass) if mass > 0.0 else otherwise

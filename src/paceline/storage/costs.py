@@ -7,21 +7,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.cost_plausibility import fault
 from paceline.system import home
 from paceline.system.home import Key, Warn
 
 
 @dataclass(frozen=True)
-class Effort:
+class MeasurementEffort:
     """Seconds spent on so many depths and rows."""
 
     seconds: float = 0.0
     depths: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
 
-    def covers(self, other: Effort) -> bool:
+    def covers(self, other: MeasurementEffort) -> bool:
         """Whether `other` would find nothing new."""
         return (
             self.seconds >= other.seconds
@@ -30,17 +30,17 @@ class Effort:
         )
 
 
-NO_EFFORT = Effort()
+NO_EFFORT = MeasurementEffort()
 
 
 @dataclass
-class Kept:
-    """What is known of one model. step: see Costs. effort: what it was measured with; more need not be there,
-    since what takes too long is left out."""
+class CachedCosts:
+    """What is known of one model. step: see DecodingCosts. effort: what it was measured with; more need not
+    be there, since what takes too long is left out."""
 
-    cost: Cost
+    cost: PassCosts
     step: float = 0.0
-    effort: Effort = NO_EFFORT
+    effort: MeasurementEffort = NO_EFFORT
 
 
 def path_of(key: Key) -> Path:
@@ -48,14 +48,14 @@ def path_of(key: Key) -> Path:
     return home.kept_at("costs", key)
 
 
-def recall(key: Key, warn: Warn, fastest: Callable[[Cost], float] = lambda _: 0.0) -> Kept | None:
+def recall(key: Key, warn: Warn, fastest: Callable[[PassCosts], float] = lambda _: 0.0) -> CachedCosts | None:
     """What was kept; None where nothing was, or where it cannot be used or believed: then `warn` is told.
     fastest: what plausible.py calls so, of a model with such costs."""
     try:
         said = home.recall("costs", key)
-        costs = Costs.read({"target": said["cost"], "step": said["step"]})
+        costs = DecodingCosts.read({"target": said["cost"], "step": said["step"]})
         seconds, depths, rows = (said["effort"][name] for name in ("seconds", "depths", "rows"))
-        effort = Effort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
+        effort = MeasurementEffort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -67,10 +67,10 @@ def recall(key: Key, warn: Warn, fastest: Callable[[Cost], float] = lambda _: 0.
     if wrong := fault(costs.target.table, fastest(costs.target)):
         warn(f"{path_of(key)}: costs that no machine has ({wrong}); they are measured again")
         return None
-    return Kept(costs.target, costs.step, effort)
+    return CachedCosts(costs.target, costs.step, effort)
 
 
-def keep(key: Key, kept: Kept, warn: Warn) -> bool:
+def keep(key: Key, kept: CachedCosts, warn: Warn) -> bool:
     """Where the disk refuses, `warn` is told, and it is False."""
     found = {"cost": kept.cost.as_dict(), "step": kept.step, "effort": asdict(kept.effort)}
     return home.keep("costs", key, found, warn, "costs are measured again next time")

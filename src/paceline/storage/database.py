@@ -16,7 +16,7 @@ LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-class Marks(NamedTuple):
+class DatabaseHeader(NamedTuple):
     """application: who made the file, 0 where nobody said. tables: how many it has, with their indexes."""
 
     application: int
@@ -40,9 +40,9 @@ def tighten(path: Path) -> None:
                 one.chmod(0o600)
 
 
-def marks(connection: sqlite3.Connection) -> Marks:
+def marks(connection: sqlite3.Connection) -> DatabaseHeader:
     # In one statement: between two of them another process may make the tables.
-    return Marks(
+    return DatabaseHeader(
         *connection.execute(
             "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
             " FROM pragma_application_id, pragma_user_version"

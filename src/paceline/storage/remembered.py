@@ -29,7 +29,7 @@ MARKS = (".git", ".paceline")  # of a project's folder
 
 
 @dataclass(frozen=True)
-class Kept:
+class HistoryInfo:
     """What is remembered of one project in one vocabulary.
 
     project: None where the file does not tell.
@@ -44,7 +44,7 @@ class Kept:
     tokens: int
 
 
-class Remembered:
+class AnswerHistory:
     """A project's past outputs in one vocabulary.
 
     Several processes may use it at once; what was added is on the disk when `add` returns.
@@ -150,13 +150,13 @@ def project_of(folder: Path) -> Path:
     return next((one for one in above if any((one / mark).exists() for mark in MARKS)), folder)
 
 
-def describe(project: Path | None) -> list[Kept]:
+def describe(project: Path | None) -> list[HistoryInfo]:
     """All that is remembered of `project`, in whatever vocabulary; for None, of every project."""
     name = "*" if project is None else f"{_short(project.resolve())}-*"
     return [_described(path) for path in sorted(_folder().glob(f"{name}.jsonl")) if path.is_file()]
 
 
-def forget(project: Path | None) -> list[Kept]:
+def forget(project: Path | None) -> list[HistoryInfo]:
     """Remove all that `describe` tells of, and say what it was. Raises RememberedError."""
     gone = describe(project)
     for kept in gone:
@@ -194,16 +194,16 @@ def _value(line: bytes) -> Any:
         return None
 
 
-def _described(path: Path) -> Kept:
+def _described(path: Path) -> HistoryInfo:
     try:
         content = path.read_bytes()
     except OSError:  # gone by now, or not ours to read
-        return Kept(path, 0, None, 0, 0)
+        return HistoryInfo(path, 0, None, 0, 0)
     head, *rest = content.splitlines() or [b""]
     said = _value(head)
     project = said.get("project") if isinstance(said, dict) else None
     outputs = [tokens for tokens in map(_tokens, rest) if tokens]
-    return Kept(
+    return HistoryInfo(
         path,
         len(content),
         Path(project) if isinstance(project, str) else None,

@@ -11,7 +11,7 @@ FOLDER = "views"
 
 
 @dataclass(frozen=True)
-class KeptView:
+class CachedView:
     """words: which view, as the command line has it. agreement: the share of tokens that it guesses right
     behind the model's own text, of `judged` that took no part in the search; share: of the model's time that
     one of its tokens takes; method: how it was found, of so many `tries`."""
@@ -24,12 +24,12 @@ class KeptView:
     tries: int
 
 
-def recall(model: str, warn: Warn) -> KeptView | None:
+def recall(model: str, warn: Warn) -> CachedView | None:
     """model: a fingerprint of the weights. None where nothing is kept; `warn` is told of what is damaged."""
     key = {"model": model}
     try:
         said = home.recall(FOLDER, key)["view"]
-        return KeptView(
+        return CachedView(
             words=str(said["words"]),
             agreement=float(said["agreement"]),
             share=float(said["share"]),
@@ -48,6 +48,6 @@ def recall(model: str, warn: Warn) -> KeptView | None:
     return None
 
 
-def keep(model: str, view: KeptView, warn: Warn) -> bool:
+def keep(model: str, view: CachedView, warn: Warn) -> bool:
     """Where the disk refuses, `warn` is told, and it is False."""
     return home.keep(FOLDER, {"model": model}, {"view": asdict(view)}, warn, "the view is not kept")

@@ -18,7 +18,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_forked)
 
 
-class Process:
+class ForkGuard:
     """The process in which this object was made."""
 
     def __init__(self) -> None:

@@ -11,17 +11,17 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from paceline.system.forks import Process
+from paceline.system.forks import ForkGuard
 
 SOFT = 1  # omp_pause_soft: what was set up stays, the threads go
 
 
-class Helpers:
+class OpenMPThreads:
     """library: one that was linked with OpenMP, by ctypes; with any other nothing happens."""
 
     def __init__(self, library: Any) -> None:
         self._pause = getattr(library, "omp_pause_resource_all", None)
-        self._process = Process()
+        self._process = ForkGuard()
         self._last = 0  # the thread that has computed last
 
     def worked(self) -> None:

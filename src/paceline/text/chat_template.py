@@ -16,7 +16,7 @@ from paceline.text.messages import Message, Tool, texts_in
 if TYPE_CHECKING:
     from paceline.text.interface import Text
 
-Said = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, a template's variables
+ChatInput = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, a template's variables
 
 NO_TEMPLATE = (
     "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
@@ -39,7 +39,7 @@ def encoded(
     template puts around it."""
     variables = variables or {}
     rendered = text.render(messages, tools, variables)
-    said: Said = (messages, tools, dict(variables))
+    said: ChatInput = (messages, tools, dict(variables))
     controls = _controls(text, vocab, said)
     if not controls:
         return text.encode(rendered + answer, special=True, add_bos=False)
@@ -63,7 +63,7 @@ def encoded(
     return tokens
 
 
-def _controls(text: Text, vocab: Vocab, said: Said) -> list[str]:
+def _controls(text: Text, vocab: Vocab, said: ChatInput) -> list[str]:
     """The control tokens that what is said contains as text. Raises UsageError where two messages make one
     together: a template may put them side by side."""
     texts = list(texts_in(list(said)))

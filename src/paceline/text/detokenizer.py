@@ -13,7 +13,7 @@ def spelling(piece: Callable[[int], bytes], spelled: Mapping[int, bytes]) -> Cal
     return (lambda token: spelled.get(token) or piece(token)) if spelled else piece
 
 
-class TextStream:
+class Detokenizer:
     """Given to the loop as its stop check, so that stop strings are judged token by token.
 
     piece: the bytes of a token. What `take` returns never includes a stop string or a part of one

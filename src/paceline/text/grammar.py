@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.speculative.arrays import Mask
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.text.grammar_source import Syntax
+from paceline.text.grammar_source import GrammarSource
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -39,14 +39,16 @@ class TokenTrie:
         self.eos = sorted(eos)
         self.size = len(spelled)
         tokens = [b"" if token in eos else text for token, text in enumerate(spelled)]
-        self.tokenizer = LLTokenizer(TokenizerWrapper(_Spelling(tokens, self.eos[0])))
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_ByteTokenizer(tokens, self.eos[0])))
         self.everything, self.nothing = np.full(self.size, True), np.full(self.size, False)
         for mask in (self.everything, self.nothing):
             mask.setflags(write=False)
         self._lock = threading.Lock()  # of the grammars below
-        self._compiled: OrderedDict[Syntax, CompiledGrammar] = OrderedDict()  # the one used last is the last
+        self._compiled: OrderedDict[GrammarSource, CompiledGrammar] = (
+            OrderedDict()
+        )  # the one used last is the last
 
-    def compiled(self, syntax: Syntax) -> CompiledGrammar:
+    def compiled(self, syntax: GrammarSource) -> CompiledGrammar:
         """A cached grammar, or one compiled here and now: seconds, for a schema that is made for it. Any
         thread may call it. Raises UsageError where no text of this model's can begin."""
         known = self.cached(syntax)
@@ -58,7 +60,7 @@ class TokenTrie:
                     self._compiled.popitem(last=False)
         return known
 
-    def cached(self, syntax: Syntax) -> CompiledGrammar | None:
+    def cached(self, syntax: GrammarSource) -> CompiledGrammar | None:
         """The grammar of an earlier `compiled`, if it is still there and not worn out."""
         with self._lock:
             known = self._compiled.get(syntax)
@@ -87,7 +89,7 @@ class TokenTrie:
         return mask
 
 
-class _Spelling:
+class _ByteTokenizer:
     """A tokenizer as llguidance asks for one."""
 
     bos_token_id = None
@@ -106,7 +108,7 @@ class CompiledGrammar:
     Later masks are bounded by llguidance's own limits (steps of its lexer, items of its parser; 0.15 s at the
     worst that was found in grammars of at most 2 s): what exceeds them is an error of the matcher."""
 
-    def __init__(self, syntax: Syntax, trie: TokenTrie) -> None:
+    def __init__(self, syntax: GrammarSource, trie: TokenTrie) -> None:
         """Raises UsageError where no text of this vocabulary can begin."""
         from llguidance import LLMatcher
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.speculative.errors import UsageError
-from paceline.text.grammar_source import Syntax, complaint
+from paceline.text.grammar_source import GrammarSource, complaint
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve
 
 DEADLINE_SECONDS = 10.0
@@ -21,7 +21,7 @@ class GrammarChecker(WorkerProcess):
     def __init__(self) -> None:
         super().__init__(__name__, "grammars cannot be checked", DEADLINE_SECONDS)
 
-    def check(self, syntax: Syntax, cancelled: Callable[[], bool] = lambda: False) -> None:
+    def check(self, syntax: GrammarSource, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Raise UsageError for a grammar that llguidance cannot use, does not survive, or compiles too long.
 
         cancelled: see `WorkerProcess.call`."""

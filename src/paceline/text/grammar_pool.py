@@ -10,7 +10,7 @@ from contextlib import closing
 from paceline.speculative.fair_queue import FairQueue
 from paceline.text.grammar import CompiledGrammar, TokenTrie
 from paceline.text.grammar_check import GrammarChecker
-from paceline.text.grammar_source import Syntax
+from paceline.text.grammar_source import GrammarSource
 
 WORKERS = 2  # threads, each with a process
 STACK = 16 << 20  # bytes of a thread's: more than its process has, which a grammar has not overflowed
@@ -20,7 +20,7 @@ class GrammarJob:
     """One grammar on its way. done: told the outcome, in a worker's thread, unless it is cancelled."""
 
     def __init__(
-        self, syntax: Syntax, client: str, done: Callable[[CompiledGrammar | Exception], None]
+        self, syntax: GrammarSource, client: str, done: Callable[[CompiledGrammar | Exception], None]
     ) -> None:
         self.syntax, self.client, self.done = syntax, client, done
         self.cancelled = False
@@ -41,7 +41,7 @@ class GrammarPool:
         self._closed = False
 
     def submit(
-        self, syntax: Syntax, client: str, done: Callable[[CompiledGrammar | Exception], None]
+        self, syntax: GrammarSource, client: str, done: Callable[[CompiledGrammar | Exception], None]
     ) -> GrammarJob:
         """done: see GrammarJob. Nothing is told after `close`."""
         job = GrammarJob(syntax, client, done)

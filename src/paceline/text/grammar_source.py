@@ -33,7 +33,7 @@ MAX_PATTERN = 8192  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Syntax:
+class GrammarSource:
     """What a text has to match. name: what its user calls it. lark: how llguidance spells it."""
 
     name: str
@@ -47,7 +47,7 @@ class Syntax:
         return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
 
 
-def chosen(json_schema: Schema | None, regex: str | None) -> Syntax | None:
+def chosen(json_schema: Schema | None, regex: str | None) -> GrammarSource | None:
     """The one that is given, compiled once to see whether llguidance can use it. It is compiled in this
     process, without a limit on time: a server leaves that to a process of its own (grammar_check.py).
 
@@ -59,7 +59,7 @@ def chosen(json_schema: Schema | None, regex: str | None) -> Syntax | None:
     return None if regex is None else _checked(from_pattern(regex))
 
 
-def from_schema(schema: Schema) -> Syntax:
+def from_schema(schema: Schema) -> GrammarSource:
     """schema: JSON as text, or what it stands for. Raises UsageError for what is no JSON, or too large for
     llguidance to be shown; whether llguidance can use it shows when it is compiled."""
     name = "the JSON schema"
@@ -79,10 +79,10 @@ def from_schema(schema: Schema) -> Syntax:
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
     _require_bounded(name, schema)
-    return Syntax(name, f"{LARK}%json {text}")
+    return GrammarSource(name, f"{LARK}%json {text}")
 
 
-def from_pattern(pattern: str) -> Syntax:
+def from_pattern(pattern: str) -> GrammarSource:
     """pattern: in the syntax of Rust's regex crate, which knows neither look-around nor back-references.
     Raises UsageError for an empty one and one that is too long; the rest shows when it is compiled."""
     from llguidance import regex_to_lark
@@ -94,7 +94,7 @@ def from_pattern(pattern: str) -> Syntax:
         raise UsageError(f"{name} has {len(pattern):,} characters: use at most {MAX_PATTERN:,}")
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # llguidance would drop it
         raise UsageError(f"{name} cannot be used: it ends in a backslash that escapes nothing")
-    return Syntax(name, f"{LARK}/{regex_to_lark(pattern, '')}/")
+    return GrammarSource(name, f"{LARK}/{regex_to_lark(pattern, '')}/")
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -171,7 +171,7 @@ def _resolved(schema: Any, reference: str) -> Any:
 
 
 @lru_cache(maxsize=32)
-def _checked(syntax: Syntax) -> Syntax:
+def _checked(syntax: GrammarSource) -> GrammarSource:
     from llguidance import LLMatcher
 
     broken, said = LLMatcher.validate_grammar_with_warnings(syntax.lark)

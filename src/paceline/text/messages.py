@@ -29,7 +29,7 @@ RESERVED = ("messages", "tools", "bos_token", "eos_token")  # of a template's va
 
 
 @dataclass(frozen=True)
-class Choice:
+class ToolChoice:
     """tools: that the model is told of and may call. forced: the names of those one of which it has to call;
     empty where it is free not to."""
 
@@ -157,19 +157,19 @@ def declared(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
     return made
 
 
-def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = None) -> Choice:
+def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = None) -> ToolChoice:
     """OpenAI's `tools` and `tool_choice`: "none", "auto", "required", or a function by name. Raises
     UsageError."""
     known = declared(tools)
     names = tuple(tool["function"]["name"] for tool in known)
     if tool_choice == "none":
-        return Choice([])
+        return ToolChoice([])
     if tool_choice is None or tool_choice == "auto":
-        return Choice(known)
+        return ToolChoice(known)
     if not known:
         raise UsageError("tool_choice asks for a call, and there are no tools: give some, or leave it out")
     if tool_choice == "required":
-        return Choice(known, names)
+        return ToolChoice(known, names)
     function = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
     wanted = function.get("name") if isinstance(function, Mapping) else None
     if wanted is None:
@@ -177,7 +177,7 @@ def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = N
         raise typed.refusal("tool_choice", tool_choice, form)
     if wanted not in names:
         raise typed.refusal("tool_choice: the function", wanted, f"one of the tools: {', '.join(names)}")
-    return Choice(known, (str(wanted),))
+    return ToolChoice(known, (str(wanted),))
 
 
 def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from paceline.speculative.errors import PacelineError
-from paceline.system.forks import Process
+from paceline.system.forks import ForkGuard
 
 STARTED = b"+"  # the first byte on the child's stdout
 START_SECONDS = 60.0  # for the child to start
@@ -44,7 +44,7 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
-        self._owner = Process()
+        self._owner = ForkGuard()
 
     def call(self, request: bytes, cancelled: Callable[[], bool] = lambda: False) -> bytes:
         """Return the answer to `request`.
@@ -95,7 +95,7 @@ class WorkerProcess:
         if self._process is not None and alive and not self._killed:
             return self._process
         self.close()
-        self._owner = Process()
+        self._owner = ForkGuard()
         try:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-c", f"from {self._module} import main; main()"],

@@ -13,12 +13,12 @@ import paceline
 from gguf_files import write_llama
 from paceline.bench.baselines import hf
 from paceline.bench.baselines.hf import Transformers
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.models import zoo
 from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
 from paceline.speculative.sampling import Sampling
 
-PROMPT = Ask("import os\n\ndef main(", (975, 936, 199, 199, 505, 2474, 8), max_tokens=12)
+PROMPT = BenchRequest("import os\n\ndef main(", (975, 936, 199, 199, 505, 2474, 8), max_tokens=12)
 
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
@@ -68,7 +68,7 @@ def systems() -> Iterator[dict[str, Transformers]]:
         system.close()
 
 
-def ask(system: Transformers, what: Ask = PROMPT) -> Answer:
+def ask(system: Transformers, what: BenchRequest = PROMPT) -> BenchAnswer:
     return system.answer(what)
 
 
@@ -110,7 +110,9 @@ def test_a_draft_that_is_always_certain_is_cut_by_p_min_of_one(systems: dict[str
 def test_a_seed_decides_what_is_sampled(systems: dict[str, Transformers]) -> None:
     def sampled(seed: int) -> tuple[int, ...] | None:
         how = Sampling(temperature=1.0, top_k=50, top_p=0.95, min_p=0.01)
-        return ask(systems["model"], Ask(PROMPT.prompt, PROMPT.tokens, 12, seed=seed, sampling=how)).tokens
+        return ask(
+            systems["model"], BenchRequest(PROMPT.prompt, PROMPT.tokens, 12, seed=seed, sampling=how)
+        ).tokens
 
     assert sampled(1) == sampled(1)
     assert sampled(1) != sampled(2)
@@ -120,17 +122,17 @@ def test_the_end_token_ends_it_only_where_it_is_not_ignored(tmp_path: Path) -> N
     for package in hf.PACKAGES:
         pytest.importorskip(package)
     system = Transformers(write_llama(tmp_path / "tiny.gguf"), threads=1)
-    said = ask(system, Ask("a", (97,), 200))
+    said = ask(system, BenchRequest("a", (97,), 200))
     assert said.n_tokens == 200
     assert said.tokens is not None
     assert 256 in said.tokens  # or the rest shows nothing
-    stopped = ask(system, Ask("a", (97,), 200, ignore_eos=False))
+    stopped = ask(system, BenchRequest("a", (97,), 200, ignore_eos=False))
     assert stopped.tokens == said.tokens[: said.tokens.index(256) + 1]
 
 
 def test_no_request_goes_beyond_the_context(systems: dict[str, Transformers]) -> None:
     with pytest.raises(PeerError, match="7 tokens and 5,000 more do not fit the model's context of 2,048"):
-        systems["none"].answer(Ask(PROMPT.prompt, PROMPT.tokens, 5000))
+        systems["none"].answer(BenchRequest(PROMPT.prompt, PROMPT.tokens, 5000))
 
 
 def test_memory_is_that_of_the_weights_of_both(systems: dict[str, Transformers]) -> None:

@@ -27,7 +27,7 @@ from paceline.bench.baselines.llama_cli import (
 )
 from paceline.bench.baselines.llama_flags import Flags
 from paceline.bench.baselines.llama_text import failure, read, unreadable
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.sampling import Sampling
@@ -40,7 +40,7 @@ PROGRAMS: dict[str, type[LlamaProgram]] = {
 }
 PROMPT = "import os\n\n\ndef main("
 ESCAPES = 'print("a\\n\\t")  # ünï\n'
-ASK = Ask(PROMPT, tuple(range(7)), 32)
+ASK = BenchRequest(PROMPT, tuple(range(7)), 32)
 REPEATS = "self, filename, filename, filename, filename, filename, "
 PARENT = '):\n    """Return the parent of the parent of the parent of'
 TEXT = f"{REPEATS}lineno, lineno, lineno, lineno{PARENT}"
@@ -91,7 +91,7 @@ def system(kind: type[LlamaProgram], path: Path | str | None, **settings: Any) -
     return kind(None if path is None else str(path), zoo.target_path(), draft, **settings)
 
 
-def replay(folder: Path, version: str, name: str, ask: Ask = ASK) -> Answer:
+def replay(folder: Path, version: str, name: str, ask: BenchRequest = ASK) -> BenchAnswer:
     recording = Recording(version, name)
     kind = PROGRAMS[recording.run["command"][0]]
     return system(kind, recording.write(folder)).answer(ask)
@@ -158,7 +158,7 @@ def test_the_text_is_told_from_prompt_and_asides(tmp_path: Path, version: str) -
 @pytest.mark.parametrize("version", VERSIONS)
 def test_escapes_and_a_last_newline_reach_the_model_as_they_are(tmp_path: Path, version: str) -> None:
     tokens = LlamaText(load_model(zoo.target_path(), vocab_only=True)).encode(ESCAPES)
-    answer = replay(tmp_path, version, "escapes", Ask(ESCAPES, tuple(tokens), 32))
+    answer = replay(tmp_path, version, "escapes", BenchRequest(ESCAPES, tuple(tokens), 32))
     assert (tmp_path / "prompt").read_bytes() == ESCAPES.encode() + b"\n"
     assert answer.n_prompt == len(tokens) == 17
     assert answer.text == "\ndef _get_get_get_get_get_get_get_get_get_get_get_get_get_get_get_"
@@ -196,7 +196,7 @@ def test_an_unknown_failure_shows_the_last_words() -> None:
 @pytest.mark.parametrize(("version", "name"), [row[:2] for row in SPOKEN])
 def test_every_flag_that_is_passed_is_one_of_that_version(tmp_path: Path, version: str, name: str) -> None:
     sampling = Sampling(temperature=0.7, top_k=9, typical_p=0.9, repeat_penalty=1.1, logit_bias={5: -1.5})
-    replay(tmp_path, version, name, Ask(PROMPT, ASK.tokens, 32, seed=3, sampling=sampling))
+    replay(tmp_path, version, name, BenchRequest(PROMPT, ASK.tokens, 32, seed=3, sampling=sampling))
     given = (tmp_path / "arguments").read_text().split("\0")
     usage = Flags(name, Recording(version, f"{name}-help").path("out").read_text())
     # -ngl 0: that build's --help leaves out what needs a GPU, and its parser takes it.
@@ -234,7 +234,7 @@ def test_p_min_goes_only_to_the_program_that_knows_it(tmp_path: Path) -> None:
 
 def test_an_end_of_text_that_counts_is_not_ignored(tmp_path: Path) -> None:
     program = system(LlamaLookup, Recording("0.3.36", "llama-lookup").write(tmp_path), extra=["--no-mmap"])
-    program.answer(Ask(PROMPT, ASK.tokens, 32, ignore_eos=False))
+    program.answer(BenchRequest(PROMPT, ASK.tokens, 32, ignore_eos=False))
     given = (tmp_path / "arguments").read_text().split("\0")
     assert "--ignore-eos" not in given
     assert given[-2:] == ["--no-mmap", ""]
@@ -242,7 +242,7 @@ def test_an_end_of_text_that_counts_is_not_ignored(tmp_path: Path) -> None:
 
 def test_a_prompt_of_more_than_a_batch_is_read_in_one(tmp_path: Path) -> None:
     program = system(LlamaLookup, Recording("0.3.36", "llama-lookup").write(tmp_path), n_ctx=4096)
-    program.answer(Ask(PROMPT, tuple(range(3000)), 32))
+    program.answer(BenchRequest(PROMPT, tuple(range(3000)), 32))
     given = (tmp_path / "arguments").read_text().split("\0")
     assert given[given.index("-b") + 1] == "3000"
 
@@ -256,7 +256,7 @@ def test_greedy_needs_no_other_sampling_flag(tmp_path: Path) -> None:
 def test_what_it_cannot_do_is_refused_before_it_is_started(tmp_path: Path) -> None:
     program = system(LlamaLookup, Recording("0.3.36", "llama-lookup").write(tmp_path))
     with pytest.raises(PeerError, match=r"needs 261 cells .* 7 tokens and 246 more, and was given 256"):
-        program.answer(Ask(PROMPT, ASK.tokens, 246))
+        program.answer(BenchRequest(PROMPT, ASK.tokens, 246))
     assert not (tmp_path / "arguments").exists()
     assert program.memory() is None
 
@@ -392,7 +392,7 @@ def test_a_real_program_answers(name: str) -> None:
         pytest.skip(f"no {name} is built (benchmarks/native_llama.py) or on PATH")
     tokens = LlamaText(load_model(zoo.target_path(), vocab_only=True)).encode(ESCAPES)
     program = system(PROGRAMS[name], path)
-    answer = program.answer(Ask(ESCAPES, tuple(tokens), 12))
+    answer = program.answer(BenchRequest(ESCAPES, tuple(tokens), 12))
     assert answer.n_prompt == len(tokens)
     assert 12 <= answer.n_tokens <= 12 + 4
     assert answer.text.startswith("\ndef _get_get")

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.bench.baselines.llama_flags import Flags
 from paceline.bench.baselines.llama_log import cause_of_silence
-from paceline.bench.baselines.prometheus import Drafts, drafts_between, read_metrics
+from paceline.bench.baselines.prometheus import DraftCounts, drafts_between, read_metrics
 from paceline.bench.baselines.replies import Timings
 
 DATA = Path(__file__).parents[2] / "data" / "llama_cpp"
@@ -42,7 +42,7 @@ def test_drafts_are_told_by_those_that_know_spec_type() -> None:
 def test_its_counters_say_the_same_as_its_timings() -> None:
     pytest.importorskip("prometheus_client")
     after = read_metrics("llama-server", (DATA / "0.3.36" / "llama-server-metrics.txt").read_text())
-    assert drafts_between({}, after, 32) == Drafts(41, 19)
+    assert drafts_between({}, after, 32) == DraftCounts(41, 19)
     before = read_metrics("llama-server", (DATA / "0.3.16" / "llama-server-metrics.txt").read_text())
     assert drafts_between({}, before, 32) is None
 

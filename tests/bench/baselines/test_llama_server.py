@@ -18,7 +18,7 @@ import paceline
 from fake_llama_server import write_fake_server
 from paceline.api import LLM
 from paceline.bench.baselines.llama_server import LlamaServer, find_server, request, sampler_settings
-from paceline.bench.system import Ask
+from paceline.bench.system import BenchRequest
 from paceline.bench.text_comparison import explain
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
@@ -29,7 +29,7 @@ has_server = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None, reason="needs the package xllamacpp, which has the server"
 )
 PROMPT = "def fibonacci(n):\n"
-ASK = Ask("ab", (1, 2), 3)
+ASK = BenchRequest("ab", (1, 2), 3)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def llm() -> Iterator[LLM]:
 
 
 @pytest.fixture(scope="module")
-def ask(llm: LLM) -> Ask:
-    return Ask(PROMPT, tuple(llm.target.text.encode(PROMPT)), 24)
+def ask(llm: LLM) -> BenchRequest:
+    return BenchRequest(PROMPT, tuple(llm.target.text.encode(PROMPT)), 24)
 
 
 def started(**settings: Any) -> LlamaServer:
@@ -54,7 +54,7 @@ def fake(folder: Path, mode: str, **settings: Any) -> LlamaServer:
     return LlamaServer(command, zoo.target_path(), name="fake", n_ctx=512, threads=1, **settings)
 
 
-def require_same(llm: LLM, ask: Ask, tokens: tuple[int, ...] | None, n_draft: int = 4) -> None:
+def require_same(llm: LLM, ask: BenchRequest, tokens: tuple[int, ...] | None, n_draft: int = 4) -> None:
     """The tokens of plain greedy decoding, up to a near-tie that batching explains."""
     assert tokens is not None
     assert len(tokens) == ask.max_tokens
@@ -64,7 +64,7 @@ def require_same(llm: LLM, ask: Ask, tokens: tuple[int, ...] | None, n_draft: in
 
 
 @has_server
-def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask: Ask) -> None:
+def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask: BenchRequest) -> None:
     server = started()
     try:
         answer = server.answer(ask)
@@ -88,14 +88,14 @@ def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask:
 
 
 @has_server
-def test_drafts_are_counted_and_refusals_explained(llm: LLM, ask: Ask) -> None:
+def test_drafts_are_counted_and_refusals_explained(llm: LLM, ask: BenchRequest) -> None:
     server = started(draft=zoo.draft_path(), method="model", n_draft=4, p_min=0.0, n_ctx=128)
     try:
         answer = server.answer(ask)
         with pytest.raises(PeerError, match=r"^llama-server refused: .*context size"):
-            server.answer(Ask("", (5,) * 300, 1))
+            server.answer(BenchRequest("", (5,) * 300, 1))
         with pytest.raises(PeerError, match=r"llama-server stopped after \d+ of 300 tokens \(limit\)"):
-            server.answer(Ask("", ask.tokens, 300))
+            server.answer(BenchRequest("", ask.tokens, 300))
     finally:
         server.close()
     assert answer.n_tokens == 24
@@ -220,7 +220,7 @@ def test_an_end_that_cannot_be_is_one_line(tmp_path: Path, lie: dict[str, Any], 
 
 
 def test_nothing_is_left_to_the_servers_own_defaults() -> None:
-    body = request(Ask("ab", (1, 2), 3, seed=5, ignore_eos=False))
+    body = request(BenchRequest("ab", (1, 2), 3, seed=5, ignore_eos=False))
     assert body["prompt"] == [1, 2]
     assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, False)
     assert (body["cache_prompt"], body["return_tokens"], body["stream"]) == (False, True, True)

@@ -1,4 +1,4 @@
-"""Servers with OpenAI's API: what they are asked and what is understood of their answers."""
+"""Servers with OpenAIServer's API: what they are asked and what is understood of their answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 from hostile_server import hostile, whole
 from paceline.bench.baselines.llama_server import LlamaServer, find_server
-from paceline.bench.baselines.openai import OpenAI
+from paceline.bench.baselines.openai import OpenAIServer
 from paceline.bench.baselines.replies import SpeculativeMetrics
-from paceline.bench.system import Ask
+from paceline.bench.system import BenchRequest
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.sampling import Sampling
 
-ASK = Ask("def fibonacci(n):\n", (), 24)
+ASK = BenchRequest("def fibonacci(n):\n", (), 24)
 has_server = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None, reason="needs the package xllamacpp, which has the server"
 )
@@ -134,10 +134,10 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     )
     try:
         url = f"http://127.0.0.1:{program.argv[program.argv.index('--port') + 1]}"
-        server = OpenAI(f"{url}/v1/", name="openai")
+        server = OpenAIServer(f"{url}/v1/", name="openai")
         answer = server.answer(ASK)
         with pytest.raises(PeerError, match=r"^openai refused: .*context size"):
-            server.answer(Ask("word " * 600, (), 4))
+            server.answer(BenchRequest("word " * 600, (), 4))
     finally:
         program.close()
     assert (answer.n_tokens, answer.decoded, server.memory()) == (24, 23, None)
@@ -153,7 +153,7 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
 
 def test_an_answer_is_put_together_from_its_chunks() -> None:
     with serving() as served:
-        answer = OpenAI(served.url, name="openai").answer(ASK)
+        answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.text, answer.tokens) == ("a b cd e f", (1, 2, 3, 4, 5, 6))
     assert (answer.n_tokens, answer.n_prompt) == (6, 5)
     assert answer.n_tokens - answer.decoded in (3, 6)  # as many as came in the first piece
@@ -163,9 +163,9 @@ def test_an_answer_is_put_together_from_its_chunks() -> None:
 def test_every_setting_is_asked_for_and_no_prompt_is_remembered() -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, logit_bias={3: -float("inf")})
     with serving() as served:
-        server = OpenAI(f"{served.url}#other", name="openai", key="secret")
-        server.answer(Ask("ab", (), 6, 9, True, sampling))
-        server.answer(Ask("ab", (), 6))
+        server = OpenAIServer(f"{served.url}#other", name="openai", key="secret")
+        server.answer(BenchRequest("ab", (), 6, 9, True, sampling))
+        server.answer(BenchRequest("ab", (), 6))
     _, first, second = served.posted
     expected = {
         "model": "other",
@@ -186,7 +186,7 @@ def test_every_setting_is_asked_for_and_no_prompt_is_remembered() -> None:
 
 def test_a_server_that_knows_only_openais_own_settings_gets_only_those() -> None:
     with serving(strict=True) as served:
-        OpenAI(served.url, name="openai").answer(ASK)
+        OpenAIServer(served.url, name="openai").answer(ASK)
     assert ["ignore_eos" in body for body in served.posted] == [True, False, False]
 
 
@@ -194,14 +194,14 @@ def test_drafts_are_counted_by_the_servers_metrics() -> None:
     # Counters may be behind when the answer ends.
     metrics = (counters(10, 5), counters(10, 5), counters(20, 9), counters(27, 9))
     with serving(metrics=metrics) as served:
-        answer = OpenAI(served.url, name="openai").answer(ASK)
+        answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.drafted, answer.accepted, answer.steps) == (17, 4, 1)
 
 
 def test_what_vllm_tells_of_one_request_goes_before_its_counters() -> None:
     chunks = [*CHUNKS[:-1], {**USAGE, "metrics": {"speculative_decoding": OF_ONE_REQUEST}}]
     with serving(chunks, metrics=(counters(1, 1),)) as served:
-        answer = OpenAI(served.url, name="openai").answer(ASK)
+        answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.drafted, answer.accepted, answer.rejected) == (129, 10, 40)
     assert SpeculativeMetrics.model_validate({**OF_ONE_REQUEST, "num_draft_tokens": 128}).rejected is None
 
@@ -209,10 +209,10 @@ def test_what_vllm_tells_of_one_request_goes_before_its_counters() -> None:
 def test_a_model_is_chosen_where_there_are_several() -> None:
     with serving(models=("a", "b")) as served:
         with pytest.raises(UsageError, match="openai serves a, b: choose one with URL#MODEL"):
-            OpenAI(served.url, name="openai")
-        assert OpenAI(f"{served.url}#b", name="openai").model == "b"
+            OpenAIServer(served.url, name="openai")
+        assert OpenAIServer(f"{served.url}#b", name="openai").model == "b"
     with serving(models=()) as served, pytest.raises(PeerError, match="/v1/models names no model"):
-        OpenAI(served.url, name="openai")
+        OpenAIServer(served.url, name="openai")
 
 
 HUGE = 10**250
@@ -241,7 +241,7 @@ HUGE = 10**250
 )
 def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> None:
     with serving([*CHUNKS[:-1], broken]) as served:
-        server = OpenAI(served.url, name="openai")
+        server = OpenAIServer(served.url, name="openai")
         with pytest.raises(PeerError, match="openai: its answer is not what OpenAI's API says: "):
             server.answer(ASK)
 
@@ -259,7 +259,7 @@ def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> No
 )
 def test_a_list_of_models_of_another_shape_cannot_be_used(said: bytes) -> None:
     with hostile(lambda *_: whole(said)) as url, pytest.raises(PeerError) as caught:
-        OpenAI(url, name="openai")
+        OpenAIServer(url, name="openai")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
 
@@ -268,14 +268,14 @@ def test_names_of_models_are_quoted_within_reason() -> None:
     names = tuple(f"\x1b[2J{i}" for i in range(10_000))
     said = r"openai serves \\x1b\[2J0, .*\.\.\.: choose one"
     with serving(models=names) as served, pytest.raises(UsageError, match=said) as caught:
-        OpenAI(served.url, name="openai")
+        OpenAIServer(served.url, name="openai")
     assert len(str(caught.value)) < 1000
 
 
 def test_fewer_tokens_than_pieces_are_no_less_than_none() -> None:
     few = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
     with serving([said("a"), said("b"), said("c"), few]) as served:
-        answer = OpenAI(served.url, name="openai").answer(ASK)
+        answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.n_tokens, answer.decoded) == (1, 0)
 
 
@@ -290,16 +290,16 @@ def test_fewer_tokens_than_pieces_are_no_less_than_none() -> None:
 )
 def test_counters_that_cannot_be_are_not_believed(lie: str) -> None:
     with serving(metrics=(counters(10, 5), counters(10, 5), lie)) as served:
-        answer = OpenAI(served.url, name="openai").answer(ASK)
+        answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.drafted, answer.accepted, answer.steps) == (None, None, None)
 
 
 def test_an_answer_without_a_count_of_tokens_cannot_be_used() -> None:
     with serving(CHUNKS[:-1]) as served, pytest.raises(PeerError, match="without saying how many tokens"):
-        OpenAI(served.url, name="openai").answer(ASK)
+        OpenAIServer(served.url, name="openai").answer(ASK)
 
 
 def test_what_the_api_cannot_express_is_refused() -> None:
-    ask = Ask("ab", (), 6, sampling=Sampling(temperature=1.0, typical_p=0.5))
+    ask = BenchRequest("ab", (), 6, sampling=Sampling(temperature=1.0, typical_p=0.5))
     with serving() as served, pytest.raises(UsageError, match="neither typical-p nor XTC"):
-        OpenAI(served.url, name="openai").answer(ask)
+        OpenAIServer(served.url, name="openai").answer(ask)

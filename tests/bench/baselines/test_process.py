@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from paceline.bench.baselines import process
-from paceline.bench.baselines.process import Program, free_port, require_free
+from paceline.bench.baselines.process import BackgroundProgram, free_port, require_free
 from paceline.speculative.errors import PeerError
 
 FOREVER = "while :; do sleep 60 & wait; done"
@@ -31,7 +31,7 @@ def gone(*pids: int) -> bool:
     return False
 
 
-def family(program: Program, size: int) -> list[int]:
+def family(program: BackgroundProgram, size: int) -> list[int]:
     """The pids of a program and its children, once there are `size`."""
     deadline = monotonic() + 10
     found = [program.pid]
@@ -42,7 +42,7 @@ def family(program: Program, size: int) -> list[int]:
 
 
 def test_a_program_that_ends_before_it_is_ready_is_quoted() -> None:
-    program = Program("peer", ["sh", "-c", "echo starting; echo no such model >&2; exit 3"])
+    program = BackgroundProgram("peer", ["sh", "-c", "echo starting; echo no such model >&2; exit 3"])
     with pytest.raises(
         PeerError, match=r"^peer ended with exit status 3; its last words: starting\nno such model$"
     ):
@@ -51,21 +51,21 @@ def test_a_program_that_ends_before_it_is_ready_is_quoted() -> None:
 
 
 def test_a_program_that_was_killed_is_told_from_one_that_failed() -> None:
-    program = Program("peer", ["sh", "-c", "kill -s SEGV $$"])
+    program = BackgroundProgram("peer", ["sh", "-c", "kill -s SEGV $$"])
     with pytest.raises(PeerError, match=r"^peer was ended by SIGSEGV, without a word$"):
         program.wait_ready(lambda: False, 10)
     program.close()
 
 
 def test_last_words_are_quoted_within_reason() -> None:
-    program = Program("peer", ["sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; exit 3"])
+    program = BackgroundProgram("peer", ["sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; exit 3"])
     with pytest.raises(PeerError, match=r"^peer ended with exit status 3; its last words: x{300}\.\.\.$"):
         program.wait_ready(lambda: False, 10)
     program.close()
 
 
 def test_a_program_that_never_gets_ready_is_given_up() -> None:
-    program = Program("peer", ["sh", "-c", f"echo loading; {FOREVER}"])
+    program = BackgroundProgram("peer", ["sh", "-c", f"echo loading; {FOREVER}"])
     with pytest.raises(PeerError, match=r"^peer was not ready within 0.3 s; its last words: loading$"):
         program.wait_ready(lambda: False, 0.3)
     program.close()
@@ -74,14 +74,14 @@ def test_a_program_that_never_gets_ready_is_given_up() -> None:
 
 def test_a_program_that_cannot_be_started_is_named() -> None:
     with pytest.raises(PeerError, match=r"peer: /no/such/program cannot be started: No such file"):
-        Program("peer", ["/no/such/program"])
+        BackgroundProgram("peer", ["/no/such/program"])
 
 
 def test_closing_stops_a_program_that_does_not_listen_and_its_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process, "PATIENCE", 0.1)
-    program = Program("peer", ["sh", "-c", f"trap '' TERM; ({FOREVER}) & {FOREVER}"])
+    program = BackgroundProgram("peer", ["sh", "-c", f"trap '' TERM; ({FOREVER}) & {FOREVER}"])
     pids = family(program, 4)
     assert len(pids) == 4
     program.close()
@@ -90,7 +90,7 @@ def test_closing_stops_a_program_that_does_not_listen_and_its_children(
 
 
 def test_children_of_a_program_that_has_ended_are_stopped_too() -> None:
-    program = Program("peer", ["sh", "-c", "sleep 60 & echo $!"])
+    program = BackgroundProgram("peer", ["sh", "-c", "sleep 60 & echo $!"])
     assert program.ended(10)
     child = int(program.said())
     assert psutil.pid_exists(child)
@@ -116,7 +116,7 @@ def test_no_program_survives_us_even_if_we_are_killed() -> None:
 
 
 def test_memory_is_that_of_a_program_and_its_children() -> None:
-    program = Program("peer", ["sh", "-c", FOREVER])
+    program = BackgroundProgram("peer", ["sh", "-c", FOREVER])
     pids = family(program, 2)
     each = [psutil.Process(pid).memory_info().rss for pid in pids]
     assert len(each) == 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.bench.baselines.prometheus import Drafts, drafts_between, read_metrics
+from paceline.bench.baselines.prometheus import DraftCounts, drafts_between, read_metrics
 from paceline.speculative.errors import PeerError
 
 # Published by a vLLM of May 2026 (vllm-project/vllm, pull request 41916).
@@ -55,8 +55,8 @@ def test_samples_are_read_by_name_and_summed_over_their_labels() -> None:
 
 def test_what_grew_between_two_readings_was_drafted_between_them() -> None:
     after = read_metrics("peer", LLAMA)
-    assert drafts_between({}, after, 6) == Drafts(4, 3)
-    assert drafts_between(after, after, 6) == Drafts(0, 0)
+    assert drafts_between({}, after, 6) == DraftCounts(4, 3)
+    assert drafts_between(after, after, 6) == DraftCounts(0, 0)
     before = {
         "vllm:spec_decode_num_draft_tokens_total": 10.0,
         "vllm:spec_decode_num_accepted_tokens_total": 7.0,
@@ -65,14 +65,14 @@ def test_what_grew_between_two_readings_was_drafted_between_them() -> None:
         "vllm:spec_decode_num_draft_tokens_total": 19.0,
         "vllm:spec_decode_num_accepted_tokens_total": 12.0,
     }
-    assert drafts_between(before, now, 100) == Drafts(9, 5)
+    assert drafts_between(before, now, 100) == DraftCounts(9, 5)
 
 
 def test_sglang_counts_passes_and_the_rest_follows() -> None:
     # A token from the prompt; 10 passes of 4 rows: 10 tokens and 19 drafted ones.
     after = {"sglang:spec_verify_calls_total": 50.0, "sglang:spec_num_draft_tokens": 4.0}
     before = {"sglang:spec_verify_calls_total": 40.0, "sglang:spec_num_draft_tokens": 4.0}
-    assert drafts_between(before, after, 30) == Drafts(30, 19)
+    assert drafts_between(before, after, 30) == DraftCounts(30, 19)
 
 
 def test_a_server_without_such_counters_tells_nothing() -> None:

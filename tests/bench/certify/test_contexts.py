@@ -11,9 +11,9 @@ from paceline.backends.toy import ToyTarget
 from paceline.bench.certify.held import (
     KINDS,
     LENGTH,
-    HeldTarget,
-    Loop,
-    Place,
+    ContextRow,
+    FixedRowsTarget,
+    SamplingSetup,
     chosen,
     distance,
     first_q,
@@ -31,12 +31,14 @@ P = np.array([[0.7, 0.1, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1], [0.0, 0.5, 0.3, 0.2], 
 Q = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.1, 0.6], [0.5, 0.3, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25]])
 
 
-def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: float = 1.0) -> Loop:
-    place = Place()
+def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: float = 1.0) -> SamplingSetup:
+    place = ContextRow()
     with np.errstate(divide="ignore"):
-        target, draft = (HeldTarget(ToyTarget(V), np.log(rows).astype(np.float32), place) for rows in (P, Q))
+        target, draft = (
+            FixedRowsTarget(ToyTarget(V), np.log(rows).astype(np.float32), place) for rows in (P, Q)
+        )
     drafter = ModelDrafter(draft, V, temperature=temperature)
-    return Loop(
+    return SamplingSetup(
         target, drafter, place, Budget(3, 3, p_min=p_min), sampling or Sampling(temperature=1.0), "auto"
     )
 

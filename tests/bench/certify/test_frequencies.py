@@ -9,7 +9,7 @@ import pytest
 
 from paceline.bench.certify.frequencies import (
     CLOSENESS,
-    Table,
+    OutcomeTable,
     evidence,
     log_gamma,
     p_value,
@@ -20,14 +20,14 @@ from paceline.bench.certify.frequencies import (
 P = np.array([0.5, 0.3, 0.15, 0.05])
 
 
-def table(p: np.ndarray, n: int = 2000, seed: int = 0) -> Table:
-    made = Table(P, n)
+def table(p: np.ndarray, n: int = 2000, seed: int = 0) -> OutcomeTable:
+    made = OutcomeTable(P, n)
     made.counts[:4] = np.random.default_rng(seed).multinomial(n, p / p.sum())
     return made
 
 
 def test_outcomes_too_rare_for_the_planned_draws_are_one_and_impossible_ones_apart() -> None:
-    made = Table(np.array([0.6, 0.38, 0.01, 0.01, 0.0]), planned=100)
+    made = OutcomeTable(np.array([0.6, 0.38, 0.01, 0.01, 0.0]), planned=100)
     assert made.p == pytest.approx([0.6, 0.38, 0.02, 0.0])
     for outcome in (0, 0, 1, 2, 3):
         made.add(outcome)
@@ -102,7 +102,7 @@ def test_the_smallest_bias_is_found_99_times_in_100_and_half_of_it_is_not() -> N
 
 
 def test_nothing_can_be_found_where_nothing_is_left_to_chance() -> None:
-    certain = Table(np.array([1.0, 0.0]), 500)
+    certain = OutcomeTable(np.array([1.0, 0.0]), 500)
     certain.counts[0] = 500
     assert certain.evidence == pytest.approx(0.0, abs=1e-6)
     assert smallest_bias([certain], 1e-3, 0) == 1.0

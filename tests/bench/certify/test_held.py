@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.bench.certify.held import HeldTarget, Place, recorded, require_numbers_of
+from paceline.bench.certify.held import ContextRow, FixedRowsTarget, recorded, require_numbers_of
 from paceline.speculative.errors import ContractError, ModelError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V = 8
@@ -20,22 +20,22 @@ TREE = DraftTree((5, 6, 7, 5), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place(at=4)
+def place() -> ContextRow:
+    return ContextRow(at=4)
 
 
 @pytest.fixture
-def held(place: Place) -> HeldTarget:
+def held(place: ContextRow) -> FixedRowsTarget:
     target = ToyTarget(V)
-    return HeldTarget(target, recorded(target, TEXT, 12), place)
+    return FixedRowsTarget(target, recorded(target, TEXT, 12), place)
 
 
-def rows(held: HeldTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
-    out = held.forward([(session, tree)], Want())[0]
+def rows(held: FixedRowsTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
+    out = held.forward([(session, tree)], RequiredOutputs())[0]
     return [out.logits(row) for row in range(len(tree) + 1)]
 
 
-def opened(held: HeldTarget, *tokens: int) -> Any:
+def opened(held: FixedRowsTarget, *tokens: int) -> Any:
     session = held.open()
     session.extend(CONTEXT)
     if tokens:
@@ -47,7 +47,7 @@ def test_rows_are_recorded_of_the_last_tokens_one_for_each() -> None:
     target = ToyTarget(V)
     session = target.open()
     session.extend(TEXT[:-1])
-    last = target.forward([(session, EMPTY)], Want())[0].logits(0)
+    last = target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
     for n in (1, 12, len(TEXT) - 1, 100):
         found = recorded(target, TEXT, n)
         assert found.shape == (min(n, len(TEXT) - 1), V)
@@ -56,13 +56,13 @@ def test_rows_are_recorded_of_the_last_tokens_one_for_each() -> None:
 
 
 def test_at_the_context_a_session_answers_its_row_wherever_the_place_is(
-    held: HeldTarget, place: Place
+    held: FixedRowsTarget, place: ContextRow
 ) -> None:
     for place.at in (0, 4, 11):
         np.testing.assert_array_equal(rows(held, opened(held))[0], held.rows[place.at])
 
 
-def test_below_the_context_a_row_depends_on_the_path_alone(held: HeldTarget) -> None:
+def test_below_the_context_a_row_depends_on_the_path_alone(held: FixedRowsTarget) -> None:
     root, *nodes = rows(held, opened(held), TREE)
     for node, row in enumerate(nodes):
         path = TREE.path_tokens(node)
@@ -73,63 +73,63 @@ def test_below_the_context_a_row_depends_on_the_path_alone(held: HeldTarget) -> 
     np.testing.assert_array_equal(nodes[0], nodes[3])  # the same token, drafted twice
 
 
-def test_a_session_that_kept_a_path_answers_what_its_text_does(held: HeldTarget) -> None:
+def test_a_session_that_kept_a_path_answers_what_its_text_does(held: FixedRowsTarget) -> None:
     session = opened(held)
     rows(held, session, TREE)
-    session.keep([0, 2], 3)
+    session.commit([0, 2], 3)
     assert session.tokens == [*CONTEXT, 5, 7, 3]
     np.testing.assert_array_equal(rows(held, session)[0], rows(held, opened(held, 5, 7, 3))[0])
     session.extend([6])
     np.testing.assert_array_equal(rows(held, session)[0], rows(held, opened(held, 5, 7, 3, 6))[0])
 
 
-def test_different_texts_are_answered_from_different_places(place: Place) -> None:
+def test_different_texts_are_answered_from_different_places(place: ContextRow) -> None:
     found = {place.row([a, b], 1000) for a in range(20) for b in range(20)}
     assert len(found) > 300
     assert all(0 <= row < 1000 for row in found)
     assert place.row([], 1000) == place.row((), 1000) == place.at
 
 
-def test_target_and_draft_answer_from_the_same_place(held: HeldTarget, place: Place) -> None:
+def test_target_and_draft_answer_from_the_same_place(held: FixedRowsTarget, place: ContextRow) -> None:
     numbers = np.repeat(np.arange(12, dtype=np.float32), V).reshape(12, V)
-    numbered = [HeldTarget(ToyTarget(V), numbers + np.float32(more), place) for more in (0, 100)]
+    numbered = [FixedRowsTarget(ToyTarget(V), numbers + np.float32(more), place) for more in (0, 100)]
     for tokens in ((), (5,), (5, 6), (2, 0, 1)):
         ours, theirs = (rows(one, opened(one, *tokens), TREE) for one in numbered)
         np.testing.assert_array_equal(np.array(theirs) - np.array(ours), 100)
 
 
-def test_argmax_and_the_likeliest_tokens_are_those_of_the_row(held: HeldTarget) -> None:
-    out = held.forward([(opened(held), TREE)], Want(top_k=3))[0]
+def test_argmax_and_the_likeliest_tokens_are_those_of_the_row(held: FixedRowsTarget) -> None:
+    out = held.forward([(opened(held), TREE)], RequiredOutputs(top_k=3))[0]
     assert out.features.top_k is not None
     for row in range(len(TREE) + 1):
         logits = out.logits(row)
         assert out.argmax(row) == int(logits.argmax())
         assert out.features.top_k[row].tolist() == np.argsort(-logits, kind="stable")[:3].tolist()
-    assert held.forward([(opened(held), TREE)], Want())[0].features.top_k is None
+    assert held.forward([(opened(held), TREE)], RequiredOutputs())[0].features.top_k is None
 
 
-def test_sessions_are_answered_together_as_alone(held: HeldTarget) -> None:
+def test_sessions_are_answered_together_as_alone(held: FixedRowsTarget) -> None:
     batch = [(opened(held, 5), TREE), (opened(held), EMPTY), (opened(held, 6, 6), chain([1, 2], "test"))]
-    outs = held.forward(batch, Want())
+    outs = held.forward(batch, RequiredOutputs())
     for out, (session, tree) in zip(outs, batch, strict=True):
         for row, alone in enumerate(rows(held, session, tree)):
             np.testing.assert_array_equal(out.logits(row), alone)
 
 
-def test_what_is_held_has_the_vocabulary_and_the_limits_of_the_real_model(held: HeldTarget) -> None:
+def test_what_is_held_has_the_vocabulary_and_the_limits_of_the_real_model(held: FixedRowsTarget) -> None:
     target = ToyTarget(V, n_ctx=99)
-    held = HeldTarget(target, held.rows, Place())
+    held = FixedRowsTarget(target, held.rows, ContextRow())
     assert (held.vocab, held.caps, held.text) == (target.vocab, target.caps, None)
     held.close()
 
 
-def test_keep_needs_a_forward_and_a_path_that_is_one(held: HeldTarget) -> None:
+def test_keep_needs_a_forward_and_a_path_that_is_one(held: FixedRowsTarget) -> None:
     session = opened(held)
     with pytest.raises(ContractError, match="before forward"):
-        session.keep([], 1)
+        session.commit([], 1)
     rows(held, session, TREE)
     with pytest.raises(ContractError, match="does not follow"):
-        session.keep([0, 3], 1)
+        session.commit([0, 3], 1)
     session.close()
     session.close()
 

@@ -11,14 +11,14 @@ from enumeration import Tape, memories, outcomes
 from paceline.backends.toy import ToyTarget
 from paceline.bench.certify import laws
 from paceline.bench.certify.frequencies import IMPOSSIBLE
-from paceline.bench.certify.held import Context, HeldTarget, Loop, Place, recorded
-from paceline.bench.certify.laws import TESTS, Counted
+from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, SamplingSetup, recorded
+from paceline.bench.certify.laws import TESTS, ContextCounts
 from paceline.config import Drafting
 from paceline.drafters import model
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
@@ -31,15 +31,15 @@ SAMPLING = Sampling(temperature=0.9, top_k=3, repeat_penalty=1.2, presence_penal
 CONTEXTS = [Context(TEXT[:10], 5), Context(TEXT[:25], 20)]
 
 
-def loop(drafting: Drafting, depth: int) -> Loop:
-    place = Place()
+def loop(drafting: Drafting, depth: int) -> SamplingSetup:
+    place = ContextRow()
     target, draft = (
-        HeldTarget(toy, recorded(toy, TEXT, 30), place)
+        FixedRowsTarget(toy, recorded(toy, TEXT, 30), place)
         for toy in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
     )
     drafter = ModelDrafter(draft, V, temperature=drafting.temperature)
     budget = Budget(depth, 2 * depth, drafting.width, p_min=0.0, p_split=0.1)
-    return Loop(target, drafter, place, budget, SAMPLING, drafting.verify)
+    return SamplingSetup(target, drafter, place, budget, SAMPLING, drafting.verify)
 
 
 class Expected:
@@ -62,7 +62,7 @@ class Expected:
         return float(np.abs(self.found / self.found.sum() - self.law / self.law.sum()).sum())
 
 
-def farthest(made: Loop, context: Context, shallow: bool) -> dict[str, float]:
+def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, float]:
     """By test, the farthest that any table's outcomes are from its law."""
 
     def run(tape: Tape) -> tuple[Step, int]:
@@ -76,15 +76,15 @@ def farthest(made: Loop, context: Context, shallow: bool) -> dict[str, float]:
         request.rng = tape
         for memory in memories(request.memory):
             memory.rng = tape
-        step = advance(made.target, made.drafter, Fixed(made.budget), [request])[0][1]
+        step = advance(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][1]
         tokens = list(step.tokens)
         if len(tokens) == 1:
-            tokens += advance(made.target, made.drafter, Fixed(made.budget), [request])[0][1].tokens
+            tokens += advance(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][1].tokens
         return step, tokens[1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(laws, "Table", Expected)
-        counted = Counted(made, context, planned=1e9)
+        counted = ContextCounts(made, context, planned=1e9)
         for Expected.weight, (step, second) in outcomes(run):
             counted.add(step, second, shallow)
     return {test: max((t.distance for t in counted.tables(test)), default=0.0) for test in TESTS}  # type: ignore[attr-defined]

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from paceline.bench.certify import frequencies, sampled
-from paceline.bench.certify.sampled import Sampled, check_sampled
+from paceline.bench.certify.sampled import SampledCheck, check_sampled
 from paceline.config import Drafting
 from planted import CHAIN, GREEDY, TREE, Change, V, mistakes, toy_loop, unchanged
 
 MISTAKES = mistakes(V)
 
 
-def check(drafting: Drafting, change: Change = unchanged, seed: int = 0, runs: int = 600) -> Sampled:
+def check(drafting: Drafting, change: Change = unchanged, seed: int = 0, runs: int = 600) -> SampledCheck:
     return check_sampled(*toy_loop(drafting, change), 4, runs, seed, lambda: None)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from paceline.bench.certify import frequencies, sampled
 from paceline.bench.certify.laws import TESTS
-from paceline.bench.certify.sampled import FALSE_ALARM, Sampled, check_sampled
+from paceline.bench.certify.sampled import FALSE_ALARM, SampledCheck, check_sampled
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from planted import CHAIN, V, mistakes, toy_loop
 
 MISTAKES = mistakes(V)
@@ -24,7 +24,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampled, "ENDINGS", 10)
 
 
-def check(seed: int = 0, runs: int = 250, contexts: int = 2) -> tuple[Sampled, int]:
+def check(seed: int = 0, runs: int = 250, contexts: int = 2) -> tuple[SampledCheck, int]:
     """The check, and how often it ticked."""
     ticks: list[None] = []
     found = check_sampled(*toy_loop(CHAIN), contexts, runs, seed, lambda: ticks.append(None))
@@ -74,17 +74,17 @@ def test_a_context_where_nothing_is_drafted_is_left_after_the_first_look(
 ) -> None:
     loop, places = toy_loop(CHAIN)
     silent = Budget(0, 0)
-    go_on, n = sampled.Runs.go_on, dict[int, int]()
+    go_on, n = sampled.ContextRuns.go_on, dict[int, int]()
 
-    def without_drafts(runs: sampled.Runs, times: int) -> None:
+    def without_drafts(runs: sampled.ContextRuns, times: int) -> None:
         row = runs.context.row
         if row == places[0].row:
-            runs.policies = [(False, Fixed(silent))]
+            runs.policies = [(False, FixedPolicy(silent))]
         go_on(runs, times)
         n[row] = runs.n
 
     monkeypatch.setattr(sampled, "chosen", lambda *_: places[:2])
-    monkeypatch.setattr(sampled.Runs, "go_on", without_drafts)
+    monkeypatch.setattr(sampled.ContextRuns, "go_on", without_drafts)
     check_sampled(loop, places, 2, 300, 0, lambda: None)
     assert n == {places[0].row: 100, places[1].row: 300}
 

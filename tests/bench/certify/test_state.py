@@ -17,14 +17,14 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.logit_drift import batch_noise
 from paceline.backends.toy import ToySession, ToyTarget
-from paceline.bench.certify.state import State, among_decoys, check_state
-from paceline.speculative.interfaces import Budget, Target, Want
+from paceline.bench.certify.state import StateCheck, among_decoys, check_state
+from paceline.speculative.interfaces import Budget, RequiredOutputs, Target
 from paceline.speculative.tree import EMPTY, ROOT
 
 TEXTS = [[1, 2, 3, 4, 5, 6, 7, 0] * 5, [7, 7, 1, 0, 2, 6, 3] * 6]
 
 
-def check(target: Target, budget: Budget) -> State:
+def check(target: Target, budget: Budget) -> StateCheck:
     ticks: list[None] = []
     state = check_state(target, TEXTS, budget, 0.0, sequences=12, seed=1, tick=lambda: ticks.append(None))
     assert len(ticks) == state.sequences == 12
@@ -41,15 +41,15 @@ def test_an_exact_engine_has_the_state_of_its_text(budget: Budget) -> None:
 
 def broken(keep: str) -> type[ToySession]:
     class Broken(ToySession):
-        def keep(self, path: Sequence[int], root: int) -> None:
+        def commit(self, path: Sequence[int], root: int) -> None:
             if keep == "rejected cells stay" and self._grown:
                 extra = [state for node, state in enumerate(self._grown[1:]) if node not in path][:1]
-                super().keep(path, root)
+                super().commit(path, root)
                 self._states += extra
                 return
             if keep == "first branch for the accepted one" and path:
                 self._grown[path[-1] + 1] = self._grown[1]
-            super().keep(path, root)
+            super().commit(path, root)
             if keep == "root forgotten" and not path and len(self._states) > 1:
                 self._states[-1] = self._states[-2]
 
@@ -72,7 +72,7 @@ def beside(models: Path) -> Iterator[LlamaTarget]:
         yield target
 
 
-def noisy(target: LlamaTarget) -> State:
+def noisy(target: LlamaTarget) -> StateCheck:
     texts = [[token % target.vocab.size for token in text] for text in TEXTS]
     noise = max(batch_noise(target, text, 8) for text in texts)
     budget = Budget(4, 12, width=3)
@@ -97,7 +97,7 @@ def test_rows_swapped_between_sessions_are_caught(
 ) -> None:
     forward = LlamaTarget.forward
 
-    def swapped(target: LlamaTarget, batch: Any, want: Want) -> Any:
+    def swapped(target: LlamaTarget, batch: Any, want: RequiredOutputs) -> Any:
         alike = [tree for _, tree in batch] == [EMPTY, EMPTY]  # others have rows of other numbers
         return [*forward(target, batch, want)][:: -1 if alike else 1]
 
@@ -130,10 +130,10 @@ def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
 
 
 def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_spread() -> None:
-    assert State(1, 1, worst=0.2, noise=0.1, spread=2.0).passed
-    assert not State(1, 1, worst=0.21, noise=0.1, spread=2.0).passed
-    assert State(1, 1, worst=2.0, noise=1.5, spread=2.0).passed
-    assert not State(1, 1, worst=2.01, noise=1.5, spread=2.0).passed
+    assert StateCheck(1, 1, worst=0.2, noise=0.1, spread=2.0).passed
+    assert not StateCheck(1, 1, worst=0.21, noise=0.1, spread=2.0).passed
+    assert StateCheck(1, 1, worst=2.0, noise=1.5, spread=2.0).passed
+    assert not StateCheck(1, 1, worst=2.01, noise=1.5, spread=2.0).passed
 
 
 def test_each_walk_is_held_to_its_own_rows_spread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +148,8 @@ def test_each_walk_is_held_to_its_own_rows_spread(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_any_noise_the_last_bits_may_still_differ_and_no_more() -> None:
-    assert State(1, 1, worst=1e-5, noise=0.0, spread=2.0).passed
-    assert not State(1, 1, worst=1e-3, noise=0.0, spread=2.0).passed
+    assert StateCheck(1, 1, worst=1e-5, noise=0.0, spread=2.0).passed
+    assert not StateCheck(1, 1, worst=1e-3, noise=0.0, spread=2.0).passed
 
 
 def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from paceline.bench.record import Interval
-from paceline.bench.replay.record import Answer, Played, by_category, check, figures
+from paceline.bench.replay.record import RecordedAnswer, ReplayResult, by_category, check, figures
 
 
-def played(tokens: int, steps: int, seconds: float | None = None) -> Played:
-    return Played(tokens, steps, drafted=4, accepted=tokens - steps, seconds=seconds)
+def played(tokens: int, steps: int, seconds: float | None = None) -> ReplayResult:
+    return ReplayResult(tokens, steps, drafted=4, accepted=tokens - steps, seconds=seconds)
 
 
-TWO = [Answer(5, 0, "code"), Answer(7, 1, "prose")]
+TWO = [RecordedAnswer(5, 0, "code"), RecordedAnswer(7, 1, "prose")]
 
 
 def test_sums_are_over_all_requests() -> None:
@@ -23,7 +23,7 @@ def test_sums_are_over_all_requests() -> None:
     assert (out.drafted, out.accepted, out.acceptance_rate) == (8, 10, 10 / 8)
     assert out.tokens_per_step.value == 29 / 19
     assert out.predicted is None
-    nothing = figures(TWO[:1], [Played(3, 3, 0, 0)], None)
+    nothing = figures(TWO[:1], [ReplayResult(3, 3, 0, 0)], None)
     assert (nothing.acceptance_rate, nothing.tokens_per_step.value) == (None, 1.0)
 
 
@@ -39,25 +39,30 @@ def test_speeds_are_all_tokens_over_all_seconds_and_speedups_over_plain_decoding
 
 
 def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:
-    asked = [Answer(1, 0, "prose"), Answer(1, 1, "code"), Answer(1, 2, "prose"), Answer(1, 3)]
+    asked = [
+        RecordedAnswer(1, 0, "prose"),
+        RecordedAnswer(1, 1, "code"),
+        RecordedAnswer(1, 2, "prose"),
+        RecordedAnswer(1, 3),
+    ]
     some = [played(10 * (i + 1), 10, 1.0) for i in range(4)]
     parts = by_category(asked, some, [played(10 * (i + 1), 10, 2.0) for i in range(4)])
     assert [(name, part.requests, part.n_tokens) for name, part in parts.items()] == [
         ("prose", 2, 40), ("code", 1, 20), ("", 1, 40),
     ]  # fmt: skip
     assert [part.predicted.speedup.value for part in parts.values() if part.predicted] == [2.0, 2.0, 2.0]
-    assert by_category([Answer(1, 0), Answer(1, 1)], some[:2], None) == {}
+    assert by_category([RecordedAnswer(1, 0), RecordedAnswer(1, 1)], some[:2], None) == {}
 
 
 def test_a_prediction_is_checked_against_what_was_measured_with_the_same_settings() -> None:
     plain: dict[str, Any] = {"drafters": ["none"]}
     lookup: dict[str, Any] = {"drafters": ["lookup"], "n_draft": 4}
     asked = [
-        Answer(1, 0, measured=2.0, drafting=plain),
-        Answer(1, 1, measured=8.0, drafting=lookup),
-        Answer(1, 2, measured=None, drafting=plain),
-        Answer(1, 3, measured=2.0),
-        Answer(1, 4, measured=3.0, drafting=plain),
+        RecordedAnswer(1, 0, measured=2.0, drafting=plain),
+        RecordedAnswer(1, 1, measured=8.0, drafting=lookup),
+        RecordedAnswer(1, 2, measured=None, drafting=plain),
+        RecordedAnswer(1, 3, measured=2.0),
+        RecordedAnswer(1, 4, measured=3.0, drafting=plain),
     ]
     some = [played(10, 10, 4.0) for _ in asked]
     found = check(asked, some, plain)

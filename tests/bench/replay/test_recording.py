@@ -22,7 +22,7 @@ from paceline.models.fingerprint import fingerprint
 from paceline.request_handle import Generation
 from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import LARGEST, Odds, Sampling
+from paceline.speculative.sampling import LARGEST, Sampling, TokenDistribution
 from paceline.speculative.stats import Logprob, Stats
 from paceline.speculative.vocabulary import Vocab
 
@@ -163,7 +163,7 @@ def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp
     known, *others = [one.recording.noise for one in traces.read(path, traces.lines(path), None).requests]
     assert known is not None
     assert known.sampling == Sampling(temperature=0.7, min_p=0.1)
-    row = Odds(np.arange(50), np.full(50, 0.02))
+    row = TokenDistribution(np.arange(50), np.full(50, 0.02))
     assert [known.rng.draw_at(n, row) for n in range(9)] == [SeededRng(9).draw_at(n, row) for n in range(9)]
     assert others == [None, None]
 

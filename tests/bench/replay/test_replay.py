@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.backends.recorded import Recording, ReplayTarget, numbered
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay import lane, tables, traces
 from paceline.bench.replay.lane import play
-from paceline.bench.replay.replay import REQUEST, Means, Replay, methods_of
-from paceline.bench.replay.traces import Recorded, Trace
+from paceline.bench.replay.replay import REQUEST, Replay, ReplayContext, methods_of
+from paceline.bench.replay.traces import Trace, TraceRequest
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engine import InferenceEngine
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Want
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.cost_model import Cost, Costs
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats, Step
 from paceline.speculative.tree import DraftTree, chain
@@ -41,7 +41,7 @@ class Parrot:
     name = "parrot"
 
     def __init__(self, top_k: int = 0) -> None:
-        self.wants = Want(top_k=top_k)
+        self.required_outputs = RequiredOutputs(top_k=top_k)
         self.last: list[int] = []
         self.forgot = 0
         self.closed = 0
@@ -69,7 +69,7 @@ class ParrotMemory:
     def __init__(self, parrot: Parrot) -> None:
         self.parrot, self.said = parrot, list[int]()
 
-    def observe(self, step: Step, features: Features) -> None:
+    def update(self, step: Step, features: Features) -> None:
         self.said += step.tokens
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") ->
 
 def replaying(some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, **means: Any) -> Replay:
     chosen = methods_of(methods, SETTINGS, costs="costs" in means)
-    return Replay(some, chosen, Means(numbered(V), **means), fresh=fresh)
+    return Replay(some, chosen, ReplayContext(numbered(V), **means), fresh=fresh)
 
 
 SAME = (3, 4, 5, 3, 3, 4)
@@ -113,7 +113,7 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
     for prompt in ([1, 2], [2, 1], [5, 5]):
         request = start(toy, LookupDrafter(1, 2), GenerationRequest(prompt=prompt, max_tokens=40))
         total = Stats()
-        for _, step in decode(toy, LookupDrafter(1, 2), Fixed(budget), [request]):
+        for _, step in decode(toy, LookupDrafter(1, 2), FixedPolicy(budget), [request]):
             if total.tokens < 30:
                 total.add(step)
         # As many tokens as whole steps emitted: the record's end cuts none of them short.
@@ -134,7 +134,9 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
 
 
 def engine_of(recording: Recording, drafter: Drafter, budget: Budget) -> InferenceEngine:
-    return InferenceEngine(RecordedTarget(numbered(V), [recording]), drafter, Fixed(budget), detokenize=False)
+    return InferenceEngine(
+        ReplayTarget(numbered(V), [recording]), drafter, FixedPolicy(budget), detokenize=False
+    )
 
 
 def test_a_request_does_not_know_where_its_record_ends() -> None:
@@ -193,7 +195,7 @@ def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
     said = [Recording((1, 2), (3, 4) * 5), Recording((2, 1), (0, 1, 2, 3, 4, 5))]
     spans = []
     for first, second in ((1, 2), (1, 1)):
-        requests = (Recorded("a", first, said[0]), Recorded("b", second, said[1]))
+        requests = (TraceRequest("a", first, said[0]), TraceRequest("b", second, said[1]))
         done = replaying([Trace(tmp_path, requests, 0, None, V)])
         done.run()
         interval = done.results()[0].tokens_per_step
@@ -224,7 +226,7 @@ def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
     known = traces.read(file, traces.lines(file), None)
     for wanted in (8, 0):
         making(monkeypatch, partial(composed, wanted))
-        done = Replay([known], methods_of("lookup", {}), Means(numbered(8192)))
+        done = Replay([known], methods_of("lookup", {}), ReplayContext(numbered(8192)))
         done.run()
         assert [one.partial for one in done.results()] == [wanted > 0]
         shown = said(done.as_dict())
@@ -233,10 +235,10 @@ def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
     without = trace(tmp_path, SAME)
     for some in ([without], [known, without]):
         with pytest.raises(UsageError, match=r"method 'lookup': .* 8 likeliest .*\(top_k\)"):
-            Replay(some, methods_of("lookup", {}), Means(numbered(8192)))
+            Replay(some, methods_of("lookup", {}), ReplayContext(numbered(8192)))
     making(monkeypatch, lambda: Parrot(9))
     with pytest.raises(UsageError, match="9 likeliest"):
-        Replay([known], methods_of("lookup", {}), Means(numbered(8192)))
+        Replay([known], methods_of("lookup", {}), ReplayContext(numbered(8192)))
 
 
 def said(record: dict[str, Any], **known: Any) -> str:
@@ -301,7 +303,7 @@ def test_with_costs_plain_decoding_is_there_to_compare_with() -> None:
 # Speeds.
 
 CYCLE = (3, 4, 5, 3, 4, 5, 3, 4, 5, 3)
-FLAT = Costs(Cost.flat(0.5, 0.125), step=0.25)
+FLAT = DecodingCosts(PassCosts.flat(0.5, 0.125), step=0.25)
 
 
 def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
@@ -330,20 +332,20 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     """A toy drafts for what it said itself: everything is accepted."""
     toy = ToyTarget(V, seed=4)
     request = start(toy, NoDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=30))
-    for _ in decode(toy, NoDrafter(), Fixed(Budget(0, 0)), [request]):
+    for _ in decode(toy, NoDrafter(), FixedPolicy(Budget(0, 0)), [request]):
         pass
-    price = Costs(Cost.flat(1.0, 0.0), Cost.flat(0.125, 0.0))
+    price = DecodingCosts(PassCosts.flat(1.0, 0.0), PassCosts.flat(0.125, 0.0))
     some = trace(tmp_path, request.session.tokens[2:])
     vocab = toy.vocab
     chosen = methods_of("model:n_draft=4:p_min=0", {}, draft=True, costs=True)
-    done = Replay([some], chosen, Means(vocab, draft=toy, costs=price))
+    done = Replay([some], chosen, ReplayContext(vocab, draft=toy, costs=price))
     done.run()
     model = done.results()[1]
     assert (model.steps, model.accepted, model.drafted) == (6, 24, 24)
     assert model.predicted is not None
     assert model.predicted.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
     with pytest.raises(UsageError, match=r"'model:n_draft=4:p_min=0': the cost curve knows no draft model"):
-        Replay([some], chosen, Means(vocab, draft=toy, costs=Costs(Cost.flat())))
+        Replay([some], chosen, ReplayContext(vocab, draft=toy, costs=DecodingCosts(PassCosts.flat())))
     done.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.backends.recorded import Recording, ReplayTarget, numbered
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.lane import ends, play
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
@@ -17,17 +17,17 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.engine import InferenceEngine
-from paceline.speculative.interfaces import Budget, Drafter, Target, Want
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Target
 from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.cost_model import Cost
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, chain
 
 V = 6
 ROW, PASS = 0.001, 1.0  # a cost that tells how many passes there were, and how many rows
-COST = Cost.flat(PASS + ROW, ROW)
+COST = PassCosts.flat(PASS + ROW, ROW)
 PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
 
 
@@ -42,13 +42,13 @@ def simulated(target: Target) -> tuple[SimulatedTarget, VirtualClock]:
     return SimulatedTarget(target, COST, clock), clock
 
 
-def recorded(*recordings: Recording) -> RecordedTarget:
-    return RecordedTarget(numbered(V), recordings or (Recording(PROMPT, SAID),))
+def recorded(*recordings: Recording) -> ReplayTarget:
+    return ReplayTarget(numbered(V), recordings or (Recording(PROMPT, SAID),))
 
 
 def decoded(target: Target, drafter: Drafter, prompt: Sequence[int], n: int, clock: Any) -> list[Step]:
     request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n, ignore_eos=True))
-    steps = [step for _, step in decode(target, drafter, Fixed(Budget(4, 8, 2)), [request], clock)]
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(4, 8, 2)), [request], clock)]
     request.close()
     return steps
 
@@ -58,10 +58,10 @@ def test_a_pass_costs_its_rows_and_time_stands_still_otherwise() -> None:
     session = target.open()
     session.extend(PROMPT)
     assert clock() == 0.0
-    target.forward([(session, chain([1, 5], "test"))], Want())
+    target.forward([(session, chain([1, 5], "test"))], RequiredOutputs())
     assert clock() == pytest.approx(PASS + 3 * ROW)
-    session.keep([0, 1], 2)
-    target.forward([(session, EMPTY)], Want())
+    session.commit([0, 1], 2)
+    target.forward([(session, EMPTY)], RequiredOutputs())
     assert clock() == pytest.approx(2 * PASS + 4 * ROW)
     assert list(session.tokens) == [*PROMPT, 1, 5, 2]
     target.close()
@@ -72,7 +72,9 @@ def test_times_are_those_of_the_clock() -> None:
     clock = VirtualClock()
     target = SimulatedTarget(recorded(recording), COST, clock, 0.25)
     stats = play(
-        InferenceEngine(target, LookupDrafter(1, 2), Fixed(Budget(2, 2)), clock=clock, detokenize=False),
+        InferenceEngine(
+            target, LookupDrafter(1, 2), FixedPolicy(Budget(2, 2)), clock=clock, detokenize=False
+        ),
         recording,
     )
     assert stats.drafted > 0
@@ -125,7 +127,7 @@ def played(target: Target, drafter: Drafter, budget: Budget, some: Sequence[Reco
     for one in some:
         asked = GenerationRequest(prompt=one.prompt, max_tokens=1 << 30, should_stop=ends(len(one.tokens)))
         requests.append(start(target, drafter, asked))
-    steps = [step for _, step in decode(target, drafter, Fixed(budget), requests)]
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), requests)]
     for request in requests:
         request.close()
     return steps
@@ -135,7 +137,7 @@ def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Bu
     """Decode with the model as the draft, and compare every pass of it with what is charged."""
     size = llama.target.vocab.size
     draft, clock = simulated(llama.target)
-    target = RecordedTarget(numbered(size), some)
+    target = ReplayTarget(numbered(size), some)
     made = drafter(ModelDrafter(draft, size))
     llama.target.forget()
     passes, rows = llama.passes, llama.rows

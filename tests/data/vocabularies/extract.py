@@ -22,7 +22,7 @@ from typing import Any
 from paceline.backends.llama_cpp.binding import llama_cpp
 from paceline.backends.llama_cpp.text import read_vocab
 from paceline.models.compatibility.check import compare
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_gguf
 from paceline.models.headers.vocabulary import vocabulary
 from paceline.speculative.errors import VocabError
@@ -73,7 +73,7 @@ def load(path: Path) -> tuple[Vocab, Any]:
     return vocab, vocab.piece
 
 
-def check_read(name: str, facts: Facts, theirs: Vocab, piece: Any) -> None:
+def check_read(name: str, facts: ModelFacts, theirs: Vocab, piece: Any) -> None:
     """What is told from the header is what llama.cpp says, down to every token's text and bytes."""
     assert facts.tokenizer is not None
     ours = vocabulary(facts.tokenizer)
@@ -92,7 +92,7 @@ def shares(target: Vocab, draft: Vocab) -> bool:
     return True
 
 
-def extract(name: str, facts: Facts, said: Vocab) -> dict[str, Any]:
+def extract(name: str, facts: ModelFacts, said: Vocab) -> dict[str, Any]:
     tokenizer = facts.tokenizer
     assert tokenizer is not None
     texts = [text.decode(errors="surrogateescape") for text in tokenizer.texts]
@@ -129,7 +129,7 @@ def digest(texts: list[str]) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:12]
 
 
-def print_table(facts: dict[str, Facts], shared: list[tuple[str, str]]) -> None:
+def print_table(facts: dict[str, ModelFacts], shared: list[tuple[str, str]]) -> None:
     """One letter a pair: same, compatible, the share of the target's texts in common, or x."""
     print(f"| target \\ draft | {' | '.join(facts)} |")
     print(f"|---|{'---|' * len(facts)}")

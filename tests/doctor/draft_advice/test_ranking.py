@@ -6,7 +6,7 @@ import pytest
 
 from advice_facts import facts, gained, known
 from paceline.doctor.draft_advice.ranking import NEVER, advise
-from paceline.doctor.draft_advice.row import Advice, Candidate, Known, Question, Row
+from paceline.doctor.draft_advice.row import AdviceRequest, Candidate, DraftAdvice, DraftOption, MeasuredFacts
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.speculative.errors import UsageError
 
@@ -17,19 +17,21 @@ PAIR = KnownPair(
 )  # fmt: skip
 
 
-def ranked(*candidates: Candidate, how: Known | None = None, pairs: tuple[KnownPair, ...] = ()) -> Advice:
-    return advise(TARGET, candidates, Question("code"), how or known(), pairs)
+def ranked(
+    *candidates: Candidate, how: MeasuredFacts | None = None, pairs: tuple[KnownPair, ...] = ()
+) -> DraftAdvice:
+    return advise(TARGET, candidates, AdviceRequest("code"), how or known(), pairs)
 
 
 def fitting(*names: str) -> list[Candidate]:
     return [Candidate(facts(name, billions=0.8), name, "compatible") for name in names]
 
 
-def names(advice: Advice) -> list[str]:
+def names(advice: DraftAdvice) -> list[str]:
     return [row.reference for row in advice.rows]
 
 
-def row(advice: Advice, reference: str) -> Row:
+def row(advice: DraftAdvice, reference: str) -> DraftOption:
     return next(row for row in advice.rows if row.reference == reference)
 
 
@@ -81,7 +83,7 @@ def test_what_does_not_fit_or_cannot_be_rolled_back_is_left_out() -> None:
 
 
 def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back() -> None:
-    advice = advise(facts(memory="hybrid"), fitting("draft"), Question(), known(), [PAIR])
+    advice = advise(facts(memory="hybrid"), fitting("draft"), AdviceRequest(), known(), [PAIR])
     assert (advice.rows, advice.downloads) == ((), ())
     assert "hybrid" in advice.refused
 
@@ -96,4 +98,4 @@ def test_downloads_are_named_where_no_draft_of_its_vocabulary_is_here() -> None:
 
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(UsageError, match="--task haiku: choose from any, code"):
-        Question("haiku")
+        AdviceRequest("haiku")

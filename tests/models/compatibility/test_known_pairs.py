@@ -16,13 +16,13 @@ from paceline.models.compatibility.known_pairs import (
     for_target,
     known_pairs,
 )
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 
 REFERENCE = re.compile(r"hf\.co/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+-GGUF:[A-Z0-9_]+")
 HEADS = re.compile(r"eagle|mtp|medusa|dflash", re.IGNORECASE)
 
 
-def of(name: str, family: str, billions: float) -> Facts:
+def of(name: str, family: str, billions: float) -> ModelFacts:
     return facts(name, family, billions)
 
 

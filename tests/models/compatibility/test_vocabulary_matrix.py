@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.models.compatibility.check import Compatibility, compare
-from paceline.models.headers.facts import Facts, TokenizerFacts
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import vocabulary
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
@@ -50,7 +50,7 @@ class Texts(Sequence[bytes]):
 
 
 @cache
-def facts(name: str) -> Facts:
+def facts(name: str) -> ModelFacts:
     said = record()["vocabularies"][name]
     tokenizer = TokenizerFacts(
         kind=said["kind"],
@@ -63,7 +63,7 @@ def facts(name: str) -> Facts:
         add_eos=said["add_eos"],
         add_space_prefix=said["add_space_prefix"],
     )
-    return Facts(
+    return ModelFacts(
         files=(Path(f"{name}.gguf"),),
         format="gguf",
         name=name,

@@ -14,7 +14,7 @@ import pytest
 from gguf_files import write_llama
 from paceline.models import zoo
 from paceline.models.headers import cursor
-from paceline.models.headers.gguf_header import Unread, read_header
+from paceline.models.headers.gguf_header import SkippedArray, read_header
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, array, key, tensor, text
 from raw_gguf import gguf as raw
@@ -107,7 +107,7 @@ def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch:
     )
     monkeypatch.setattr(cursor, "BLOCK", 64)
     found = read_header(path, lambda name, count: False).metadata
-    assert found == {"n": Unread(5000), "t": Unread(2), "general.architecture": "llama"}
+    assert found == {"n": SkippedArray(5000), "t": SkippedArray(2), "general.architecture": "llama"}
 
 
 def test_any_byte_but_zero_is_true(tmp_path: Path) -> None:

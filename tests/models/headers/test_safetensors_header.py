@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hub_files import safetensors, write_json
-from paceline.models.headers.safetensors_header import Weights, read_weights
+from paceline.models.headers.safetensors_header import WeightFiles, read_weights
 from paceline.speculative.errors import ModelError
 
 
@@ -35,11 +35,11 @@ def test_packed_weights_are_not_counted(tmp_path: Path) -> None:
 
 def test_pickles_are_weighed_and_never_opened(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"whatever")
-    assert read_weights(tmp_path) == Weights((tmp_path / "pytorch_model.bin",), 8)
+    assert read_weights(tmp_path) == WeightFiles((tmp_path / "pytorch_model.bin",), 8)
 
 
 def test_a_folder_can_be_without(tmp_path: Path) -> None:
-    assert read_weights(tmp_path) == Weights()
+    assert read_weights(tmp_path) == WeightFiles()
 
 
 def test_an_index_without_a_table_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hub_server import COMMIT, Hub, git_hash, own_cache, serving
 from paceline.models.stores import download
 from paceline.models.stores.download import in_cache, pull
 from paceline.models.stores.hub_layout import repo_folder
-from paceline.models.stores.reference import Held, parse
+from paceline.models.stores.reference import LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 
 Seen = list[tuple[str, int, int]]
@@ -53,7 +53,7 @@ def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def pulled(text: str = "user/repo", seen: Seen | None = None, **options: Any) -> list[Held]:
+def pulled(text: str = "user/repo", seen: Seen | None = None, **options: Any) -> list[LocalFile]:
     seen = [] if seen is None else seen
     return pull(parse(text), lambda *told: seen.append(told), **options)
 
@@ -75,7 +75,7 @@ def test_a_download_lies_in_the_cache_as_other_programs_expect_it(hub: Hub, cach
     seen: Seen = []
     (one,) = pulled(seen=seen)
     digest = hashlib.sha256(DATA).hexdigest()
-    assert one == Held(
+    assert one == LocalFile(
         cache / f"models--user--repo/snapshots/{COMMIT}/{Q4}", len(DATA), digest, len(DATA), True
     )
     assert one.path.read_bytes() == DATA
@@ -90,7 +90,7 @@ def test_a_download_lies_in_the_cache_as_other_programs_expect_it(hub: Hub, cach
 def test_what_is_there_is_not_downloaded_again(hub: Hub) -> None:
     (first,) = pulled()
     hub.asked.clear()
-    assert pulled() == in_cache(parse("user/repo")) == [Held(first.path, first.size, first.sha256)]
+    assert pulled() == in_cache(parse("user/repo")) == [LocalFile(first.path, first.size, first.sha256)]
     assert hub.ranges_asked() == []
 
 
@@ -303,7 +303,7 @@ def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
     assert files_of(cache / "models--user--repo") == ["refs/main", f"snapshots/{COMMIT}/{Q4}"]
     assert (one.checked, one.path.read_bytes() == DATA) == (True, True)
     hub.asked.clear()
-    assert pulled() == [Held(one.path, len(DATA))]
+    assert pulled() == [LocalFile(one.path, len(DATA))]
     assert hub.ranges_asked() == []
 
 

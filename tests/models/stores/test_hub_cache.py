@@ -8,7 +8,7 @@ import pytest
 
 from model_stores import hub_file
 from paceline.models.stores.hub_cache import candidates
-from paceline.models.stores.search import Search
+from paceline.models.stores.search import FolderSearch
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 def found(folder: Path, named: bool = True) -> tuple[dict[str, Path], list[str]]:
-    search = Search()
+    search = FolderSearch()
     return {one.reference: one.path for one in candidates(folder, search, named=named)}, search.notes
 
 

@@ -23,7 +23,7 @@ from paceline.models import zoo
 from paceline.models.headers import facts_cache, header
 from paceline.models.stores import inventory as stores
 from paceline.models.stores import places as known_places
-from paceline.models.stores.inventory import Found, find
+from paceline.models.stores.inventory import Inventory, find
 from paceline.models.stores.search import FOLDERS, MODELS
 
 HOST = "registry.ollama.ai"
@@ -52,11 +52,11 @@ def home(tmp_path: Path) -> Path:
     return path
 
 
-def look(home: Path, *folders: Path, **environ: str) -> Found:
+def look(home: Path, *folders: Path, **environ: str) -> Inventory:
     return find(folders, environ={"HOME": str(home)} | environ)
 
 
-def references(found: Found) -> list[str]:
+def references(found: Inventory) -> list[str]:
     return [model.reference for model in found.models]
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from paceline.models.stores.model_folder import Kind, walk
-from paceline.models.stores.search import Search
+from paceline.models.stores.model_folder import EntryKind, walk
+from paceline.models.stores.search import FolderSearch
 
 
 def look(root: Path) -> tuple[list[str], list[str]]:
     """The models, by their paths below root, and the notes."""
-    search = Search()
+    search = FolderSearch()
     return [
-        str(path.relative_to(root)) for kind, path in walk(root, search) if kind is Kind.MODEL
+        str(path.relative_to(root)) for kind, path in walk(root, search) if kind is EntryKind.MODEL
     ], search.notes
 
 
@@ -73,7 +73,7 @@ def test_stores_are_found_but_not_entered(tmp_path: Path) -> None:
     put(tmp_path / "ollama/manifests/x.gguf")
     put(tmp_path / "ollama/blobs/x.gguf")
     put(tmp_path / "hub/models--a--b/snapshots/1/x.gguf")
-    assert list(walk(tmp_path, Search())) == [
-        (Kind.REPOSITORY, tmp_path / "hub/models--a--b"),
-        (Kind.OLLAMA, tmp_path / "ollama"),
+    assert list(walk(tmp_path, FolderSearch())) == [
+        (EntryKind.REPOSITORY, tmp_path / "hub/models--a--b"),
+        (EntryKind.OLLAMA, tmp_path / "ollama"),
     ]

@@ -14,8 +14,8 @@ from paceline.models.stores import places
 from paceline.models.stores.hub_layout import stated_sha256
 from paceline.models.stores.ollama_model import in_ollama
 from paceline.models.stores.ollama_store import candidates
-from paceline.models.stores.reference import Held, parse
-from paceline.models.stores.search import Search
+from paceline.models.stores.reference import LocalFile, parse
+from paceline.models.stores.search import FolderSearch
 from paceline.speculative.errors import UsageError
 
 LIBRARY = "registry.ollama.ai/library"
@@ -42,7 +42,7 @@ def write_manifest(store: Path, said: Any, name: str = f"{LIBRARY}/small", tag: 
 
 def test_a_model_of_ollamas_is_its_blob(store: Path) -> None:
     write_manifest(store, {"layers": [OTHER, LAYER]})
-    assert in_ollama(parse("ollama:small")) == Held(store / "blobs" / f"sha256-{HEX}", len(WEIGHTS), HEX)
+    assert in_ollama(parse("ollama:small")) == LocalFile(store / "blobs" / f"sha256-{HEX}", len(WEIGHTS), HEX)
 
 
 def test_names_of_other_users_and_other_hosts(store: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_is_listed_is_what_a_name_leads_to(
         manifest.write_text(manifest.read_text().replace(HEX, HEX.upper()))
     else:
         ollama_model(first, name.replace("registry.ollama.ai", "ollama.com"), tmp_path / "others")
-    listed = [one for root in two_stores for one in candidates(root, Search(), named=True)]
+    listed = [one for root in two_stores for one in candidates(root, FolderSearch(), named=True)]
     assert {one.reference for one in listed} == {"ollama:small:latest"}
     found = in_ollama(parse("ollama:small"))
     assert found.path == listed[0].path

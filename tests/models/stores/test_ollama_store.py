@@ -10,7 +10,7 @@ import pytest
 
 from model_stores import OLLAMA, ollama_blob, ollama_manifest, ollama_model
 from paceline.models.stores.ollama_store import candidates, manifests_of, short
-from paceline.models.stores.search import Search
+from paceline.models.stores.search import FolderSearch
 
 HOST = "registry.ollama.ai"
 
@@ -23,7 +23,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 def found(root: Path, named: bool = True) -> tuple[dict[str, Path], list[str]]:
-    search = Search()
+    search = FolderSearch()
     return {one.reference: one.path for one in candidates(root, search, named=named)}, search.notes
 
 

@@ -13,7 +13,7 @@ from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
 from paceline.models.zoo.shorten import layers_of, shorten
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
 
 PROMPT = [5, 300, 12, 7, 45, 300, 12]
@@ -23,7 +23,7 @@ def rows(path: Path) -> np.ndarray:
     target = LlamaTarget(path, n_ctx=64, cache_type="f32")
     session = target.open()
     session.extend(PROMPT)
-    out = np.array(target.forward([(session, EMPTY)], Want())[0].logits(0))
+    out = np.array(target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0))
     target.close()
     return out
 

@@ -18,7 +18,7 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.models import zoo
-from paceline.prepare.corpus.build import PIECE, UNKNOWN, Sources, Spool, Tick, build
+from paceline.prepare.corpus.build import PIECE, UNKNOWN, Sources, Tick, TokenFile, build
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.storage.corpora import Corpus, open_corpus
@@ -246,7 +246,7 @@ def test_long_texts_are_tokenized_as_they_would_be_whole(tmp_path: Path, tokeniz
 
 
 def test_a_spool_gives_back_its_documents(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "tokens")
+    spool = TokenFile(tmp_path / "tokens")
     assert [spool.add([[1, 2], [3]]), spool.add([]), spool.add([[]]), spool.add([[2**31]])] == [3, 0, 0, 1]
     assert [document.tolist() for document in spool.documents()] == [[1, 2, 3], [2**31]]
     assert (len(spool), spool.tokens) == (2, 4)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.prepare.corpus import collect
-from paceline.prepare.corpus.collect import File, Reader, Skipped, find
+from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def tree(tmp_path: Path) -> Path:
 def collected(*paths: Path, logs: tuple[Path, ...] = (), **options: Any) -> tuple[list[Any], Skipped]:
     skipped = Skipped()
     files, _ = find(paths, logs, options.pop("globs", ()), skipped)
-    reader = Reader(skipped, **options)
+    reader = DocumentReader(skipped, **options)
     return [content for file in files for content in reader.documents(file)], skipped
 
 
@@ -100,7 +100,7 @@ def test_what_may_not_be_read_is_counted(tree: Path) -> None:
 
 def test_a_file_that_disappears_is_counted(tmp_path: Path) -> None:
     skipped = Skipped()
-    assert list(Reader(skipped).documents(File(tmp_path / "gone.py", 0, 5, False))) == []
+    assert list(DocumentReader(skipped).documents(SourceFile(tmp_path / "gone.py", 0, 5, False))) == []
     assert skipped.counts == {"unreadable": 1}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.prepare.transplant.pieces import MOST_PIECES, STEP, Pieces, match
+from paceline.prepare.transplant.pieces import MOST_PIECES, STEP, TokenPieces, match
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.lexicon import Lexicon
 from tongues import untaught
@@ -23,11 +23,11 @@ def lexicon(*texts: str | bytes, eos: tuple[int, ...] = (), bos: int | None = No
 
 def matched(
     target: Lexicon, draft: Lexicon, roles: dict[str, int] | None = None, others: dict[str, int] | None = None
-) -> Pieces:
+) -> TokenPieces:
     return match(target, draft, roles or {}, others or {}, lambda: None)
 
 
-def of(pieces: Pieces, token: int) -> list[int]:
+def of(pieces: TokenPieces, token: int) -> list[int]:
     return list(map(int, pieces.ids[pieces.starts[token] : pieces.starts[token + 1]]))
 
 

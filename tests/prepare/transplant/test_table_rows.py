@@ -10,30 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gguf_files import write_llama
-from paceline.models.headers.gguf_file import GGUFFile, Table
+from paceline.models.headers.gguf_file import GGUFFile, TensorRows
 from paceline.prepare.transplant import rows as module
-from paceline.prepare.transplant.pieces import Pieces
+from paceline.prepare.transplant.pieces import TokenPieces
 from paceline.prepare.transplant.rows import transplanted
 
 spellings = st.lists(st.lists(st.integers(0, 257), max_size=5), min_size=1, max_size=30)
 
 
-def pieces_of(spelled: list[list[int]], quiet: tuple[int, ...] = ()) -> Pieces:
+def pieces_of(spelled: list[list[int]], quiet: tuple[int, ...] = ()) -> TokenPieces:
     starts = np.cumsum([0, *map(len, spelled)])
     ids = np.array([piece for one in spelled for piece in one], np.int64)
-    return Pieces(ids, starts, np.isin(np.arange(len(spelled)), quiet), {})
+    return TokenPieces(ids, starts, np.isin(np.arange(len(spelled)), quiet), {})
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+def table(tmp_path_factory: pytest.TempPathFactory) -> TensorRows:
     """258 rows of 64."""
     file = GGUFFile(write_llama(tmp_path_factory.mktemp("rows") / "model.gguf"))
-    return Table(file, file.tensors["output.weight"])
+    return TensorRows(file, file.tensors["output.weight"])
 
 
 @given(spellings, st.integers(1, 7), st.booleans())
 def test_chunks_make_no_difference_and_rows_are_those_of_pieces(
-    table: Table, spelled: list[list[int]], chunk: int, read: bool
+    table: TensorRows, spelled: list[list[int]], chunk: int, read: bool
 ) -> None:
     old, pieces = table.rows(np.arange(table.size)), pieces_of(spelled)
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +51,7 @@ def test_chunks_make_no_difference_and_rows_are_those_of_pieces(
     assert np.allclose(made, [expected(one) for one in spelled], atol=1e-5)
 
 
-def test_only_quiet_tokens_are_average_where_they_are_written(table: Table) -> None:
+def test_only_quiet_tokens_are_average_where_they_are_written(table: TensorRows) -> None:
     old, pieces = table.rows(np.arange(table.size)), pieces_of([[5, 6], [7], [8]], quiet=(2,))
     (written,) = transplanted(table, pieces, read=False)
     assert np.array_equal(written[1], old[7])

@@ -16,7 +16,7 @@ from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile, copied, write
 from paceline.models.zoo.quantize import quantize
-from paceline.prepare.transplant import Report, Rules, Transplant
+from paceline.prepare.transplant import Transplant, TransplantOptions, TransplantReport
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.vocab.shared import check_shared
 
@@ -24,8 +24,8 @@ TABLES = ("token_embd.weight", "output.weight")
 TEXT = "def read_table(path):\n    # naïve – Straße 東京 😀\n    return  [line for line in path]\n"
 
 
-def made(draft: Path, target: Path, out: Path, *rules: Any, **more: Any) -> Report:
-    with Transplant(draft, target, Rules(*rules, **more)) as transplant:
+def made(draft: Path, target: Path, out: Path, *rules: Any, **more: Any) -> TransplantReport:
+    with Transplant(draft, target, TransplantOptions(*rules, **more)) as transplant:
         return transplant.write(out)
 
 
@@ -241,7 +241,7 @@ def test_a_draft_that_cannot_be_transplanted_is_refused(
 
 def test_two_matrices_cannot_become_one(pair: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match="has two matrices, which cannot become one: leave out --tied"):
-        Transplant(*pair, Rules(tied=True))
+        Transplant(*pair, TransplantOptions(tied=True))
 
 
 def test_a_draft_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
@@ -255,4 +255,4 @@ def test_a_draft_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
 
 def test_a_type_that_cannot_be_written_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown weight type 'Q4_K': use one of F32, F16, BF16, Q8_0, Q4_0"):
-        Rules("Q4_K")
+        TransplantOptions("Q4_K")

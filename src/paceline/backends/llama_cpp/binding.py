@@ -19,8 +19,8 @@ from typing import Any
 from paceline.backends.llama_cpp import gate, pages
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import amount
-from paceline.system.forks import Process
-from paceline.system.helpers import Helpers
+from paceline.system.forks import ForkGuard
+from paceline.system.helpers import OpenMPThreads
 from paceline.system.leaving import leave
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
@@ -41,9 +41,9 @@ CUT_SHORT = (
 )
 
 _module: ModuleType | None = None
-_process = Process()  # that llama.cpp was first used in: OpenMP's threads are there, and nowhere else
+_process = ForkGuard()  # that llama.cpp was first used in: OpenMP's threads are there, and nowhere else
 _importing = threading.Lock()
-_helpers = Helpers(None)
+_helpers = OpenMPThreads(None)
 _log: deque[str] = deque(maxlen=40)
 _callbacks: list[Any] = []
 
@@ -53,13 +53,13 @@ def llama_cpp() -> ModuleType:
     global _module, _process
     if _module is None:
         with _importing:
-            _process = Process()
+            _process = ForkGuard()
             _module = _module or _imported()
     _process.require()
     return _module
 
 
-def helpers() -> Helpers:
+def helpers() -> OpenMPThreads:
     """Of whoever decodes."""
     return _helpers
 
@@ -92,7 +92,7 @@ def _imported() -> ModuleType:
     with contextlib.suppress(AttributeError):  # where ggml is another library than llama
         module._lib.ggml_set_abort_callback(aborting)
     module.llama_backend_init()
-    _helpers = Helpers(module._lib)
+    _helpers = OpenMPThreads(module._lib)
     found: ModuleType = module
     return found
 

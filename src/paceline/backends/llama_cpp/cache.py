@@ -14,7 +14,7 @@ from paceline.speculative.errors import BusyError, ContractError, UsageError
 MAX_BRANCHES = 64
 
 
-class Slot:
+class SequenceSlot:
     """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
     that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
     owner: the session that has it. used: grows with every session."""
@@ -30,7 +30,7 @@ class Slot:
         return self.owner is None or self.owner() is None
 
 
-class Cache:
+class LlamaKvCache:
     """sessions: the number of trunks, which share one pool of cells. require: raises where the model is
     closed. shares: a prefix that any trunk holds may be another's too: `seq_cp` copies no data. windowed:
     cells that a sequence's window has left behind may be another's by now, which llama.cpp does not say."""
@@ -55,10 +55,10 @@ class Cache:
         """One with nothing in its memory, or None."""
         self._context = context
         self._memory = None if context is None else self._cpp.llama_get_memory(context)
-        self.slots = [Slot(i) for i in range(self._sessions)]
-        self.branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
+        self.slots = [SequenceSlot(i) for i in range(self._sessions)]
+        self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
 
-    def take_slot(self, owner: object, tokens: list[int]) -> Slot:
+    def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
         """A free trunk, with as much of `tokens` as any trunk holds, in use or not. It is one that would lose
         little of what it holds itself (all chats begin alike), and of equal ones that which was taken longest
         ago. It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines.
@@ -91,7 +91,7 @@ class Cache:
                 self.trim(slot, 0)
                 slot.used = 0
 
-    def take_branch(self, slot: Slot) -> int:
+    def take_branch(self, slot: SequenceSlot) -> int:
         """A sequence for a branch of that trunk."""
         try:
             branch = self.branches.index(None)
@@ -100,7 +100,7 @@ class Cache:
         self.branches[branch] = slot
         return self._sessions + branch
 
-    def free_branches(self, slot: Slot) -> None:
+    def free_branches(self, slot: SequenceSlot) -> None:
         """All that were taken for it."""
         for branch, owner in enumerate(self.branches):
             if owner is slot:
@@ -118,11 +118,11 @@ class Cache:
         if self._memory is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
             raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
 
-    def _begins_at(self, slot: Slot) -> int:
+    def _begins_at(self, slot: SequenceSlot) -> int:
         """The first position whose cells are there in all layers."""
         return int(self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence))
 
-    def trim(self, slot: Slot, keep: int) -> int:
+    def trim(self, slot: SequenceSlot, keep: int) -> int:
         """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
         does the trunk claim more than its cells hold."""
         self._require()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paceline.backends.llama_cpp import binding, kernels
 from paceline.backends.logit_drift import teacher_forced
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _try_pass(target: LlamaTarget) -> None:
     session = target.open()
     try:
         session.extend([0] * min(2, target.caps.n_ctx))
-        target.forward([(session, EMPTY)], Want())
+        target.forward([(session, EMPTY)], RequiredOutputs())
     finally:
         session.close()
         target.forget()

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.header import Metadata, named_parts, read_parts
+from paceline.models.headers.header import GGUFMetadata, named_parts, read_parts
 from paceline.models.headers.plain_file import check_file as check_file
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
@@ -49,7 +49,7 @@ def admit(path: Path, **way: Any) -> None:
     parts = read_parts(path, tokens=False)
     if parts[0].path != path:
         raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
-    if not way["vocab_only"] and Metadata(parts[0]).text("tokenizer.ggml.model") in NO_VOCABULARY:
+    if not way["vocab_only"] and GGUFMetadata(parts[0]).text("tokenizer.ggml.model") in NO_VOCABULARY:
         raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
     new = not trying and not path.is_relative_to(OWN)
     tried = new and _try(path, sum(part.size for part in parts), way)

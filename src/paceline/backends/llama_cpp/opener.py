@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.interface import Build, KernelStatus
+from paceline.backends.interface import BackendBuild, KernelStatus
 from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp.identity import identity as identity
 from paceline.backends.llama_cpp.kernels import enter
@@ -25,10 +25,10 @@ def open_tokenizer(path: Path, /) -> LlamaTokenizer:
     return LlamaTokenizer(path)
 
 
-def build() -> Build:
+def build() -> BackendBuild:
     cpp = binding.llama_cpp()
     features = cpp.llama_print_system_info().decode(errors="replace")
-    return Build(features, bool(cpp.llama_supports_gpu_offload()))
+    return BackendBuild(features, bool(cpp.llama_supports_gpu_offload()))
 
 
 def kernels() -> KernelStatus:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.backends.common import SlotSession, common_prefix
+from paceline.backends.common import CachedSession, common_prefix
 from paceline.backends.llama_cpp.batch import Batch
 from paceline.backends.llama_cpp.binding import helpers
-from paceline.backends.llama_cpp.cache import Cache, Slot
+from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
 from paceline.speculative.errors import ContractError
 from paceline.speculative.tree import ROOT, DraftTree
 
 
-class LlamaSession(SlotSession[Slot]):
-    def __init__(self, cache: Cache, *, as_prompts: bool = False) -> None:
+class LlamaSession(CachedSession[SequenceSlot]):
+    def __init__(self, cache: LlamaKvCache, *, as_prompts: bool = False) -> None:
         """as_prompts: only cells of a prompt of that very length may be taken over; those from a pass of
         another shape differ in the last bits."""
         self._cache, self._as_prompts = cache, as_prompts
@@ -40,8 +40,8 @@ class LlamaSession(SlotSession[Slot]):
 
     def plan_reading(self, n: int, batch: Batch) -> None:
         """Add the next `n` unread tokens to `batch`."""
-        if not 0 <= n <= self.unread:
-            raise ContractError(f"{n} tokens to be read, of {self.unread} that are unread")
+        if not 0 <= n <= self.pending_tokens:
+            raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
         self._planned = True
         start, stem = len(self.slot.cached), [self.slot.sequence]
         for pos in range(start, start + n):

@@ -17,17 +17,17 @@ from paceline.backends.common import trie_of
 from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import Batch
-from paceline.backends.llama_cpp.cache import MAX_BRANCHES, Cache, Slot
+from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache, SequenceSlot
 from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
 from paceline.backends.llama_cpp.identity import SETTINGS, identity
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.speculative.errors import ContractError, ModelError, UsageError
-from paceline.speculative.forward_output import Answers, place
-from paceline.speculative.interfaces import NOTHING, Caps, Features, Session, Want
+from paceline.speculative.forward_output import LogitsOutput, place
+from paceline.speculative.interfaces import NOTHING, Caps, Features, RequiredOutputs, Session
 from paceline.speculative.sampling import top_k
 from paceline.speculative.tree import DraftTree
-from paceline.system.forks import Process
+from paceline.system.forks import ForkGuard
 from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
@@ -72,7 +72,7 @@ class LlamaTarget:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
         self._cpp = binding.llama_cpp()
-        self._process = Process()
+        self._process = ForkGuard()
         self.path = path
         self.threads = threads
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
@@ -112,7 +112,7 @@ class LlamaTarget:
         self.exact_rows = exact_rows
         self._free_context()
         self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
-        self.cache = Cache(
+        self.cache = LlamaKvCache(
             self.path,
             sessions,
             per_session,
@@ -147,7 +147,7 @@ class LlamaTarget:
         )
         self.cache.reset(self._context)
         self._address = 0  # of `_logits`, of whose rows only those of the last pass are llama.cpp's
-        self._filler = Slot(-1)  # the owner of what fills a pass
+        self._filler = SequenceSlot(-1)  # the owner of what fills a pass
 
     @property
     def name(self) -> str:
@@ -278,13 +278,13 @@ class LlamaTarget:
             self.cache.reset(None)
 
     def forward(
-        self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: Want
+        self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[LlamaForward]:
         self._require_open()
         if want.layers:
             raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
         began = perf_counter()
-        reads = [tree if isinstance(tree, int) else session.unread for session, tree in batch]
+        reads = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
         if sum(reads) > CHUNK or (self.exact_rows and any(reads)):
             # In passes of their own: more than fits, or of another shape.
             for (session, _), n in zip(batch, reads, strict=True):
@@ -299,7 +299,9 @@ class LlamaTarget:
             self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
-    def _pass(self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: Want) -> list[LlamaForward]:
+    def _pass(
+        self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[LlamaForward]:
         """computed: without what was read."""
         self._passes += 1
         self._batch.clear()
@@ -388,10 +390,12 @@ class LlamaTarget:
         return self._logits[:n]
 
 
-class LlamaForward(Answers):
+class LlamaForward(LogitsOutput):
     """Rows `first`, `first + 1`, ... of one session, viewed in llama.cpp's output buffer."""
 
-    def __init__(self, target: LlamaTarget, rows: NDArray[np.float32], first: int, want: Want) -> None:
+    def __init__(
+        self, target: LlamaTarget, rows: NDArray[np.float32], first: int, want: RequiredOutputs
+    ) -> None:
         self._target, self._rows, self._first = target, rows, first
         self._pass = target._passes
         top = want.top_k > 0 and len(rows) > 0

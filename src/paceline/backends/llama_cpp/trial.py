@@ -11,7 +11,7 @@ from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp.target import LlamaTarget
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, DraftTree
 
 TEXT = "The\tquick (brown) fox,\r\n  12345 jumps: éß 漢字 🙂 \x00\x7f"
@@ -44,10 +44,10 @@ def _run(path: Path, way: dict[str, Any]) -> None:
         target.use_flash_attention(flash)
         session = target.open()
         session.extend(prompt)
-        target.forward([(session, EMPTY)], Want())
+        target.forward([(session, EMPTY)], RequiredOutputs())
         if target.caps.rollback != "none":
             drafted = tuple((prompt * 4)[:4])
-            target.forward([(session, DraftTree(drafted, PARENTS, SCORES, SOURCES))], Want())
+            target.forward([(session, DraftTree(drafted, PARENTS, SCORES, SOURCES))], RequiredOutputs())
         session.close()
 
 

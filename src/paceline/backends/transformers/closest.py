@@ -17,7 +17,7 @@ import torch
 from paceline.backends.transformers.view import layers_of, sharing
 
 
-class Choosing(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+class SkipOrApply(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A layer that is skipped or applied, for each number of skipped ones (the batch) by what is closer to
     `truth` [1, tokens, width] in its last `told` tokens. seen: layers before it that could be skipped."""
 
@@ -66,7 +66,7 @@ def closest(model: Any, tokens: Sequence[int], told: int, most: int) -> list[fro
                 hook.remove()
 
         def choosing(at: int, layer: Any) -> Any:
-            return Choosing(layer, states[at], told, max(0, at - 1), 0 < at < n - 1, choices)
+            return SkipOrApply(layer, states[at], told, max(0, at - 1), 0 < at < n - 1, choices)
 
         run(decoder, place, choosing, layers, [tokens] * (most + 1))
     return [traced(choices, j) for j in range(1, most + 1)]

@@ -11,12 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.speculative.arrays import Mask
-from paceline.speculative.forward_output import Answers, place
-from paceline.speculative.interfaces import NOTHING, Features, Want
-from paceline.speculative.sampling import Odds, Sampling, odds, require_numbers, top_k
+from paceline.speculative.forward_output import LogitsOutput, place
+from paceline.speculative.interfaces import NOTHING, Features, RequiredOutputs
+from paceline.speculative.sampling import (
+    Sampling,
+    TokenDistribution,
+    require_numbers,
+    target_distribution,
+    top_k,
+)
 
 
-class HfForward(Answers):
+class HfForward(LogitsOutput):
     """Rows `first`, `first + 1`, ... of one session; what is asked for comes off the device, and no more.
     read: tokens of a prompt among those computed. is_last: whether this is still the target's last pass."""
 
@@ -27,7 +33,7 @@ class HfForward(Answers):
         first: int,
         computed: int,
         read: int,
-        want: Want,
+        want: RequiredOutputs,
         features: Features,
     ) -> None:
         self._is_last, self._rows, self._first, self.read = is_last, rows, first, read
@@ -49,17 +55,19 @@ class HfForward(Answers):
         require_numbers(self._values[at])
         return self._best[at]
 
-    def odds(self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+    def target_distribution(
+        self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None
+    ) -> TokenDistribution:
         """Of a row on another device, the few tokens that filters leave come off it, where they can tell."""
         found = None
         if mask is None and not settings.edits_logits and self._rows.device.type != "cpu":
             found = few(self._rows[self._place(row)], settings)
         if found is None:
-            return super().odds(row, settings, history, mask)
+            return super().target_distribution(row, settings, history, mask)
         ids, values = found
         require_numbers(values.max())
-        left = odds(values, settings, ())
-        return Odds(ids[left.ids], left.p)
+        left = target_distribution(values, settings, ())
+        return TokenDistribution(ids[left.ids], left.p)
 
     def logits(self, row: int) -> NDArray[np.float32]:
         out: NDArray[np.float32] = self._rows[self._place(row)].float().cpu().numpy()
@@ -93,7 +101,7 @@ def largest(rows: Any, k: int) -> Any:
     return rows.sort(dim=-1, descending=True, stable=True).indices[..., :k]
 
 
-def features_of(hidden: Sequence[Any], lead: int, start: int, want: Want) -> Features:
+def features_of(hidden: Sequence[Any], lead: int, start: int, want: RequiredOutputs) -> Features:
     if not want.layers or not hidden:
         return NOTHING
     return Features(None, torch.cat(list(hidden)), lead, start)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.backends.transformers.session import Rows
+from paceline.backends.transformers.session import PassInput
 from paceline.speculative.tree import ROOT
 
 CHUNK = 512  # tokens of prompts in one pass
@@ -18,7 +18,7 @@ Attends = NDArray[np.bool_]
 WINDOWED, WHOLE = "sliding_attention", "full_attention"
 
 
-class Kind:
+class ArchitectureTraits:
     """Traits that an architecture declares; a trial finds which of them hold (trial.py).
 
     masks: passes take an attention mask.
@@ -44,7 +44,7 @@ class Kind:
         self.most = CHUNK
         self.holds_state = hasattr(model.get_decoder(), "_setup_cache")
 
-    def mask(self, rows: Sequence[Rows], device: str) -> Any:
+    def mask(self, rows: Sequence[PassInput], device: str) -> Any:
         """Return the mask of several sessions' rows, kept apart from each other; None for the model's own."""
         alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
         far = any(self.window is not None and one.places > self.window for one in rows)
@@ -93,7 +93,7 @@ def ends_of(config: Any, generation: Any) -> Collection[int]:
     return found
 
 
-def attends(rows: Rows, window: int | None = None) -> Attends:
+def attends(rows: PassInput, window: int | None = None) -> Attends:
     """Return which places of the cache each row attends to [rows, places].
 
     A row of the text attends to all places up to its own, a node to the text, the nodes above it and itself.
@@ -114,7 +114,7 @@ def attends(rows: Rows, window: int | None = None) -> Attends:
     return out
 
 
-def lineage(rows: Rows) -> Attends:
+def lineage(rows: PassInput) -> Attends:
     """Return whether the second node is above the first, or is the same [nodes, nodes]."""
     n = len(rows.tree)
     out = np.eye(n, dtype=np.bool_)

@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.models.names import place_of
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
-from paceline.system.helpers import Helpers
+from paceline.system.helpers import OpenMPThreads
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -35,13 +35,13 @@ def libraries() -> tuple[ModuleType, ModuleType]:
 
 
 @cache
-def helpers() -> Helpers:
+def helpers() -> OpenMPThreads:
     """Of whoever computes on the processor."""
     torch, _ = libraries()
     try:
-        return Helpers(ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so")))
+        return OpenMPThreads(ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so")))
     except OSError:  # not on Linux
-        return Helpers(None)
+        return OpenMPThreads(None)
 
 
 @contextlib.contextmanager

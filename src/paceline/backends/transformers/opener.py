@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.interface import Build, KernelStatus
+from paceline.backends.interface import BackendBuild, KernelStatus
 from paceline.backends.transformers.identity import identity as identity
 from paceline.backends.transformers.kind import ends_of, text_config
 from paceline.backends.transformers.loading import libraries, load_config, load_tokenizer, read_once
@@ -22,9 +22,9 @@ def open_tokenizer(path: Path, /) -> HfTokenizer:
     return HfTokenizer(path)
 
 
-def build() -> Build:
+def build() -> BackendBuild:
     torch, _ = libraries()
-    return Build(torch.backends.cpu.get_cpu_capability(), bool(torch.cuda.is_available()))
+    return BackendBuild(torch.backends.cpu.get_cpu_capability(), bool(torch.cuda.is_available()))
 
 
 def kernels() -> KernelStatus:

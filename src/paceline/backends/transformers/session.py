@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.backends.common import SlotSession
-from paceline.backends.transformers.cache import Slot, Slots
+from paceline.backends.common import CachedSession
+from paceline.backends.transformers.cache import CacheSlot, CacheSlots
 from paceline.backends.transformers.loading import helpers
 from paceline.speculative.errors import ContractError
 from paceline.speculative.tree import EMPTY, DraftTree
 
 
 @dataclass(frozen=True)
-class Rows:
+class PassInput:
     """What a pass is to compute of a session: `tokens`, which come into the cache from place `start` on.
     Places up to `base` are text, the root's last; node `i` of `tree` is at `base + 1 + i`. told: how many of
     the rows, the last ones, have answers; first: which row of the tree (0: the root's) the first of these
@@ -34,8 +34,8 @@ class Rows:
         return self.start + len(self.tokens)
 
 
-class HfSession(SlotSession[Slot]):
-    def __init__(self, slots: Slots, n_ctx: int, rewinds: bool) -> None:
+class HfSession(CachedSession[CacheSlot]):
+    def __init__(self, slots: CacheSlots, n_ctx: int, rewinds: bool) -> None:
         self.slots, self._rewinds = slots, rewinds
         super().__init__(n_ctx)
 
@@ -45,29 +45,29 @@ class HfSession(SlotSession[Slot]):
         if self._rewinds or shared < len(self._slot.cached):
             self._slot.trim(shared)
 
-    def plan_reading(self, n: int) -> Rows:
+    def plan_reading(self, n: int) -> PassInput:
         """The next `n` unread tokens."""
-        if not 0 <= n <= self.unread:
-            raise ContractError(f"{n} tokens to be read, of {self.unread} that are unread")
+        if not 0 <= n <= self.pending_tokens:
+            raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
         if self._rooted:
             self.rollback()
         self._planned = True
         start = len(self.slot.cached)
         end = start + n
-        return Rows(self.tokens[start:end], list(range(start, end)), start, end, EMPTY, told=0, first=0)
+        return PassInput(self.tokens[start:end], list(range(start, end)), start, end, EMPTY, told=0, first=0)
 
     def read(self, n: int) -> None:
         super().read(n)
         self._planned = False
 
-    def plan(self, tree: DraftTree) -> Rows:
+    def plan(self, tree: DraftTree) -> PassInput:
         """What the cache lacks of the sequence and the tree."""
         if not (self._rooted and tree.starts_with(self._tree)):
             self.rollback()
         self._planned = True
         return self._rows(tree, len(self.slot.cached))
 
-    def _rows(self, tree: DraftTree, cached: int) -> Rows:
+    def _rows(self, tree: DraftTree, cached: int) -> PassInput:
         """cached: tokens of the text that need not be computed."""
         grows, base = self._rooted and tree.starts_with(self._tree), len(self.tokens) - 1
         if not grows:
@@ -81,7 +81,7 @@ class HfSession(SlotSession[Slot]):
         positions += [base + depth for depth in depths[known:]]
         self._tree = tree
         lead = 0 if grows else base - cached
-        return Rows(tokens, positions, start, base, tree, len(tokens) - lead, known + 1 if grows else 0)
+        return PassInput(tokens, positions, start, base, tree, len(tokens) - lead, known + 1 if grows else 0)
 
     def _commit(self, path: Sequence[int]) -> None:
         """The root and `path` become text; what else was drafted is dropped."""

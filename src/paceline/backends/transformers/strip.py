@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 LEAST = 256  # positions to begin with
 
 
-class Strip(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
+class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
     """n: positions that hold something; of the buffers [1, heads, room, width] the first so many."""
 
     is_sliding = False
@@ -70,11 +70,11 @@ class Strip(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped h
         return -1
 
 
-class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
+class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     """A model's layers, each with a strip."""
 
     def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=Strip)
+        super().__init__(layer_class_to_replicate=LayerCache)
 
     def cut(self, n: int) -> None:
         """Drop what is behind the first `n` positions."""
@@ -96,11 +96,11 @@ class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
                     strip.gather(index, start)
 
 
-class Together(Cache):  # type: ignore[misc]  # transformers is untyped here
+class BatchedCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     """The caches of several sessions as one for a pass: of its rows the first so many are the first one's.
     Each keeps what is its own; who sees what is the mask's matter."""
 
-    def __init__(self, caches: Sequence[Strips], rows: Sequence[int]) -> None:
+    def __init__(self, caches: Sequence[SequenceCache], rows: Sequence[int]) -> None:
         super().__init__(layers=[])
         self._caches, self._rows = caches, list(rows)
 

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from paceline.backends.common import trie_of
-from paceline.backends.transformers.cache import Slots
+from paceline.backends.transformers.cache import CacheSlots
 from paceline.backends.transformers.closest import closest
 from paceline.backends.transformers.forward import HfForward, features_of
 from paceline.backends.transformers.identity import SETTINGS, identity, identity_of
-from paceline.backends.transformers.kind import CHUNK, Kind, ends_of, text_config
+from paceline.backends.transformers.kind import CHUNK, ArchitectureTraits, ends_of, text_config
 from paceline.backends.transformers.loading import (
     check_device,
     first_line,
@@ -34,15 +34,15 @@ from paceline.backends.transformers.loading import (
     load_tokenizer,
     read_once,
 )
-from paceline.backends.transformers.session import HfSession, Rows
-from paceline.backends.transformers.strip import Strips, Together
+from paceline.backends.transformers.session import HfSession, PassInput
+from paceline.backends.transformers.strip import BatchedCache, SequenceCache
 from paceline.backends.transformers.text import HfText
 from paceline.backends.transformers.trial import abilities
 from paceline.backends.transformers.view import ViewSession, reduced
-from paceline.backends.views import View
+from paceline.backends.views import ModelView
 from paceline.models.names import place_of
 from paceline.speculative.errors import ContractError, ModelError, UsageError
-from paceline.speculative.interfaces import Caps, Session, Want
+from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
@@ -126,7 +126,7 @@ class HfTarget:
         self.besides: Sequence[HfTarget] = ()  # see Accompanied
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
-        self._kind, self._slots = Kind(self._model, config), Slots(0, list, rewinds=False)
+        self._kind, self._slots = ArchitectureTraits(self._model, config), CacheSlots(0, list, rewinds=False)
         depends_on = {name: identity[name] for name in ("model", "engine", "dtype", "attention")}
         found = abilities(self, model, self._kind, depends_on | {"device": self._device})
         if found.refused:
@@ -140,12 +140,12 @@ class HfTarget:
             chunk=CHUNK,
             n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
         )
-        self._slots = Slots(self.caps.sessions, self.make_cache, self._kind.rewinds)
+        self._slots = CacheSlots(self.caps.sessions, self.make_cache, self._kind.rewinds)
 
     def make_cache(self) -> Any:
         """An empty one, for a session."""
         if self._kind.rewinds:
-            return Strips()
+            return SequenceCache()
         from transformers import DynamicCache
 
         model = self._require_open()
@@ -203,14 +203,14 @@ class HfTarget:
     def layers(self) -> int:
         return int(text_config(self._require_open().config).num_hidden_layers)
 
-    def view(self, view: View) -> HfTarget:
+    def view(self, view: ModelView) -> HfTarget:
         """See Viewable."""
         attention, feed_forward = view.kept(self.layers)
         if not self._kind.rewinds:
             raise UsageError(f"{self.path}: its state cannot be rolled back: no part of it can draft for it")
         out = copy(self)
         out._model, out._whole = reduced(self._model, attention, feed_forward), self
-        out._slots = Slots(self.caps.sessions, out.make_cache, rewinds=True)
+        out._slots = CacheSlots(self.caps.sessions, out.make_cache, rewinds=True)
         out._view, out._weights = view.words, int(out._model.get_memory_footprint())
         if n := view.left_out(self.layers):
             out.alters = f"without {n} of {2 * self.layers} blocks"
@@ -231,9 +231,11 @@ class HfTarget:
 
     def close(self) -> None:
         self._model = None
-        self._slots = Slots(0, list, rewinds=False)
+        self._slots = CacheSlots(0, list, rewinds=False)
 
-    def forward(self, batch: Sequence[tuple[HfSession, DraftTree | int]], want: Want) -> list[HfForward]:
+    def forward(
+        self, batch: Sequence[tuple[HfSession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[HfForward]:
         self._require_open()
         began = perf_counter()
         self._passes += 1
@@ -262,27 +264,27 @@ class HfTarget:
             "context (n_ctx, -c), fewer sessions, or bfloat16 (dtype, --dtype)"
         )
 
-    def _read(self, session: HfSession, tree: DraftTree | int, want: Want) -> Due:
+    def _read(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
         """What is unread is read in chunks, but for the last of them, which is computed with the tree."""
-        n = tree if isinstance(tree, int) else session.unread
-        if not 0 <= n <= session.unread:
-            raise ContractError(f"{n} tokens to be read, of {session.unread} that are unread")
+        n = tree if isinstance(tree, int) else session.pending_tokens
+        if not 0 <= n <= session.pending_tokens:
+            raise ContractError(f"{n} tokens to be read, of {session.pending_tokens} that are unread")
         most, begin, left, hidden = self._kind.most, len(session.slot.cached), n, list[Any]()
         beside = most if most > 1 else 0 if isinstance(tree, DraftTree) else 1
         while left > beside:
             part = min(left, most)
-            due = Due(session, part, session.plan_reading(part), 0, begin)
+            due = PendingForward(session, part, session.plan_reading(part), 0, begin)
             if due.rows.tokens:
                 self._pass([due], want)
                 hidden.append(due.hidden)
             session.read(part)
             left -= part
         rows = session.plan_reading(left) if isinstance(tree, int) else session.plan(tree)
-        return Due(session, tree, rows, n, begin, n - left, hidden)
+        return PendingForward(session, tree, rows, n, begin, n - left, hidden)
 
-    def _compute(self, due: Sequence[Due], want: Want) -> None:
+    def _compute(self, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
         """All in one pass, where a mask can keep them apart."""
-        group, n = list[Due](), 0
+        group, n = list[PendingForward](), 0
         for one in due:
             if group and (not self._kind.masks or n + len(one.rows.tokens) > TOGETHER):
                 self._pass(group, want)
@@ -292,7 +294,7 @@ class HfTarget:
         if group:
             self._pass(group, want)
 
-    def _answer(self, due: Due, want: Want) -> HfForward:
+    def _answer(self, due: PendingForward, want: RequiredOutputs) -> HfForward:
         session, rows, now = due.session, due.rows, self._passes
         if isinstance(due.tree, int):
             session.read(due.tree - due.before)
@@ -305,7 +307,7 @@ class HfTarget:
         logits = torch.empty(0) if due.logits is None else due.logits
         return HfForward(lambda: self._passes == now, logits, rows.first, computed, due.n, want, features)
 
-    def _pass(self, due: Sequence[Due], want: Want) -> None:
+    def _pass(self, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
         """Logits [told, n_vocab] of each, and the inputs of the wanted layers [rows, layers, width]."""
         model, kind, device = self._require_open(), self._kind, self._device
         rows = [one.rows for one in due]
@@ -315,7 +317,7 @@ class HfTarget:
                 cache.cut(one.start)  # a view may have left something behind
         counts = [len(one.tokens) for one in rows]
         given: dict[str, Any] = {
-            "cache": caches[0] if len(caches) == 1 else Together(caches, counts),
+            "cache": caches[0] if len(caches) == 1 else BatchedCache(caches, counts),
             "use_cache": True,
         }
         mask = kind.mask(rows, device)
@@ -343,13 +345,13 @@ class HfTarget:
 
 
 @dataclass
-class Due:
+class PendingForward:
     """What a forward is to compute of a session. n: tokens that it reads, the first of them at `begin` in the
     text; before: of these were computed in earlier passes, with the hidden states `earlier`."""
 
     session: HfSession
     tree: DraftTree | int
-    rows: Rows
+    rows: PassInput
     n: int
     begin: int
     before: int = 0

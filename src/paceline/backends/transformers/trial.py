@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from paceline.backends.transformers.cache import Slots
-from paceline.backends.transformers.kind import Kind
+from paceline.backends.transformers.cache import CacheSlots
+from paceline.backends.transformers.kind import ArchitectureTraits
 from paceline.backends.transformers.loading import first_line, is_shortage
 from paceline.backends.transformers.session import HfSession
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import Want
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.system import home
 
@@ -32,7 +32,7 @@ Pairs = list[tuple[Any, Any]]  # a row of logits, and what it should be
 
 
 @dataclass(frozen=True)
-class Abilities:
+class ProbedTraits:
     """rewinds: what was drafted and rejected can be dropped. several: a pass of several tokens goes on from
     the text before it. masks: branches, and sessions in one pass, are kept apart. company: more than one
     session may be open. refused: why it cannot be decoded at all; "" where it can."""
@@ -43,7 +43,7 @@ class Abilities:
     company: bool
     refused: str = ""
 
-    def limit(self, kind: Kind) -> None:
+    def limit(self, kind: ArchitectureTraits) -> None:
         """Only what holds is done from now on."""
         kind.rewinds &= self.rewinds
         kind.masks &= self.masks
@@ -51,24 +51,24 @@ class Abilities:
             kind.most = 1
 
 
-def abilities(target: Any, model: Any, kind: Kind, key: Mapping[str, Any]) -> Abilities:
+def abilities(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[str, Any]) -> ProbedTraits:
     """What is kept by `key`; where nothing is, it is tried, and kept. target: the HfTarget of the model; no
     session of it may be open."""
     if model.training:  # it says something else each time
-        return Abilities(kind.rewinds, True, kind.masks, True)
+        return ProbedTraits(kind.rewinds, True, kind.masks, True)
     key = {**key, "trial": VERSION}
     try:
-        return Abilities(**home.recall(FOLDER, key)["abilities"])
+        return ProbedTraits(**home.recall(FOLDER, key)["abilities"])
     except (OSError, ValueError, TypeError, KeyError):
-        found = Trial(target, model, kind).run()
+        found = TraitProbe(target, model, kind).run()
         home.keep(FOLDER, key, {"abilities": asdict(found)}, lambda _: None, "")  # or it is tried again
         return found
 
 
-class Trial:
+class TraitProbe:
     """kind: as the configuration has it; what turns out not to hold is taken from it on the way."""
 
-    def __init__(self, target: Any, model: Any, kind: Kind) -> None:
+    def __init__(self, target: Any, model: Any, kind: ArchitectureTraits) -> None:
         self._target, self._model, self._kind = target, model, kind
         size = target.vocab.size
         self._texts = [[(7919 * (at + n) + 11) % size for n in range(LENGTH)] for at in (1, 40)]
@@ -78,7 +78,7 @@ class Trial:
         self._fault = ""
         self._known: dict[tuple[int, ...], Any] = {}
 
-    def run(self) -> Abilities:
+    def run(self) -> ProbedTraits:
         kind = self._kind
         try:
             logits = self._expected(self._texts[0])
@@ -87,7 +87,7 @@ class Trial:
         except Exception as error:  # transformers raises whatever its parts raise
             return self._refused(first_line(error))
         if not torch.isfinite(logits).all():  # nothing can be told of it, and each row will say so
-            return Abilities(kind.rewinds, True, kind.masks, True)
+            return ProbedTraits(kind.rewinds, True, kind.masks, True)
         kind.masks = kind.masks and self._holds(self._branches)
         several = self._holds(self._several)
         kind.rewinds, kind.masks = kind.rewinds and several, kind.masks and several
@@ -100,20 +100,20 @@ class Trial:
             kind.rewinds = kind.rewinds and self._holds(lambda: self._turns(one, drafts=True))
             kind.masks = kind.masks and kind.rewinds and self._holds(lambda: self._turns(both))
             company = self._holds(lambda: self._turns(both))
-        return Abilities(kind.rewinds, several, kind.masks, company)
+        return ProbedTraits(kind.rewinds, several, kind.masks, company)
 
-    def _refused(self, reason: str) -> Abilities:
+    def _refused(self, reason: str) -> ProbedTraits:
         import transformers
 
         what = f"{self._model.config.model_type} of transformers {transformers.__version__}"
-        return Abilities(
+        return ProbedTraits(
             False, False, False, False, f"{what} cannot be decoded ({reason}): use a GGUF file of it"
         )
 
     def _holds(self, way: Callable[[], Pairs]) -> bool:
         """Whether rows are those of whole passes. Fewer than half may differ: rounding sends a token to other
         experts."""
-        self._fault, self._slots = "", Slots(2, self._target.make_cache, self._kind.rewinds)
+        self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.rewinds)
         try:
             apart = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
         except ModelError:  # too little memory
@@ -142,7 +142,7 @@ class Trial:
 
     def _rows(self, *batch: tuple[HfSession, DraftTree]) -> list[list[Any]]:
         """One list a session: the logits of its root, then of its nodes."""
-        outs = self._target.forward(batch, Want())
+        outs = self._target.forward(batch, RequiredOutputs())
         return [
             [torch.tensor(out.logits(row)) for row in range(len(tree) + 1)]
             for out, (_, tree) in zip(outs, batch, strict=True)
@@ -156,7 +156,7 @@ class Trial:
             outs = self._rows(*((session, tree) for session in sessions))
             pairs += [(rows[0], self._expected(text)[at - 1]) for rows, text in zip(outs, texts, strict=True)]
             for session, text in zip(sessions, texts, strict=True):
-                session.keep([], text[at])
+                session.commit([], text[at])
         return pairs[len(texts) :]  # the first ones are of whole passes themselves
 
     def _several(self) -> Pairs:

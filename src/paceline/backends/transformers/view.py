@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from paceline.backends.common import common_prefix
-from paceline.backends.transformers.cache import Slot
-from paceline.backends.transformers.session import HfSession, Rows
+from paceline.backends.transformers.cache import CacheSlot
+from paceline.backends.transformers.session import HfSession, PassInput
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -33,7 +33,7 @@ class ViewSession(HfSession):
         self._beside = beside
 
     @property
-    def slot(self) -> Slot:
+    def slot(self) -> CacheSlot:
         return self._beside.slot
 
     @property
@@ -42,7 +42,7 @@ class ViewSession(HfSession):
         return common_prefix(self.slot.cached, self.tokens[:-1])
 
     @property
-    def unread(self) -> int:
+    def pending_tokens(self) -> int:
         return max(0, len(self.tokens) - 1 - self.shared) if self.tokens else 0
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -51,14 +51,14 @@ class ViewSession(HfSession):
         self.tokens += tokens
         self._forget()
 
-    def plan_reading(self, n: int) -> Rows:
+    def plan_reading(self, n: int) -> PassInput:
         """The whole model reads, and the view with it."""
-        return Rows([], [], self.shared, self.shared, EMPTY, told=0, first=0)
+        return PassInput([], [], self.shared, self.shared, EMPTY, told=0, first=0)
 
     def read(self, n: int) -> None:
         """See plan_reading."""
 
-    def plan(self, tree: DraftTree) -> Rows:
+    def plan(self, tree: DraftTree) -> PassInput:
         if not self.tokens:
             raise ContractError("forward before extend: the session has no root")
         return self._rows(tree, self.shared)
@@ -66,7 +66,7 @@ class ViewSession(HfSession):
     def computed(self) -> None:
         self._rooted = True
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         if not self._rooted:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
@@ -80,7 +80,7 @@ class ViewSession(HfSession):
         self._forget()
 
 
-class Skipped(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """In the place of a layer: what comes in goes out. returns: see `returned`."""
 
     def __init__(self, layer: Any, returns: int) -> None:
@@ -93,7 +93,7 @@ class Skipped(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
         return alone(hidden_states, self._returns)
 
 
-class Nothing(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+class ZeroBlock(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """In the place of an attention or a feed-forward block, to whose input its output is added; by the block
     itself, where the input is its second argument. returns: see `returned`."""
 
@@ -139,9 +139,9 @@ def reduced(model: Any, attention: Collection[int], feed_forward: Collection[int
     returns = returned(model, [part if name else layers[at] for at, (name, part) in left_out.items()])
     chosen = list(layers)
     for (at, (name, _)), n in zip(left_out.items(), returns, strict=True):
-        chosen[at] = sharing(layers[at]) if name else Skipped(layers[at], n)
+        chosen[at] = sharing(layers[at]) if name else IdentityLayer(layers[at], n)
         if name:
-            chosen[at]._modules[name] = Nothing(n)
+            chosen[at]._modules[name] = ZeroBlock(n)
     inner = sharing(decoder)
     inner._modules[place] = torch.nn.ModuleList(chosen)
     way = next(name for name, module in model.named_modules() if module is decoder)

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.backends.views import parse
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.models.names import is_view, place_of
 from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
 from paceline.speculative.sampling import Sampling
@@ -27,7 +27,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "gguf")  # the last two to re
 
 
 @dataclass
-class Clock:
+class GenerationTimer:
     """What generate() said and when: its streamer, and a hook in front of the target. The first pass reads
     the prompt too, so that what is beyond the prompt was drafted."""
 
@@ -101,7 +101,7 @@ class Transformers:
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = p_min
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Raise UsageError for sampling that transformers does not have."""
         room = self._target.config.get_text_config().max_position_embeddings
         if len(ask.tokens) + ask.max_tokens > room:
@@ -109,7 +109,7 @@ class Transformers:
                 f"{self.name}: the prompt's {len(ask.tokens):,} tokens and {ask.max_tokens:,} more do not "
                 f"fit the model's context of {room:,}"
             )
-        clock = Clock(len(ask.tokens), lambda: int(self._config.num_hidden_layers))
+        clock = GenerationTimer(len(ask.tokens), lambda: int(self._config.num_hidden_layers))
         layers = self._config.num_hidden_layers
         handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
         try:
@@ -122,7 +122,7 @@ class Transformers:
             handle.remove()
         return self._answered(ask, clock)
 
-    def _generate(self, ask: Ask, clock: Clock) -> None:
+    def _generate(self, ask: BenchRequest, clock: GenerationTimer) -> None:
         import torch
 
         torch.manual_seed(ask.seed)
@@ -139,10 +139,10 @@ class Transformers:
         clock.began = perf_counter()
         self._target.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **how)
 
-    def _answered(self, ask: Ask, clock: Clock) -> Answer:
+    def _answered(self, ask: BenchRequest, clock: GenerationTimer) -> BenchAnswer:
         tokens = [token for part in clock.parts for token in part]
         steps = list(zip(clock.drafted, clock.parts, strict=True))
-        return Answer(
+        return BenchAnswer(
             text=self._tokenizer.decode(
                 tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
             ),

@@ -16,7 +16,7 @@ from pathlib import Path
 from paceline.bench.baselines.llama_flags import Flags, model_arguments
 from paceline.bench.baselines.llama_text import failure, read, unreadable
 from paceline.bench.baselines.run_once import run_once
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.system.scratch import scratch_folder
@@ -104,10 +104,10 @@ class LlamaProgram:
             raise PeerError(f"{self._path} is no {self.program}: its --help has no --ignore-eos")
         return flags
 
-    def answer(self, ask: Ask) -> Answer:
-        """Answers one ask, with up to n_draft tokens more than it wants: these programs look at their limit
-        between steps. Where the ask ignores the end of text, the end token is forbidden, which is not quite
-        the same as going on after it.
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
+        """Answers one ask, with up to n_draft tokens more than it required_outputs: these programs look at
+        their limit between steps. Where the ask ignores the end of text, the end token is forbidden, which is
+        not quite the same as going on after it.
 
         first: reading the prompt. rest: its decoding clock. steps: passes of the target that gave tokens.
         Raises PeerError where the program fails.
@@ -129,7 +129,7 @@ class LlamaProgram:
         report = read(out, err, ask.prompt)
         if isinstance(report, str):
             raise PeerError(unreadable(self.name, report, err or out))
-        return Answer(
+        return BenchAnswer(
             text=report.text,
             tokens=None,
             n_tokens=report.n_tokens,
@@ -144,14 +144,14 @@ class LlamaProgram:
             own_speed=report.speed,
         )
 
-    def arguments(self, ask: Ask, prompt: Path) -> list[str]:
+    def arguments(self, ask: BenchRequest, prompt: Path) -> list[str]:
         """The whole command line."""
         line = [self._path, *self._models]
         if self._n_draft is not None:
-            name = self._flags.choose(*N_DRAFT)
+            name = self._flags.select(*N_DRAFT)
             line += [name, str(self._n_draft), *self._given(N_MIN, "0")]
         if self._p_min is not None and self.knows_p_min:
-            line += [self._flags.choose(*P_MIN), f"{self._p_min:g}"]
+            line += [self._flags.select(*P_MIN), f"{self._p_min:g}"]
         if self.draft_type and self._flags.has(self.draft_type[0]):
             line += self.draft_type
         n_predict = max(1, ask.max_tokens - 1)  # it stops once it has more

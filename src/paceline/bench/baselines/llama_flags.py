@@ -30,7 +30,7 @@ class Flags:
     def has(self, word: str) -> bool:
         return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", self.text) is not None
 
-    def choose(self, *names: str) -> str:
+    def select(self, *names: str) -> str:
         """The first of `names` that the program knows. Raises PeerError where it knows none."""
         for name in names:
             if self.has(name):
@@ -140,16 +140,16 @@ def speculation_arguments(
             raise PeerError(f"{flags.program} does not draft by {one}: see --spec-type in its --help")
     arguments: list[str] = []
     if draft is not None and needs_draft(types):
-        arguments += ["-md", str(draft), flags.choose("--spec-draft-ngl", "-ngld"), str(gpu_layers)]
+        arguments += ["-md", str(draft), flags.select("--spec-draft-ngl", "-ngld"), str(gpu_layers)]
         if flags.has("-ctkd"):
             arguments += ["-ctkd", cache_type, "-ctvd", cache_type]
     if any(one.startswith("draft-") for one in types):
         if n_draft is not None:
-            arguments += [flags.choose("--spec-draft-n-max", "--draft-max"), str(n_draft)]
-            arguments += [flags.choose("--spec-draft-n-min", "--draft-min"), "0"]
+            arguments += [flags.select("--spec-draft-n-max", "--draft-max"), str(n_draft)]
+            arguments += [flags.select("--spec-draft-n-min", "--draft-min"), "0"]
         if p_min is not None:
-            arguments += [flags.choose("--spec-draft-p-min", "--draft-p-min"), f"{p_min:g}"]
+            arguments += [flags.select("--spec-draft-p-min", "--draft-p-min"), f"{p_min:g}"]
     for one in types:
         if n_draft is not None and one in ("ngram-simple", "ngram-map-k", "ngram-map-k4v"):
-            arguments += [flags.choose(f"--spec-{one}-size-m", "--spec-ngram-size-m"), str(n_draft)]
+            arguments += [flags.select(f"--spec-{one}-size-m", "--spec-ngram-size-m"), str(n_draft)]
     return [*arguments, *(["--spec-type", ",".join(named)] if named else [])]

@@ -24,9 +24,9 @@ from paceline.bench.baselines.llama_flags import (
     speculation_arguments,
 )
 from paceline.bench.baselines.llama_log import cause_of_failure, cause_of_silence
-from paceline.bench.baselines.process import LOCAL, Program, free_port, require_free
+from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port, require_free
 from paceline.bench.baselines.replies import Completion, CompletionEnd, describe
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import shortened
 from paceline.speculative.sampling import Sampling
@@ -115,7 +115,7 @@ class LlamaServer:
         self._endpoint = Endpoint(name, f"http://{LOCAL}:{port}", timeout, {})
         # Settings in the environment would apply to this server only.
         env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
-        self._program = Program(name, self.argv, env)
+        self._program = BackgroundProgram(name, self.argv, env)
         try:
             self._wait_ready(start_timeout)
         except BaseException:
@@ -142,7 +142,7 @@ class LlamaServer:
             return False
         return status == 200
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         try:
             return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
         except ValidationError as error:
@@ -154,11 +154,11 @@ class LlamaServer:
                 raise self._explained(died) from error
             raise
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, ask: BenchRequest) -> dict[str, Any]:
         """What is sent to /completion: here those who need more than an Ask says can add it."""
         return request(ask)
 
-    def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
+    def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
         if not events or not isinstance(events[-1].data.get("timings"), dict):
             raise PeerError(f"{self.name} ended its answer without saying how it went")
         end = CompletionEnd.model_validate(events[-1].data)
@@ -178,7 +178,7 @@ class LlamaServer:
             until = pieces[-1][0] if pieces[-1][1].tokens_predicted == n_tokens else ended
         rest, n_first = end.timings.decoding(first, until, together)
         drafted, accepted = end.timings.drafts(self._tells_drafts)
-        return Answer(
+        return BenchAnswer(
             text="".join(piece.content for _, piece in pieces),
             tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
@@ -217,7 +217,7 @@ class LlamaServer:
         return error if cause is None else PeerError(f"{self.name}: {cause}")
 
 
-def request(ask: Ask) -> dict[str, Any]:
+def request(ask: BenchRequest) -> dict[str, Any]:
     """The body of /completion. Nothing is left to the server's defaults, which filter and reuse prompts."""
     return {
         "prompt": list(ask.tokens),

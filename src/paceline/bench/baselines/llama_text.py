@@ -44,7 +44,7 @@ CAUSES = (
 
 
 @dataclass(frozen=True)
-class Report:
+class ProgramReport:
     """What a program said of one request. seconds: of decoding, speed: its own tokens/s."""
 
     text: str
@@ -57,7 +57,7 @@ class Report:
     accepted: int
 
 
-def read(out: str, err: str, prompt: str) -> Report | str:
+def read(out: str, err: str, prompt: str) -> ProgramReport | str:
     """Its report; where something is missing in what it said, what that is."""
     figures = {name: last(pattern, err[-TAIL:]) for name, pattern in FIGURES.items()}
     text = answer_text(out, err, prompt)
@@ -74,7 +74,7 @@ def read(out: str, err: str, prompt: str) -> Report | str:
         return f"no time in {encoded[0]!r}"
     if int(accepted[1]) > int(drafted[1]):
         return f"more accepted than drafted in {accepted[0]!r}"
-    return Report(
+    return ProgramReport(
         text=text,
         n_prompt=int(encoded[1]),
         prompt_seconds=prompt_seconds,

@@ -1,4 +1,4 @@
-"""Any server with OpenAI's completions API as a System: vLLM, SGLang, llama-server and others."""
+"""Any server with OpenAIServer's completions API as a System: vLLM, SGLang, llama-server and others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event, complaint
-from paceline.bench.baselines.prometheus import Drafts, drafts_between, read_metrics
+from paceline.bench.baselines.prometheus import DraftCounts, drafts_between, read_metrics
 from paceline.bench.baselines.replies import Chunk, ModelList, Timings, describe
-from paceline.bench.system import Answer, Ask
+from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
 from paceline.speculative.printable import shortened
 from paceline.speculative.sampling import Sampling
@@ -23,7 +23,7 @@ COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
 LOOKS, SETTLE = 20, 0.05  # at counters that may lag, and the seconds between two
 
 
-class OpenAI:
+class OpenAIServer:
     """A server that somebody else runs, and that is best used by nobody else meanwhile.
 
     url: http://HOST:PORT, with or without /v1; `#MODEL` after it chooses among several. key: OPENAI_API_KEY
@@ -56,9 +56,10 @@ class OpenAI:
         return models[0]
 
     def _takes_extensions(self) -> bool:
-        """Whether it takes settings that OpenAI's own API has not; servers refuse a request over an unknown
-        one, or pass over it. Also finds out, before anything is measured, whether it answers at all."""
-        ask = Ask("a", (), 1)
+        """Whether it takes settings that OpenAIServer's own API has not; servers refuse a request over an
+        unknown one, or pass over it. Also finds out, before anything is measured, whether it answers at
+        all."""
+        ask = BenchRequest("a", (), 1)
         for extended in (True, False):
             status, said = self._endpoint.post(COMPLETIONS, self._request(ask, extended, stream=False))
             if status == 200:
@@ -67,7 +68,7 @@ class OpenAI:
                 break
         raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {status})")
 
-    def _request(self, ask: Ask, extended: bool, *, stream: bool = True) -> dict[str, Any]:
+    def _request(self, ask: BenchRequest, extended: bool, *, stream: bool = True) -> dict[str, Any]:
         sampling = ask.sampling
         if sampling.typical_p < 1.0 or sampling.xtc_probability > 0.0:
             raise UsageError(f"{self.name}: OpenAI's API has neither typical-p nor XTC")
@@ -100,7 +101,7 @@ class OpenAI:
             "cache_salt": uuid.uuid4().hex,
         }
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer from an empty cache where a request can say so: SGLang needs --disable-radix-cache."""
         before = self._counters() if self._counts else None
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended))
@@ -114,7 +115,7 @@ class OpenAI:
         drafts = self._drafts_since(before, answer.n_tokens)
         return answer if drafts is None else drafted(answer, drafts.drafted, drafts.accepted)
 
-    def _answered(self, events: Sequence[Event]) -> Answer:
+    def _answered(self, events: Sequence[Event]) -> BenchAnswer:
         chunks = [Chunk.model_validate(event.data) for event in events]
         pieces = [
             (event.seconds, choice.text or "", choice.token_ids or ())
@@ -132,7 +133,7 @@ class OpenAI:
         # A chunk of a server that sends no token ids counts as one token.
         together = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == first)
         rest, n_first = timings.decoding(first, last, min(together, n_tokens))
-        answer = Answer(
+        answer = BenchAnswer(
             text="".join(piece for _, piece, _ in pieces),
             tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
@@ -154,7 +155,7 @@ class OpenAI:
         except MissingExtraError:  # its speed can be told without them
             return None
 
-    def _drafts_since(self, before: dict[str, float], n_tokens: int) -> Drafts | None:
+    def _drafts_since(self, before: dict[str, float], n_tokens: int) -> DraftCounts | None:
         """Counters may lag behind the answer: they are read until they rest."""
         found = None
         for _ in range(LOOKS):
@@ -172,7 +173,7 @@ class OpenAI:
         """The server is not ours."""
 
 
-def with_drafts(answer: Answer, chunks: Sequence[Chunk]) -> Answer:
+def with_drafts(answer: BenchAnswer, chunks: Sequence[Chunk]) -> BenchAnswer:
     """Add the server's own counts of this request's drafts: llama-server's timings, or vLLM's metrics (with
     --per-request-spec-decode-metrics)."""
     for chunk in reversed(chunks):
@@ -186,7 +187,7 @@ def with_drafts(answer: Answer, chunks: Sequence[Chunk]) -> Answer:
     return answer
 
 
-def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
+def drafted(answer: BenchAnswer, n_drafted: int, n_accepted: int) -> BenchAnswer:
     return replace(
         answer,
         steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token is the prompt's own

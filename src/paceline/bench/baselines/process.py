@@ -51,7 +51,7 @@ def ending(code: int) -> str:
     return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
-class Program:
+class BackgroundProgram:
     """A running program in a process group of its own, so that Ctrl-C is ours alone to handle. The sole owner
     of the process; it ends with `close`, with this object, or with us."""
 

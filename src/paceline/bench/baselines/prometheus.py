@@ -19,7 +19,7 @@ LONGEST_LINE = 1 << 14  # characters: the parser's time for a line grows with th
 
 
 @dataclass(frozen=True)
-class Drafts:
+class DraftCounts:
     """Tokens drafted, and of these accepted."""
 
     drafted: int
@@ -49,7 +49,9 @@ def read_metrics(name: str, text: str) -> dict[str, float]:
     return {sample: value for sample, value in sums.items() if math.isfinite(value)}
 
 
-def drafts_between(before: Mapping[str, float], after: Mapping[str, float], n_tokens: int) -> Drafts | None:
+def drafts_between(
+    before: Mapping[str, float], after: Mapping[str, float], n_tokens: int
+) -> DraftCounts | None:
     """Return what was drafted for an answer of `n_tokens`; None if the server does not count it, or counts
     what cannot be."""
 
@@ -70,4 +72,4 @@ def drafts_between(before: Mapping[str, float], after: Mapping[str, float], n_to
         passes = grown(VERIFIED)
         drafted = passes * (round(after[ROWS]) - 1)
         accepted = min(max(0, n_tokens - 1 - passes), drafted)
-    return Drafts(drafted, accepted) if 0 <= accepted <= drafted <= MAX_COUNT else None
+    return DraftCounts(drafted, accepted) if 0 <= accepted <= drafted <= MAX_COUNT else None

@@ -12,11 +12,18 @@ import numpy as np
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import batch_noise
-from paceline.bench.certify.greedy import Greedy, Logprobs, check_greedy
-from paceline.bench.certify.held import HeldTarget, Loop, Place, recorded, recorded_places, require_numbers_of
+from paceline.bench.certify.greedy import GreedyCheck, LogprobCheck, check_greedy
+from paceline.bench.certify.held import (
+    ContextRow,
+    FixedRowsTarget,
+    SamplingSetup,
+    recorded,
+    recorded_places,
+    require_numbers_of,
+)
 from paceline.bench.certify.prompts import PROMPTS
-from paceline.bench.certify.sampled import CHUNK, Sampled, check_sampled
-from paceline.bench.certify.state import State, check_state
+from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
+from paceline.bench.certify.state import StateCheck, check_state
 from paceline.bench.text_comparison import rows_of
 from paceline.drafter_factory import make_drafter
 from paceline.speculative.errors import ModelError
@@ -45,7 +52,7 @@ SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
 
 
 @dataclass(frozen=True)
-class Plan:
+class CertifyPlan:
     """n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
     sampling: the samplers of the sampled check, at temperature 1 where it is 0, which leaves nothing to
     chance; the greedy one has its penalties and biases, where they are not these."""
@@ -73,13 +80,13 @@ class Certificate:
     every_draft: the greedy check once more, with all drafts verified; where a rule that goes by the clock
     decides, which may draft little."""
 
-    greedy: tuple[Greedy, ...]
-    sampled: Sampled
-    state: State
-    logprobs: Logprobs
-    draft_state: State | None
+    greedy: tuple[GreedyCheck, ...]
+    sampled: SampledCheck
+    state: StateCheck
+    logprobs: LogprobCheck
+    draft_state: StateCheck | None
     alters: str = ""
-    every_draft: tuple[Greedy, ...] = ()
+    every_draft: tuple[GreedyCheck, ...] = ()
 
     @property
     def defects(self) -> tuple[str, ...]:
@@ -109,7 +116,7 @@ class Certificate:
 Tick = Callable[[str], None]
 
 
-def work(llm: LLM, plan: Plan) -> dict[str, int]:
+def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
     """Check -> how often `certify` ticks for it."""
     draft = plan.sequences if llm.draft is not None else 0
     return {
@@ -125,7 +132,7 @@ def by_clock(llm: LLM) -> bool:
     return llm.drafting.policy == "rate"
 
 
-def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
+def certify(llm: LLM, plan: CertifyPlan, tick: Tick = lambda _: None) -> Certificate:
     """Run every check. `tick` is told a check's name after each piece of its work."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
     at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
@@ -153,7 +160,7 @@ def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
         float(np.max([one.worst for one in compared])),
     )  # or NaN
     limit = 0.0 if llm.target.caps.exact else state.limit
-    logprobs = Logprobs(tokens, worst, limit)
+    logprobs = LogprobCheck(tokens, worst, limit)
     alters = llm.target.alters
     return Certificate(tuple(greedy), sampled, state, logprobs, draft_state, alters, tuple(every_draft))
 
@@ -181,8 +188,8 @@ def lengthened(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
 
 
 def state_check(
-    llm: LLM, model: Any, texts: Sequence[list[int]], plan: Plan, tick: Callable[[], None]
-) -> State:
+    llm: LLM, model: Any, texts: Sequence[list[int]], plan: CertifyPlan, tick: Callable[[], None]
+) -> StateCheck:
     budget = llm.drafting.budget
     noise = 0.0
     if not model.caps.equal_rows:
@@ -201,18 +208,20 @@ def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
     return lengthened([llm.draft.text.encode(text) for text in spelled], llm.draft.caps.n_ctx)
 
 
-def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callable[[], None]) -> Sampled:
-    place = Place()
+def sampled_check(
+    llm: LLM, plan: CertifyPlan, texts: Sequence[list[int]], tick: Callable[[], None]
+) -> SampledCheck:
+    place = ContextRow()
     rows = [recorded(llm.target, text, RECORDED) for text in texts]
-    target, draft = HeldTarget(llm.target, np.concatenate(rows), place), None
+    target, draft = FixedRowsTarget(llm.target, np.concatenate(rows), place), None
     require_numbers_of(llm.target, target.rows)
     if llm.draft is not None:
         theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
-        draft = HeldTarget(llm.draft, np.concatenate(theirs), place)
+        draft = FixedRowsTarget(llm.draft, np.concatenate(theirs), place)
     drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
     # Longer drafts repeat what shorter ones do, and take longer to draw.
     budget = llm.drafting.budget
     budget = budget.capped(DEEPEST, DEEPEST * budget.width, budget.width)
-    loop = Loop(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
+    loop = SamplingSetup(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
     places = recorded_places(texts, rows)
     return check_sampled(loop, places, plan.contexts, plan.runs, plan.seed, tick)

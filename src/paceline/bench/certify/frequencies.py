@@ -24,7 +24,7 @@ CLOSENESS = (30.0, 300.0, 3000.0)
 TRIALS, HALVINGS = 200, 10  # of the search for the smallest bias
 
 
-class Table:
+class OutcomeTable:
     """Counts of outcomes of a stated law. planned: how often it will be drawn from, about; it decides, before
     the first draw, which outcomes are too rare to be looked at one by one."""
 
@@ -75,7 +75,7 @@ def p_value(evidence: float) -> float:
     return math.exp(-evidence) if evidence > 0.0 else 1.0
 
 
-def smallest_bias(tables: Sequence[Table], level: float, seed: int) -> float:
+def smallest_bias(tables: Sequence[OutcomeTable], level: float, seed: int) -> float:
     """The smallest share of draws whose likeliest outcome is replaced by another one that tables of this size
     together would have shown 99 times in 100. By bisection; 1 where nothing could have been found."""
     random = np.random.default_rng(seed)

@@ -15,7 +15,7 @@ from paceline.speculative.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Greedy:
+class GreedyCheck:
     """One prompt decoded plainly and drafted. text: prompt and plain output. pieces: what the two tokens of
     the first difference say. worst: the largest difference of any log-probability of `alike` equal tokens."""
 
@@ -46,7 +46,7 @@ class Greedy:
 
 def check_greedy(
     llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling, plain: Generation | None = None
-) -> Greedy:
+) -> GreedyCheck:
     """`n` tokens; `sampling` is at temperature 0, with whatever penalties and biases. plain: what plain
     decoding says, where that is known."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0}
@@ -58,7 +58,7 @@ def check_greedy(
     alike = first_difference(plain.tokens, drafted.tokens)
     ours, theirs = difference.tokens if difference else (None, None)
     both = list(zip(plain.logprobs, drafted.logprobs, strict=False))[:alike]
-    return Greedy(
+    return GreedyCheck(
         text=(*prompt, *plain.tokens),
         plain=plain,
         drafted=drafted,
@@ -74,7 +74,7 @@ def said(llm: LLM, token: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Logprobs:
+class LogprobCheck:
     """worst: the largest difference of any log-probability between drafted and plain decoding, over so many
     tokens that both emitted after the same text. limit: what the shape of a pass can do to it."""
 

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from paceline.backends.logit_drift import teacher_forced
 from paceline.speculative.arrays import Probabilities
 from paceline.speculative.errors import ContractError, LogitsError
-from paceline.speculative.forward_output import Answers
-from paceline.speculative.interfaces import Budget, Caps, Drafter, Features, Session, Target, Want
+from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.interfaces import Budget, Caps, Drafter, Features, RequiredOutputs, Session, Target
 from paceline.speculative.loop import named
 from paceline.speculative.sampling import Sampling, probabilities, require_numbers, top_k
 from paceline.speculative.tree import ROOT, DraftTree
@@ -43,7 +43,7 @@ LENGTH = 128  # tokens before a held row: all that lookup then sees
 
 
 @dataclass
-class Place:
+class ContextRow:
     """Which of the recorded rows is that of the context. A session's context is what it was first given."""
 
     at: int = 0
@@ -53,18 +53,18 @@ class Place:
         return self.at if not after else (self.at + 1 + hash(tuple(after))) % n
 
 
-class HeldTarget:
+class FixedRowsTarget:
     """Answers `rows` [n, n_vocab] in the place of `real`, whose vocabulary and text it has."""
 
-    def __init__(self, real: Any, rows: Rows, place: Place) -> None:
+    def __init__(self, real: Any, rows: Rows, place: ContextRow) -> None:
         self.rows, self.place = rows, place
         self.vocab: Vocab = real.vocab
         self.origin: str = real.origin
         self.caps: Caps = real.caps
         self.text = getattr(real, "text", None)
 
-    def open(self, beside: Session | None = None) -> HeldSession:
-        return HeldSession()
+    def open(self, beside: Session | None = None) -> FixedRowsSession:
+        return FixedRowsSession()
 
     def forget(self) -> None:
         """Nothing is kept."""
@@ -72,18 +72,20 @@ class HeldTarget:
     def close(self) -> None:
         """Nothing is held."""
 
-    def forward(self, batch: Sequence[tuple[HeldSession, DraftTree | int]], want: Want) -> list[HeldForward]:
+    def forward(
+        self, batch: Sequence[tuple[FixedRowsSession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[FixedRowsOutput]:
         out = []
         for session, tree in batch:
             if isinstance(tree, int):
                 raise ContractError("rows that are held have no prompt that is still to be read")
             session.tree = tree
-            out.append(HeldForward(self, session.tokens[session.context :], tree, want))
+            out.append(FixedRowsOutput(self, session.tokens[session.context :], tree, want))
         return out
 
 
-class HeldSession:
-    unread = 0
+class FixedRowsSession:
+    pending_tokens = 0
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -95,7 +97,7 @@ class HeldSession:
         self.context = self.context or len(tokens)
         self.tree = None
 
-    def keep(self, path: Sequence[int], root: int) -> None:
+    def commit(self, path: Sequence[int], root: int) -> None:
         if self.tree is None:
             raise ContractError("keep before forward: there is nothing to commit")
         self.tree.check_path(path)
@@ -105,8 +107,10 @@ class HeldSession:
         """Nothing is held."""
 
 
-class HeldForward(Answers):
-    def __init__(self, target: HeldTarget, after: list[int], tree: DraftTree, want: Want) -> None:
+class FixedRowsOutput(LogitsOutput):
+    def __init__(
+        self, target: FixedRowsTarget, after: list[int], tree: DraftTree, want: RequiredOutputs
+    ) -> None:
         self._target, self._after, self._tree = target, after, tree
         super().__init__(len(tree) + 1)
         if want.top_k:
@@ -145,12 +149,12 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Loop:
+class SamplingSetup:
     """place: that `target`, and the draft model if there is one, answer from. rule: of verification."""
 
-    target: HeldTarget
+    target: FixedRowsTarget
     drafter: Drafter
-    place: Place
+    place: ContextRow
     budget: Budget
     sampling: Sampling
     rule: str
@@ -164,7 +168,7 @@ class Loop:
         return probabilities(row, self.sampling, history[: len(history) - overlooked])
 
 
-def chosen(loop: Loop, places: Sequence[Context], n: int) -> list[Context]:
+def chosen(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:
     """The `n` best, for each kind of mistake in turn; for one kind each time in another text, as long as
     there are."""
     known = [(context, moved(loop, context)) for context in places]
@@ -190,7 +194,7 @@ def recorded_places(texts: Sequence[Sequence[int]], rows: Sequence[Rows]) -> lis
     return out
 
 
-def moved(loop: Loop, context: Context) -> tuple[float, ...]:
+def moved(loop: SamplingSetup, context: Context) -> tuple[float, ...]:
     """By KINDS the share of all draws that such a mistake would move, of the last the entropy in nats; all
     are 0 where nothing is drafted, and the entropy comes once more."""
     p = loop.p(context)
@@ -209,7 +213,7 @@ def moved(loop: Loop, context: Context) -> tuple[float, ...]:
     return rejected * forgotten, float(q[p <= 0.0].sum()) * forgotten, prefix, entropy, entropy
 
 
-def first_q(loop: Loop, context: Context) -> Probabilities | None:
+def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
     """What the first drafted token is drawn from: all on itself where it is no matter of chance, None where
     nothing is drafted."""
     loop.place.at = context.row

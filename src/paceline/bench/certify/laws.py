@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.bench.certify.frequencies import RARE, Table
-from paceline.bench.certify.held import Context, Loop
+from paceline.bench.certify.frequencies import RARE, OutcomeTable
+from paceline.bench.certify.held import Context, SamplingSetup
 from paceline.speculative.arrays import Probabilities
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
@@ -26,19 +26,19 @@ ENOUGH = 2 * RARE  # a table that is expected to be drawn from less often shows 
 EITHER = -1  # of a first token of which no law says how often it was drafted; otherwise 0 or 1
 
 
-class Counted:
+class ContextCounts:
     """One context's tables. planned: how many runs there will be of each kind, shallow and deep."""
 
-    def __init__(self, loop: Loop, context: Context, planned: float) -> None:
+    def __init__(self, loop: SamplingSetup, context: Context, planned: float) -> None:
         self._loop, self._context, self._planned = loop, context, planned
         self._p = loop.p(context)
-        self._tables: dict[str, dict[tuple[int, bytes], Table]] = {test: {} for test in TESTS}
+        self._tables: dict[str, dict[tuple[int, bytes], OutcomeTable]] = {test: {} for test in TESTS}
         self._kept: dict[bytes, Probabilities] = {}  # by q: how likely each token is to be an accepted draft
 
     def evidence(self, test: str) -> float:
         return sum(table.evidence for table in self.tables(test))
 
-    def tables(self, test: str) -> list[Table]:
+    def tables(self, test: str) -> list[OutcomeTable]:
         return list(self._tables[test].values())
 
     def add(self, step: Step, second: int, shallow: bool) -> None:
@@ -65,13 +65,15 @@ class Counted:
         if self._planned * likely >= ENOUGH:
             self._second(how, first, likely).add(second)
 
-    def _table(self, test: str, key: tuple[int, bytes], law: Probabilities, share: float = 1.0) -> Table:
+    def _table(
+        self, test: str, key: tuple[int, bytes], law: Probabilities, share: float = 1.0
+    ) -> OutcomeTable:
         found = self._tables[test].get(key)
         if found is None:
-            found = self._tables[test][key] = Table(law, self._planned * share)
+            found = self._tables[test][key] = OutcomeTable(law, self._planned * share)
         return found
 
-    def _second(self, how: int, first: int, likely: float) -> Table:
+    def _second(self, how: int, first: int, likely: float) -> OutcomeTable:
         found = self._tables["first_pair"].get((first, b"%d" % how))
         if found is not None:
             return found

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from paceline.bench.certify.frequencies import p_value, smallest_bias
-from paceline.bench.certify.held import Context, HeldTarget, Loop, chosen, first_q
-from paceline.bench.certify.laws import TESTS, Counted
+from paceline.bench.certify.held import Context, FixedRowsTarget, SamplingSetup, chosen, first_q
+from paceline.bench.certify.laws import TESTS, ContextCounts
 from paceline.speculative.loop import ActiveRequest, advance, start
-from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, argmax
 
@@ -24,7 +24,7 @@ SUSPICIOUS, LONGER = 0.03, 3  # below such a p-value it goes on, for up to so ma
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledCheck:
     """runs: of all contexts together. p_values: of each test those of the single contexts, and last that of
     all together; they hold whenever one looks. level: the p-value below which one counts as biased, corrected
     for their number. smallest_bias: of first tokens, that would have been found 99 times in 100.
@@ -62,20 +62,20 @@ class Sampled:
         return figures | {test: {"p_values": values} for test, values in self.p_values.items()}
 
 
-class Runs:
+class ContextRuns:
     """Two tokens decoded after one context, again and again with new seeds.
 
     Every other draft is cut to depth 1: what then comes of its first token is known exactly, and the token
     after a whole accepted path, drawn from the last row, falls within the two that are counted.
     """
 
-    def __init__(self, loop: Loop, context: Context, planned: int, seed: Sequence[int]) -> None:
+    def __init__(self, loop: SamplingSetup, context: Context, planned: int, seed: Sequence[int]) -> None:
         self._loop, self.context = loop, context
         self._random = np.random.default_rng(seed)
         budget = loop.budget
         depths = (1, budget.depth) if budget.depth > 1 else (1,)
-        self.policies = [(d == 1, Fixed(budget.capped(d, budget.nodes, budget.width))) for d in depths]
-        self.counted = Counted(loop, context, planned / len(depths))
+        self.policies = [(d == 1, FixedPolicy(budget.capped(d, budget.nodes, budget.width))) for d in depths]
+        self.counted = ContextCounts(loop, context, planned / len(depths))
         self.n = self.drafted = self.accepted = 0
 
     def go_on(self, times: int) -> None:
@@ -95,13 +95,13 @@ class Runs:
 
 
 def check_sampled(
-    loop: Loop, places: Sequence[Context], n: int, runs: int, seed: int, tick: Callable[[], None]
-) -> Sampled:
+    loop: SamplingSetup, places: Sequence[Context], n: int, runs: int, seed: int, tick: Callable[[], None]
+) -> SampledCheck:
     """`runs` after each of the `n` best of `places`: fewer where a bias is found sooner or nothing is drafted
     there, more where one is suspected. Ticks after every CHUNK of them."""
     contexts = chosen(loop, places, n)
     overruns, ties = overrun(loop, contexts, seed), misjudged_ties(loop, places)
-    every = [Runs(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
+    every = [ContextRuns(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
     level = FALSE_ALARM / (len(TESTS) * (len(every) + 1))
     active, done = every, 0
     while True:
@@ -116,7 +116,7 @@ def check_sampled(
         # Nothing is verified where nothing was drafted, and a bias is there to be seen elsewhere.
         active = [one for one in every if one.drafted] or every
     firsts = [table for one in every for table in one.counted.tables("first_token")]
-    return Sampled(
+    return SampledCheck(
         contexts=len(every),
         runs=sum(one.n for one in every),
         accepted=sum(one.accepted for one in every),
@@ -138,7 +138,7 @@ def least(p_values: dict[str, tuple[float, ...]]) -> float:
     return min(map(min, p_values.values()))
 
 
-def begun(loop: Loop, context: Context, seed: int) -> ActiveRequest:
+def begun(loop: SamplingSetup, context: Context, seed: int) -> ActiveRequest:
     """Start a request after `context`. The checks drive decoding themselves, not through an engine: they need
     each Step with its draft tree, which no output of an engine carries."""
     loop.place.at = context.row
@@ -152,9 +152,9 @@ def begun(loop: Loop, context: Context, seed: int) -> ActiveRequest:
     return start(loop.target, loop.drafter, request, rule=loop.rule)
 
 
-def overrun(loop: Loop, contexts: Sequence[Context], seed: int) -> int:
+def overrun(loop: SamplingSetup, contexts: Sequence[Context], seed: int) -> int:
     """How many texts went on behind their end, which is the token that is most often drafted and kept."""
-    policy, wrong = Fixed(loop.budget), 0
+    policy, wrong = FixedPolicy(loop.budget), 0
     for number, context in enumerate(contexts):
         q = first_q(loop, context)
         if q is None:
@@ -171,12 +171,12 @@ def overrun(loop: Loop, contexts: Sequence[Context], seed: int) -> int:
     return wrong
 
 
-def misjudged_ties(loop: Loop, contexts: Sequence[Context]) -> int:
+def misjudged_ties(loop: SamplingSetup, contexts: Sequence[Context]) -> int:
     """After how many contexts greedy output was not the lowest of the likeliest tokens, with logits rounded
     to whole numbers, so that many are equal."""
-    rounded = HeldTarget(loop.target, np.round(loop.target.rows), loop.place)
+    rounded = FixedRowsTarget(loop.target, np.round(loop.target.rows), loop.place)
     greedy = replace(loop, target=rounded, sampling=Sampling())
-    policy, wrong = Fixed(loop.budget), 0
+    policy, wrong = FixedPolicy(loop.budget), 0
     for context in contexts:
         request = begun(greedy, context, 0)
         tokens = advance(rounded, loop.drafter, policy, [request])[0][1].tokens

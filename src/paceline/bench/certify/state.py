@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.backends.logit_drift import Rows, afresh, apart
 from paceline.bench.text_comparison import PLAUSIBLE
-from paceline.speculative.interfaces import Budget, Forward, Session, Target, Want
+from paceline.speculative.interfaces import Budget, ForwardOutput, RequiredOutputs, Session, Target
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 # Every cell of the sequence was written by a pass of another shape, not only the row that is looked at.
@@ -22,7 +22,7 @@ LEAVES = 0.2  # the chance, a pass, that the session beside a walk is closed, it
 
 
 @dataclass(frozen=True)
-class State:
+class StateCheck:
     """Of the walk that came nearest to its limit. worst: the most that two logits of a row moved apart from
     the same row computed afresh. noise: what the shape of a pass alone can do. spread: the standard deviation
     of its rows' logits. rows: how many were compared, of all walks. beside: whether another session was in
@@ -65,21 +65,21 @@ def check_state(
     sequences: int,
     seed: int,
     tick: Callable[[], None],
-) -> State:
+) -> StateCheck:
     """`sequences` walks along the texts. Each ends in a comparison: of its last row, or where rows are equal
     to the last bit of all rows on its way."""
     random = np.random.default_rng([seed, 3])
-    found: State | None = None
+    found: StateCheck | None = None
     tokens = rows = 0
     equal, beside = target.caps.equal_rows, target.caps.sessions > 1
     for i in range(sequences):
         text, other = (texts[j % len(texts)] for j in (i, i + 1))
-        walk = Walk(target, budget, random, other if beside and len(other) > 1 else ())
+        walk = RandomWalk(target, budget, random, other if beside and len(other) > 1 else ())
         for walked, seen in walk.along(text):
             start = len(walked) - len(seen) + 1
             again = afresh(target, walked[:start], walked[start:])
             tokens, rows = tokens + len(walked), rows + len(seen)
-            one = State(sequences, tokens, apart(seen, again), noise, float(again.std()), equal)
+            one = StateCheck(sequences, tokens, apart(seen, again), noise, float(again.std()), equal)
             # The one nearest to its own limit, or beyond it; not max(), which passes over a NaN.
             if found is None or not (one.share <= found.share or np.isnan(found.share)):
                 found = one
@@ -88,7 +88,7 @@ def check_state(
     return replace(found, tokens=tokens, rows=rows, beside=beside)
 
 
-class Walk:
+class RandomWalk:
     """Decoding along a text with drafts of which a random part is right. other: the text of a session that
     does so in the same passes; empty for none."""
 
@@ -107,13 +107,13 @@ class Walk:
         try:
             at = int(self._random.integers(1, max(2, len(text) // 2)))
             session.extend(text[:at])
-            while self._caps.equal_rows and session.unread and self._random.random() < 0.5:
+            while self._caps.equal_rows and session.pending_tokens and self._random.random() < 0.5:
                 self._pass(session, self._piece(session))  # a prompt in pieces
             while at < len(text):
                 at, kept = self._stride(session, text)
                 rows += kept if self._caps.equal_rows else []
             both = [session, self._company()] if self._other else [session]
-            outs = self._target.forward([(one, EMPTY) for one in both], Want())
+            outs = self._target.forward([(one, EMPTY) for one in both], RequiredOutputs())
             first, *second = (_row(out, 0) for out in outs)
             mine = np.concatenate([*rows, first])[-self._caps.rows :]
             return [(list(one.tokens), found) for one, found in zip(both, [mine, *second], strict=True)]
@@ -127,7 +127,7 @@ class Walk:
         out = self._pass(session, tree)
         kept = path[: int(self._random.integers(0, len(path) + 1))]
         rows = [_row(out, row) for row in (0, *(node + 1 for node in kept))]
-        session.keep(kept, text[len(session.tokens) + len(kept)])
+        session.commit(kept, text[len(session.tokens) + len(kept)])
         return len(session.tokens), rows
 
     def _draft(self, session: Session, text: Sequence[int]) -> tuple[DraftTree, list[int]]:
@@ -143,26 +143,26 @@ class Walk:
         return among_decoys(ahead[:right], depth, width, nodes, self._target.vocab.size, random)
 
     def _piece(self, session: Session) -> int:
-        return int(self._random.integers(1, session.unread + 1))
+        return int(self._random.integers(1, session.pending_tokens + 1))
 
-    def _pass(self, session: Session, tree: DraftTree | int) -> Forward:
+    def _pass(self, session: Session, tree: DraftTree | int) -> ForwardOutput:
         """What it says of the session; the other one goes on, too, or leaves with its draft undecided."""
         if not self._other:
-            return self._target.forward([(session, tree)], Want())[0]
+            return self._target.forward([(session, tree)], RequiredOutputs())[0]
         text, random, beside = self._other, self._random, self._company()
         theirs, path = self._draft(beside, text)
-        reads = beside.unread and random.random() < 0.5
+        reads = beside.pending_tokens and random.random() < 0.5
         batch = [(session, tree), (beside, self._piece(beside) if reads else theirs)]
         if random.random() < 0.5:
-            mine = self._target.forward(batch, Want())[0]
+            mine = self._target.forward(batch, RequiredOutputs())[0]
         else:
-            mine = self._target.forward(batch[::-1], Want())[1]
+            mine = self._target.forward(batch[::-1], RequiredOutputs())[1]
         kept = path[: int(random.integers(0, len(path) + 1))]
         at = len(beside.tokens) + len(kept)
         if at + 1 >= len(text) or random.random() < LEAVES:
             self._leave()
         elif not reads:
-            beside.keep(kept, text[at])
+            beside.commit(kept, text[at])
         return mine
 
     def _company(self) -> Session:
@@ -178,7 +178,7 @@ class Walk:
             self._beside = None
 
 
-def _row(out: Forward, row: int) -> Rows:
+def _row(out: ForwardOutput, row: int) -> Rows:
     return out.logits(row).astype(np.float64)[None]
 
 

@@ -11,7 +11,7 @@ from paceline.bench.jsonl import LineError
 from paceline.bench.replay.chats import ANSWERING, Part, Tokenizer, Turn, content_of, parts_of, text, turns
 from paceline.bench.replay.recording import FORMAT
 from paceline.speculative.errors import UsageError
-from paceline.speculative.rng import DRAWS, Noise, SeededRng
+from paceline.speculative.rng import DRAWS, GumbelNoise, SeededRng
 from paceline.speculative.sampling import Sampling
 
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
@@ -61,7 +61,7 @@ def _from_tokens(one: Mapping[str, Any]) -> Recording | None:
     return Recording(prompt, tokens, top_k, noise_of(one)) if tokens else None
 
 
-def noise_of(one: Mapping[str, Any]) -> Noise | None:
+def noise_of(one: Mapping[str, Any]) -> GumbelNoise | None:
     """What the tokens were drawn with, where they were and the line tells."""
     said, seed = one.get("sampling"), one.get("seed")
     if one.get("draws") != DRAWS or not isinstance(said, dict) or type(seed) is not int or seed < 0:
@@ -70,7 +70,7 @@ def noise_of(one: Mapping[str, Any]) -> Noise | None:
         sampling = Sampling(**{name: said[name] for name in NOISE if name in said})
     except (TypeError, UsageError):
         return None
-    return Noise.of(sampling, SeededRng(seed))
+    return GumbelNoise.of(sampling, SeededRng(seed))
 
 
 def _ids(said: Any, name: str) -> tuple[int, ...]:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from paceline.backends.recorded import RecordedTarget, Recording
+from paceline.backends.recorded import Recording, ReplayTarget
 from paceline.bench.method import Method
-from paceline.bench.replay.record import Played
+from paceline.bench.replay.record import ReplayResult
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafter_factory import NO_CORPORA, Corpora, make_drafter, make_policy
 from paceline.engine import InferenceEngine
 from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import ContractError
-from paceline.speculative.interfaces import Drafter, Learner, Target
+from paceline.speculative.interfaces import Drafter, LearningDrafter, Target
 from paceline.speculative.loop import Clock
-from paceline.speculative.policy.cost_model import Costs
-from paceline.speculative.policy.interface import Policy
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab
@@ -27,7 +27,7 @@ ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter
 
 
 @dataclass(frozen=True)
-class Means:
+class ReplayContext:
     """What every method of a replay may use.
 
     text: the tokenizer, where there is one.
@@ -38,7 +38,7 @@ class Means:
     text: object = None
     corpora: Corpora = NO_CORPORA
     draft: Target | None = None
-    costs: Costs | None = None
+    costs: DecodingCosts | None = None
 
 
 def play(engine: InferenceEngine, recording: Recording) -> Stats:
@@ -72,13 +72,13 @@ def ends(left: int) -> Callable[[int], bool]:
     return stop
 
 
-class Lane:
+class MethodReplay:
     """The owner of a method's drafters and of its sums so far. recordings: all that will be played."""
 
-    def __init__(self, method: Method, recordings: Sequence[Recording], means: Means) -> None:
+    def __init__(self, method: Method, recordings: Sequence[Recording], means: ReplayContext) -> None:
         self.method, self.means = method, means
         self.by_source: dict[str, SourceStats] = {}
-        target: Target = RecordedTarget(means.vocab, recordings, means.text)
+        target: Target = ReplayTarget(means.vocab, recordings, means.text)
         clock: Clock = perf_counter
         draft, costs = means.draft, means.costs
         if costs is not None:
@@ -91,21 +91,21 @@ class Lane:
             method.drafting, target, draft, means.corpora, costs, to_stderr
         )
         # The policy's own costs: what it learns of them must not change what passes take.
-        self.policy: Policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
+        self.policy: DraftPolicy = make_policy(self.drafting, copy.deepcopy(costs), clock)
         self.engine = InferenceEngine(target, self.drafter, self.policy, clock=clock, detokenize=False)
 
     def forget(self) -> None:
         self.policy.forget()
-        if isinstance(self.drafter, Learner):
+        if isinstance(self.drafter, LearningDrafter):
             self.drafter.forget()
 
-    def play(self, recording: Recording) -> Played:
+    def play(self, recording: Recording) -> ReplayResult:
         stats = play(self.engine, recording)
         for name, source in stats.by_source.items():
             sums = self.by_source.setdefault(name, SourceStats())
             for what, n in vars(source).items():
                 setattr(sums, what, getattr(sums, what) + n)
-        return Played(
+        return ReplayResult(
             tokens=stats.tokens,
             steps=stats.steps,
             drafted=stats.drafted,

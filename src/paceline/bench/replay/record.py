@@ -9,14 +9,14 @@ from typing import Any
 
 from paceline.bench.record import Interval
 from paceline.bench.replay.intervals import ratios
-from paceline.speculative.policy.drafting_summary import Account
+from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.stats import SourceStats
 
 FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RecordedAnswer:
     """A recorded one, whoever decodes it again. group: those with the same number are of one conversation.
     measured: seconds that decoding took when it was recorded; drafting: the settings it took them with, None
     where they are not known."""
@@ -29,7 +29,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ReplayResult:
     """One request with one method. tokens: as recorded. seconds: as predicted."""
 
     tokens: int
@@ -40,7 +40,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class SpeedPrediction:
     """By what passes are known to cost; prompts are not in it. speedup: over plain decoding of the same
     requests."""
 
@@ -50,7 +50,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class PredictionCheck:
     """Of the requests that were recorded with this method, with the time it took: tokens/s as measured and as
     predicted, and by what share of the measured speed the prediction is too high."""
 
@@ -61,7 +61,7 @@ class Checked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class ReplaySums:
     """Sums over some requests. tokens_per_step: with a 95% interval (intervals.py)."""
 
     requests: int
@@ -71,7 +71,7 @@ class Figures:
     drafted: int
     accepted: int
     tokens_per_step: Interval
-    predicted: Predicted | None
+    predicted: SpeedPrediction | None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -93,7 +93,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(Figures):
+class MethodResult(ReplaySums):
     """One method over all requests. partial: it reads the target's likeliest tokens at every node, and has
     had them along the record only. account: what the policy says of its choices since it last forgot. each:
     by request, in their order."""
@@ -101,11 +101,11 @@ class Result(Figures):
     method: str
     drafting: dict[str, Any]
     by_source: dict[str, SourceStats]
-    by_category: Mapping[str, Figures]
+    by_category: Mapping[str, ReplaySums]
     partial: bool
-    checked: Checked | None
-    account: Account | None
-    each: tuple[Played, ...] = field(repr=False)
+    checked: PredictionCheck | None
+    account: DraftingSummary | None
+    each: tuple[ReplayResult, ...] = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -121,7 +121,9 @@ class Result(Figures):
         }
 
 
-def figures(answers: Sequence[Answer], played: Sequence[Played], plain: Sequence[Played] | None) -> Figures:
+def figures(
+    answers: Sequence[RecordedAnswer], played: Sequence[ReplayResult], plain: Sequence[ReplayResult] | None
+) -> ReplaySums:
     """answers, played: one each a request. plain: the same without a draft, where speeds are predicted."""
     groups, tokens = [one.group for one in answers], [one.tokens for one in played]
     steps = [one.steps for one in played]
@@ -129,7 +131,7 @@ def figures(answers: Sequence[Answer], played: Sequence[Played], plain: Sequence
     if plain is not None:
         columns += [timed(played), timed(plain)]
     per_step, *speeds = ratios(columns, groups, [(0, 1), (0, 2), (3, 2)][: len(columns) - 1])
-    return Figures(
+    return ReplaySums(
         requests=len(played),
         n_prompt=sum(one.n_prompt for one in answers),
         n_tokens=sum(tokens),
@@ -141,17 +143,17 @@ def figures(answers: Sequence[Answer], played: Sequence[Played], plain: Sequence
     )
 
 
-def predicted(played: Sequence[Played], speed: Interval, speedup: Interval) -> Predicted:
-    return Predicted(sum(timed(played)), speed, speedup)
+def predicted(played: Sequence[ReplayResult], speed: Interval, speedup: Interval) -> SpeedPrediction:
+    return SpeedPrediction(sum(timed(played)), speed, speedup)
 
 
-def timed(played: Sequence[Played]) -> list[float]:
+def timed(played: Sequence[ReplayResult]) -> list[float]:
     return [one.seconds for one in played if one.seconds is not None]
 
 
 def by_category(
-    answers: Sequence[Answer], played: Sequence[Played], plain: Sequence[Played] | None
-) -> dict[str, Figures]:
+    answers: Sequence[RecordedAnswer], played: Sequence[ReplayResult], plain: Sequence[ReplayResult] | None
+) -> dict[str, ReplaySums]:
     """By name, in the order they first came; nothing where no request has one."""
     out = {}
     names = list(dict.fromkeys(one.category for one in answers))
@@ -162,7 +164,9 @@ def by_category(
     return out
 
 
-def check(answers: Sequence[Answer], played: Sequence[Played], drafting: Mapping[str, Any]) -> Checked | None:
+def check(
+    answers: Sequence[RecordedAnswer], played: Sequence[ReplayResult], drafting: Mapping[str, Any]
+) -> PredictionCheck | None:
     """drafting: the method's, as it is recorded. None where nothing was measured with it."""
     known = [
         (one.measured, its.seconds, its.tokens)
@@ -172,4 +176,4 @@ def check(answers: Sequence[Answer], played: Sequence[Played], drafting: Mapping
     if not known:
         return None
     took, predicted, tokens = (sum(column) for column in zip(*known, strict=True))
-    return Checked(len(known), tokens / took, tokens / predicted, took / predicted - 1.0)
+    return PredictionCheck(len(known), tokens / took, tokens / predicted, took / predicted - 1.0)

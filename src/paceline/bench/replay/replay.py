@@ -13,19 +13,19 @@ from typing import Any
 
 from paceline.bench.method import PLAIN, Method, parse_all
 from paceline.bench.replay import record
-from paceline.bench.replay.lane import Lane, Means
-from paceline.bench.replay.record import Answer, Played, Result
+from paceline.bench.replay.lane import MethodReplay, ReplayContext
+from paceline.bench.replay.record import MethodResult, RecordedAnswer, ReplayResult
 from paceline.bench.replay.recording import changed
-from paceline.bench.replay.traces import Recorded, Trace
+from paceline.bench.replay.traces import Trace, TraceRequest
 from paceline.config import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.system.identity import fingerprint
 
-__all__ = ["REQUEST", "Means", "Replay", "methods_of"]
+__all__ = ["REQUEST", "Replay", "ReplayContext", "methods_of"]
 
 REQUEST = "replaying"
 NOTHING = Drafting(drafters=("none",))
-Turn = tuple[Trace, Recorded]
+Turn = tuple[Trace, TraceRequest]
 
 
 def methods_of(
@@ -64,7 +64,7 @@ class Replay:
         self,
         traces: Sequence[Trace],
         methods: Sequence[Method],
-        means: Means,
+        means: ReplayContext,
         *,
         fresh: bool = False,
     ) -> None:
@@ -72,16 +72,16 @@ class Replay:
         self._turns = [(trace, one) for trace in traces for one in trace.requests]
         recordings = [one.recording for _, one in self._turns]
         self._check_costs(methods)
-        self._lanes = [Lane(method, recordings, means) for method in methods]
+        self._lanes = [MethodReplay(method, recordings, means) for method in methods]
         known = min(min(map(len, recording.top_k), default=0) for recording in recordings)
         for lane in self._lanes:
-            if (wanted := lane.drafter.wants.top_k) > known:
+            if (wanted := lane.drafter.required_outputs.top_k) > known:
                 raise UsageError(
                     f"method {lane.method.name!r}: drafts from the target's {wanted} likeliest tokens at "
                     "every node, and the record does not hold them (top_k); leave it out, or record them"
                 )
         self._place = {id(trace): i for i, trace in enumerate(traces)}
-        self._played: list[list[Played]] = []  # by request and method
+        self._played: list[list[ReplayResult]] = []  # by request and method
 
     def _check_costs(self, methods: Sequence[Method]) -> None:
         means = self.means
@@ -121,17 +121,17 @@ class Replay:
             self._played.append([lane.play(one.recording) for lane in self._lanes])
             tick(REQUEST)
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[RecordedAnswer]:
         """Of what is done."""
         done = self._done
         conversations = [(self._place[id(trace)], conversation(one)) for trace, one in done]
         numbers = {group: i for i, group in enumerate(dict.fromkeys(conversations))}
         return [answer(one, numbers[group]) for (_, one), group in zip(done, conversations, strict=True)]
 
-    def played(self, lane: int) -> list[Played]:
+    def played(self, lane: int) -> list[ReplayResult]:
         return [played[lane] for played in self._played]
 
-    def results(self) -> list[Result]:
+    def results(self) -> list[MethodResult]:
         """One a method. Raises UsageError before the first request is done."""
         if not self._played:
             raise UsageError("nothing was replayed yet")
@@ -140,15 +140,17 @@ class Replay:
             plain = next((self.played(i) for i, lane in enumerate(self._lanes) if lane.method.plain), None)
         return [self._result(i, answers, plain) for i in range(len(self._lanes))]
 
-    def _result(self, i: int, answers: Sequence[Answer], plain: Sequence[Played] | None) -> Result:
+    def _result(
+        self, i: int, answers: Sequence[RecordedAnswer], plain: Sequence[ReplayResult] | None
+    ) -> MethodResult:
         lane, played = self._lanes[i], self.played(i)
-        return Result(
+        return MethodResult(
             **vars(record.figures(answers, played, plain)),
             method=lane.method.name,
             drafting=asdict(lane.drafting),
             by_source=lane.by_source,
             by_category=record.by_category(answers, played, plain),
-            partial=lane.drafter.wants.top_k > 0,
+            partial=lane.drafter.required_outputs.top_k > 0,
             checked=record.check(answers, played, recorded_as(lane.drafting)),
             account=lane.policy.account,
             each=tuple(played),
@@ -190,15 +192,15 @@ class Replay:
             lane.close()
 
 
-def conversation(one: Recorded) -> int | str:
+def conversation(one: TraceRequest) -> int | str:
     """What tells it from the others of its file."""
     return one.session or one.line
 
 
-def answer(one: Recorded, group: int) -> Answer:
+def answer(one: TraceRequest, group: int) -> RecordedAnswer:
     times = one.times or {}
     drafting = one.drafting or (recorded_as(NOTHING) if times.get("drafted") == 0 else None)
-    return Answer(len(one.recording.prompt), group, one.category, times.get("seconds"), drafting)
+    return RecordedAnswer(len(one.recording.prompt), group, one.category, times.get("seconds"), drafting)
 
 
 def recorded_as(drafting: Drafting) -> dict[str, Any]:

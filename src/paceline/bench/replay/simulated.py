@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.speculative.interfaces import Caps, Forward, Session, Target, Want
-from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.interfaces import Caps, ForwardOutput, RequiredOutputs, Session, Target
+from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 
@@ -37,7 +37,13 @@ class SimulatedTarget:
     But the first text of a session, a prompt, costs nothing unless `prompts` says so."""
 
     def __init__(
-        self, target: Target, cost: Cost, clock: VirtualClock, step: float = 0.0, *, prompts: bool = False
+        self,
+        target: Target,
+        cost: PassCosts,
+        clock: VirtualClock,
+        step: float = 0.0,
+        *,
+        prompts: bool = False,
     ) -> None:
         self.inner, self.cost, self.clock, self.step, self.prompts = target, cost, clock, step, prompts
         self.vocab: Vocab = target.vocab
@@ -53,8 +59,8 @@ class SimulatedTarget:
         return SimulatedSession(self, self.inner.open())
 
     def forward(
-        self, batch: Sequence[tuple[SimulatedSession, DraftTree | int]], want: Want
-    ) -> Sequence[Forward]:
+        self, batch: Sequence[tuple[SimulatedSession, DraftTree | int]], want: RequiredOutputs
+    ) -> Sequence[ForwardOutput]:
         outs = self.inner.forward([(session.inner, tree) for session, tree in batch], want)
         rows = sum(session.paid(out.computed) for (session, _), out in zip(batch, outs, strict=True))
         if rows:
@@ -81,14 +87,14 @@ class SimulatedSession:
         return self.inner.tokens
 
     @property
-    def unread(self) -> int:
-        return self.inner.unread
+    def pending_tokens(self) -> int:
+        return self.inner.pending_tokens
 
     def extend(self, tokens: Sequence[int]) -> None:
         first = len(self.inner.tokens) == 0
         self.inner.extend(tokens)
         if first and not self._target.prompts:
-            self._free = self.inner.unread
+            self._free = self.inner.pending_tokens
 
     def paid(self, computed: int) -> int:
         """Of the rows of a pass, those that are paid for."""
@@ -96,8 +102,8 @@ class SimulatedSession:
         self._free -= free
         return computed - free
 
-    def keep(self, path: Sequence[int], root: int) -> None:
-        self.inner.keep(path, root)
+    def commit(self, path: Sequence[int], root: int) -> None:
+        self.inner.commit(path, root)
         self._target.clock.spend(self._target.step)
 
     def close(self) -> None:

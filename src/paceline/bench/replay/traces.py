@@ -33,7 +33,7 @@ FINGERPRINT = 64  # letters
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class TraceRequest:
     """A request of a file. id: the line's own or its number, and in a conversation the turn's number after
     it. line: requests of one line belong together, and so do those of one session that is not "".
 
@@ -60,7 +60,7 @@ class Trace:
     unusable: lines that were left out, and why, the first TOLD of them; n_unusable: how many there were."""
 
     path: Path
-    requests: tuple[Recorded, ...]
+    requests: tuple[TraceRequest, ...]
     skipped: int
     n_vocab: int | None
     needed: int
@@ -111,7 +111,7 @@ def read(
     vocabulary or of several, for text without a tokenizer, and for a template that there is not."""
     if template and tokenizer is not None:
         _require_template(tokenizer)
-    reading = _Reading(path, tokenizer, template, n_vocab, vocab)
+    reading = _TraceReader(path, tokenizer, template, n_vocab, vocab)
     for line in said:
         if limit is not None and len(reading.requests) >= limit:
             break
@@ -120,13 +120,13 @@ def read(
     return reading.trace(limit)
 
 
-class _Reading:
+class _TraceReader:
     """One file, as far as it was read."""
 
     def __init__(
         self, path: Path, tokenizer: Tokenizer | None, template: bool, n_vocab: int | None, vocab: str | None
     ) -> None:
-        self.requests: list[Recorded] = []
+        self.requests: list[TraceRequest] = []
         self._path, self._tokenizer, self._template = path, tokenizer, template
         self._n_vocab, self._vocab = n_vocab, vocab
         self._needed = self._skipped = self._n_unusable = 0
@@ -152,7 +152,7 @@ class _Reading:
         self._skipped += sum(recording is None for _, recording in turns)
         known = self._known(one, turns)
         self.requests += [
-            Recorded(f"{name}.{turn}" if turn else name, line.number, self._shared(recording), **known)
+            TraceRequest(f"{name}.{turn}" if turn else name, line.number, self._shared(recording), **known)
             for turn, recording in turns
             if recording is not None
         ]

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.registry import Way
+from paceline.backends.registry import BackendSpec
 from paceline.bench.suites.workload import Item
 from paceline.doctor.draft_advice.memory import available
 from paceline.doctor.draft_advice.past import of_drafters
-from paceline.doctor.draft_advice.row import TASKS, Candidate, Known, Measured, Question
+from paceline.doctor.draft_advice.row import TASKS, AdviceRequest, Candidate, Measured, MeasuredFacts
 from paceline.doctor.stored_costs import known_costs
 from paceline.models.compatibility.check import MAPPABLE
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
 from paceline.speculative.sampling import Sampling
 from paceline.system.identity import cpu_name, fingerprint
@@ -28,27 +28,27 @@ Note = Callable[[str], object]
 
 
 def known(
-    target: Facts,
-    question: Question,
+    target: ModelFacts,
+    question: AdviceRequest,
     way: Mapping[str, Any],
     *,
     history: Path,
     note: Note,
     now: Mapping[Path | None, Measured] | None = None,
-) -> Known:
+) -> MeasuredFacts:
     """way: how the models are run, the settings of a Way. history: the benches' file, which need not exist.
     note: told of what cannot be read. now: what was measured just now, by path."""
     runs = _runs(history, note)
     machine = {"processor": cpu_name(), "threads": way["threads"]}
 
-    def costs(draft: Facts | None) -> Costs | None:
-        large = known_costs(Way(target.path, way), "target")
-        small = None if draft is None else known_costs(Way(draft.path, way), "draft")
+    def costs(draft: ModelFacts | None) -> DecodingCosts | None:
+        large = known_costs(BackendSpec(target.path, way), "target")
+        small = None if draft is None else known_costs(BackendSpec(draft.path, way), "draft")
         if large is None or (draft is not None and small is None):
             return None
-        return Costs(large.cost, None if small is None else small.cost, large.step)
+        return DecodingCosts(large.cost, None if small is None else small.cost, large.step)
 
-    def measured(draft: Facts | None) -> Measured | None:
+    def measured(draft: ModelFacts | None) -> Measured | None:
         path = None if draft is None else draft.path
         if now and path in now:
             return now[path]
@@ -62,7 +62,7 @@ def known(
         )
         return next((one for one in found if one is not None), None)
 
-    return Known(costs, measured, available(gpus=bool(way["gpu_layers"])))
+    return MeasuredFacts(costs, measured, available(gpus=bool(way["gpu_layers"])))
 
 
 def _runs(path: Path, note: Note) -> list[Any]:
@@ -82,7 +82,7 @@ def _runs(path: Path, note: Note) -> list[Any]:
 def measure(
     target: Path,
     drafts: Sequence[Candidate],
-    question: Question,
+    question: AdviceRequest,
     given: dict[str, Any],
     done: Callable[[], object],
     note: Note,
@@ -109,8 +109,8 @@ def measure(
     return found
 
 
-def _run(target: Path, question: Question, given: dict[str, Any]) -> Measured:
-    from paceline.bench.prompts import Prompts
+def _run(target: Path, question: AdviceRequest, given: dict[str, Any]) -> Measured:
+    from paceline.bench.prompts import RequestBuilder
     from paceline.bench.suites import workload
     from paceline.loading import load
 
@@ -123,7 +123,7 @@ def _run(target: Path, question: Question, given: dict[str, Any]) -> Measured:
     accepted = rejected = 0
     with load(target, **given) as llm:
         chosen = workload.sampled(items, ITEMS)
-        prompts = Prompts(llm, n=TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
+        prompts = RequestBuilder(llm, n=TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
         for item in chosen:
             tokens = prompts.ask(item, {}, []).tokens
             for plain in (True, False):

@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from paceline.doctor.draft_advice import memory
-from paceline.doctor.draft_advice.row import COPIER, DOWNLOAD, MODEL, Advice, Candidate, Known, Question, Row
+from paceline.doctor.draft_advice.row import (
+    COPIER,
+    DOWNLOAD,
+    MODEL,
+    AdviceRequest,
+    Candidate,
+    DraftAdvice,
+    DraftOption,
+    MeasuredFacts,
+)
 from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
 from paceline.models.compatibility.known_pairs import KnownPair
-from paceline.models.headers.facts import ATTENTION, Facts
+from paceline.models.headers.facts import ATTENTION, ModelFacts
 from paceline.models.headers.family import family_of
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 USABLE = (SAME, COMPATIBLE, MAPPABLE)
@@ -23,16 +32,16 @@ NEVER = 2.0  # an acceptance that no draft has
 
 
 def advise(
-    target: Facts,
+    target: ModelFacts,
     candidates: Sequence[Candidate],
-    question: Question,
-    known: Known,
+    question: AdviceRequest,
+    known: MeasuredFacts,
     pairs: Sequence[KnownPair] = (),
-) -> Advice:
+) -> DraftAdvice:
     """pairs: what could be downloaded; told where no draft of the target's own vocabulary is here."""
     refused, two_rows = "", None
-    rows: list[Row] = []
-    downloads: list[Row] = []
+    rows: list[DraftOption] = []
+    downloads: list[DraftOption] = []
     if target.memory != ATTENTION:
         refused = (
             f"nothing can be drafted for it yet: it is {target.memory}, and its state cannot be rolled back"
@@ -47,10 +56,10 @@ def advise(
     if (costs := known.costs(None)) is not None:
         curve = costs.target.curve(2, question.depth)
         two_rows = float(curve[2] / curve[1])
-    return Advice(target, question, tuple(rows), tuple(downloads), two_rows, known.available, refused)
+    return DraftAdvice(target, question, tuple(rows), tuple(downloads), two_rows, known.available, refused)
 
 
-def _order(row: Row) -> tuple[Any, ...]:
+def _order(row: DraftOption) -> tuple[Any, ...]:
     """What was measured stands where its speed puts it, what was not at the speed of plain decoding: a draft
     of the target's family first, then what needs to be right least often, then what is smaller."""
     return (
@@ -64,7 +73,9 @@ def _order(row: Row) -> tuple[Any, ...]:
     )
 
 
-def _row(target: Facts, one: Candidate | None, question: Question, known: Known) -> Row:
+def _row(
+    target: ModelFacts, one: Candidate | None, question: AdviceRequest, known: MeasuredFacts
+) -> DraftOption:
     """one: None for what copies."""
     draft = None if one is None else one.facts
     here = one is None or one.verdict != DOWNLOAD
@@ -74,7 +85,7 @@ def _row(target: Facts, one: Candidate | None, question: Question, known: Known)
     token = None
     if costs is not None and costs.draft is not None:
         token = costs.draft.seconds(1, question.depth) / costs.target.seconds(1, question.depth)
-    return Row(
+    return DraftOption(
         drafter=COPIER if one is None else MODEL if here else DOWNLOAD,
         reference="suffix, lookup" if one is None else one.reference,
         verdict="no model" if one is None else one.verdict,
@@ -91,12 +102,14 @@ def _row(target: Facts, one: Candidate | None, question: Question, known: Known)
     )
 
 
-def _download(target: Facts, pair: KnownPair, question: Question, known: Known) -> Row:
+def _download(
+    target: ModelFacts, pair: KnownPair, question: AdviceRequest, known: MeasuredFacts
+) -> DraftOption:
     row = _row(target, Candidate(_absent(pair), pair.draft, DOWNLOAD), question, known)
     return replace(row, why=pair.why, caveat=pair.caveat, source=pair.source)
 
 
-def needed(costs: Costs, depth: int) -> float:
+def needed(costs: DecodingCosts, depth: int) -> float:
     """Return the least acceptance at which drafts of any one length gain something; NEVER where none does."""
     passes = costs.target.curve(LONGEST + 1, depth)
     token = 0.0 if costs.draft is None else costs.draft.seconds(1, depth)
@@ -105,11 +118,11 @@ def needed(costs: Costs, depth: int) -> float:
     return min((a for a in found if a is not None and a < 1.0), default=NEVER)
 
 
-def _absent(pair: KnownPair) -> Facts:
+def _absent(pair: KnownPair) -> ModelFacts:
     """What is known of a file that is not here."""
     repository, _, kind = pair.draft.rpartition(":")
     name = repository.rpartition("/")[2]
-    return Facts(
+    return ModelFacts(
         files=(Path(pair.draft),),
         format="gguf",
         name=name,

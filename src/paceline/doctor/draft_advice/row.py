@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.cost_model import DecodingCosts
 
 MODEL, COPIER, DOWNLOAD = "model", "suffix", "download"
 TARGET = ("name", "family", "parameters", "quantisation", "size")  # what is said of it
@@ -30,7 +30,7 @@ TASKS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Question:
+class AdviceRequest:
     """task: of TASKS. n_ctx: tokens of context. cache_type: of keys and values. Raises UsageError."""
 
     task: str = ANY
@@ -50,7 +50,7 @@ class Question:
 class Candidate:
     """reference: what a user types for it. verdict: models/compatibility/check.py's."""
 
-    facts: Facts
+    facts: ModelFacts
     reference: str
     verdict: str
 
@@ -72,7 +72,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Known:
+class MeasuredFacts:
     """What is known of the machine.
 
     costs: of target and draft, None where the passes of either were never measured.
@@ -80,13 +80,13 @@ class Known:
     available: bytes of memory.
     """
 
-    costs: Callable[[Facts | None], Costs | None]
-    measured: Callable[[Facts | None], Measured | None]
+    costs: Callable[[ModelFacts | None], DecodingCosts | None]
+    measured: Callable[[ModelFacts | None], Measured | None]
     available: int
 
 
 @dataclass(frozen=True)
-class Row:
+class DraftOption:
     """One way to draft.
 
     drafter: MODEL, COPIER or DOWNLOAD.
@@ -115,15 +115,15 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Advice:
+class DraftAdvice:
     """rows: the best first; those of another vocabulary, and those there is no memory for, come last.
     downloads: known drafts that are not here. two_rows: what a pass over two rows costs, over one; None where
     it was not measured. refused: why nothing can be drafted at all."""
 
-    target: Facts
-    question: Question
-    rows: tuple[Row, ...]
-    downloads: tuple[Row, ...]
+    target: ModelFacts
+    question: AdviceRequest
+    rows: tuple[DraftOption, ...]
+    downloads: tuple[DraftOption, ...]
     two_rows: float | None
     available: int
     refused: str = ""

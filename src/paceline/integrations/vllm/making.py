@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from paceline.drafter_factory import NO_CORPORA, Corpora, make
 from paceline.drafter_table import DATASTORE, NGRAMS
-from paceline.drafters.compose import Portfolio
-from paceline.drafters.parts import Parts
+from paceline.drafters.compose import PortfolioDrafter
+from paceline.drafters.parts import DrafterInputs
 from paceline.integrations.vllm.options import Options
 from paceline.models.headers.header import read
 from paceline.models.headers.vocabulary import vocabulary
@@ -20,13 +20,13 @@ from paceline.speculative.vocabulary import Vocab
 
 
 @dataclass(frozen=True)
-class Known:
+class VocabOnlyTarget:
     """What is known here of the target, which vLLM runs."""
 
     vocab: Vocab
 
 
-def drafter_of(options: Options, model: Any, n_draft: int) -> Portfolio:
+def drafter_of(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
     """model: vLLM's ModelConfig. Raises UsageError, VocabError or ModelError."""
     n_vocab = int(model.get_vocab_size())
     vocab, corpora = Vocab(n_vocab, "", None, frozenset(), False, False, spelled, spelled), NO_CORPORA
@@ -34,9 +34,11 @@ def drafter_of(options: Options, model: Any, n_draft: int) -> Portfolio:
         vocab = vocabulary_of(model)
         corpora = Corpora.find(options.corpora, vocab)
     rows = options.rows_of([what for what in corpora.available if what in (NGRAMS, DATASTORE)])
-    target = cast("Target", Known(vocab))  # drafters that copy read nothing else of it
-    parts = Parts(options.drafting(rows, n_draft), target, caches=corpora.caches, stores=corpora.stores)
-    return Portfolio([make(row.name, parts) for row in rows])
+    target = cast("Target", VocabOnlyTarget(vocab))  # drafters that copy read nothing else of it
+    parts = DrafterInputs(
+        options.drafting(rows, n_draft), target, caches=corpora.caches, stores=corpora.stores
+    )
+    return PortfolioDrafter([make(row.name, parts) for row in rows])
 
 
 def vocabulary_of(model: Any) -> Vocab:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.config import Drafting, checked
-from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, Row
+from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, DrafterEntry
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import settle
@@ -56,7 +56,7 @@ class Options:
             raise UsageError(f'--additional-config: "{SECTION}" must hold settings, as {{"p_min": 0.2}}')
         return checked(cls, section)
 
-    def rows_of(self, available: list[str]) -> list[Row]:
+    def rows_of(self, available: list[str]) -> list[DrafterEntry]:
         """The drafters, of what is available to draft from. Raises UsageError."""
         if self.drafters == (AUTO,):
             return [DRAFTERS[name] for name in CHEAP if not DRAFTERS[name].missing(available)]
@@ -69,7 +69,7 @@ class Options:
                 )
         return rows
 
-    def drafting(self, rows: list[Row], n_draft: int) -> Drafting:
+    def drafting(self, rows: list[DrafterEntry], n_draft: int) -> Drafting:
         """The settings that these drafters are made with. Raises UsageError."""
         return Drafting(
             drafters=tuple(row.name for row in rows),
@@ -93,6 +93,6 @@ def check(name: str) -> None:
         raise UsageError(f"the drafter {name!r} {why}; in vLLM choose from {', '.join([AUTO, *copying])}")
 
 
-def copies(row: Row) -> bool:
+def copies(row: DrafterEntry) -> bool:
     """Whether it drafts from texts alone: vLLM shows a drafter's class tokens, and nothing of the model."""
     return not row.alone and not row.window and set(row.uses) <= {NGRAMS, DATASTORE}

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from paceline.integrations.vllm.making import drafter_of
 from paceline.integrations.vllm.options import Options
-from paceline.integrations.vllm.requests import Followed, Requests, Tokens, follow
+from paceline.integrations.vllm.requests import RequestTracker, Tokens, TrackedRequest, follow
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.acceptance_model import Belief
+from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.tree import ROOT, DraftTree
 
 log = logging.getLogger("paceline.integrations.vllm")
@@ -29,15 +29,15 @@ SURE = 0.8  # where the next token is as likely as this, no further drafter is c
 Draft = tuple[list[int], list[float]]  # a chain, and each token's chance to be accepted
 
 
-class Frugal(Budget):
+class ConfidenceBudget(Budget):
     """A drafter more is called only where those before it are not sure of the next token."""
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
-        return max(draft().survival, default=0.0) < SURE
+        return max(draft().reach_probability, default=0.0) < SURE
 
 
 @dataclass(frozen=True)
-class Limits:
+class DraftLimits:
     """n_draft: tokens of a draft. n_ctx: of a text. n_vocab: ids lie below it. p_min, rows: see Options."""
 
     n_draft: int
@@ -57,7 +57,7 @@ class Portfolio:
     def __init__(self, vllm_config: Any) -> None:
         """vllm_config: vLLM's VllmConfig. Raises UsageError, VocabError or ModelError."""
         model, options = vllm_config.model_config, Options.of(vllm_config)
-        self._limits = Limits(
+        self._limits = DraftLimits(
             n_draft=int(vllm_config.speculative_config.num_speculative_tokens),
             n_ctx=int(model.max_model_len),
             n_vocab=int(model.get_vocab_size()),
@@ -65,9 +65,9 @@ class Portfolio:
             rows=options.rows,
         )
         self._drafter = drafter_of(options, model, self._limits.n_draft)
-        self._belief = Belief()
+        self._belief = AcceptanceModel()
         stages = int(vllm_config.parallel_config.pipeline_parallel_size)
-        self._requests = Requests(lambda prompt: self._drafter.open(prompt, 0), patience=stages - 1)
+        self._requests = RequestTracker(lambda prompt: self._drafter.open(prompt, 0), patience=stages - 1)
         self._learns, self._failed = options.learn, False
 
     def propose(
@@ -112,28 +112,29 @@ class Portfolio:
         self._belief.learn(request.recent, request.draft, new)
         follow(request, new)
         draft = self._draft(request, self._limits.room(len(text)))
-        self._requests.keep(request, row, text)
+        self._requests.commit(request, row, text)
         return draft
 
-    def _draft(self, request: Followed, room: int) -> Draft:
-        budget = Frugal(depth=room, nodes=room)
+    def _draft(self, request: TrackedRequest, room: int) -> Draft:
+        budget = ConfidenceBudget(depth=room, nodes=room)
         (request.draft,) = self._drafter.propose([(request.memory, budget)])
-        survival = self._belief.survivals(request.recent, request.draft)
-        path = best_chain(request.draft, survival, self._limits.p_min)
+        reach_probability = self._belief.reach_probabilities(request.recent, request.draft)
+        path = best_chain(request.draft, reach_probability, self._limits.p_min)
         tokens = [request.draft.tokens[node] for node in path]
         # A damaged corpus may hold tokens that the target has not.
         sound = next((i for i, t in enumerate(tokens) if not 0 <= t < self._limits.n_vocab), len(tokens))
-        return tokens[:sound], [survival[node] for node in path[:sound]]
+        return tokens[:sound], [reach_probability[node] for node in path[:sound]]
 
 
-def best_chain(tree: DraftTree, survival: Sequence[float], p_min: float) -> list[int]:
-    """The nodes of the path that gains most, where each gains its survival less p_min, what its row costs."""
+def best_chain(tree: DraftTree, reach_probability: Sequence[float], p_min: float) -> list[int]:
+    """The nodes of the path that gains most, where each gains its reach probability less p_min, what its row
+    costs."""
     n = len(tree)
     gain, after = [0.0] * (n + 1), [ROOT] * (n + 1)  # of the root first, then of node i at i + 1
     for node in range(n - 1, ROOT, -1):  # children before their parents
         parent = tree.parents[node] + 1
-        gained = survival[node] - p_min + gain[node + 1]
-        if survival[node] >= p_min and gained >= gain[parent]:
+        gained = reach_probability[node] - p_min + gain[node + 1]
+        if reach_probability[node] >= p_min and gained >= gain[parent]:
             gain[parent], after[parent] = gained, node
     path, node = list[int](), after[0]
     while node != ROOT:

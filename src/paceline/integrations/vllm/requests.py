@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.interfaces import NOTHING, Memory
+from paceline.speculative.interfaces import NOTHING, DrafterState
 from paceline.speculative.policy.acceptance_model import Recent
-from paceline.speculative.stats import TARGET, Step, Times
+from paceline.speculative.stats import TARGET, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree
 
 Tokens = NDArray[np.int32]
@@ -29,7 +29,7 @@ MISSED = 64  # tokens of steps that vLLM did not show: it does not draft where s
 
 
 @dataclass(eq=False, slots=True)
-class Followed:
+class TrackedRequest:
     """One request. memory: the drafters'. ending: of what is known of its text. row, step: where and when it
     was last seen. draft: what was proposed for what follows. recent: how its drafts have fared."""
 
@@ -45,14 +45,14 @@ class Followed:
         return self.ending[0]
 
 
-class Requests:
+class RequestTracker:
     """Owns the memories of the requests in the batch. opener: makes a memory of a text. patience: steps for
     which a request may be missing."""
 
-    def __init__(self, opener: Callable[[list[int]], Memory], patience: int = 0) -> None:
+    def __init__(self, opener: Callable[[list[int]], DrafterState], patience: int = 0) -> None:
         self._open, self._patience, self._step = opener, patience, 0
-        self._by_row: dict[int, Followed] = {}
-        self._by_ending: dict[Ending, list[Followed]] = {}
+        self._by_row: dict[int, TrackedRequest] = {}
+        self._by_ending: dict[Ending, list[TrackedRequest]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_ending.values()))
@@ -61,25 +61,25 @@ class Requests:
         """A step of the batch begins."""
         self._step += 1
 
-    def find(self, row: int, text: Tokens, n_new: int) -> tuple[Followed, Sequence[int]]:
+    def find(self, row: int, text: Tokens, n_new: int) -> tuple[TrackedRequest, Sequence[int]]:
         """The request in a row, and the tokens that follow what was known of it. n_new: how many tokens of
         its text this step has added. It is the caller's until `keep`."""
         before = ending(text[: len(text) - n_new])
         found = self._known(row, before) or self._behind(row, text)
         if found is None:
             memory = self._open(text[: before[0]].tolist())
-            found = Followed(memory, before, row, self._step)
+            found = TrackedRequest(memory, before, row, self._step)
         else:
             self._remove(found)
         return found, text[found.length :].tolist()
 
-    def keep(self, request: Followed, row: int, text: Tokens) -> None:
+    def commit(self, request: TrackedRequest, row: int, text: Tokens) -> None:
         """`text` is known of it now, and it is in this row."""
         request.ending, request.row, request.step = ending(text), row, self._step
         self._by_ending.setdefault(request.ending, []).append(request)
         self._by_row[row] = request
 
-    def end(self) -> list[Followed]:
+    def end(self) -> list[TrackedRequest]:
         """The step ends. Returns those that have been missing for too long, and are forgotten."""
         missing = [
             request
@@ -91,19 +91,19 @@ class Requests:
             self._remove(request)
         return missing
 
-    def _known(self, row: int, before: Ending) -> Followed | None:
+    def _known(self, row: int, before: Ending) -> TrackedRequest | None:
         """Of several with one text the one that was in this row: the draft is its own that was verified."""
         waiting = [one for one in self._by_ending.get(before, ()) if one.step < self._step]
         return next((one for one in waiting if one.row == row), waiting[0] if waiting else None)
 
-    def _behind(self, row: int, text: Tokens) -> Followed | None:
+    def _behind(self, row: int, text: Tokens) -> TrackedRequest | None:
         """The one that was in this row, where a few of its steps were not shown."""
         one = self._by_row.get(row)
         if one is None or one.step == self._step or not 0 < len(text) - one.length <= MISSED:
             return None
         return one if ending(text[: one.length]) == one.ending else None
 
-    def _remove(self, request: Followed) -> None:
+    def _remove(self, request: TrackedRequest) -> None:
         alike = self._by_ending[request.ending]
         alike.remove(request)
         if not alike:
@@ -118,9 +118,9 @@ def ending(text: Tokens) -> Ending:
 
 def emitted(tokens: Sequence[int]) -> Step:
     """A step of which nothing else is known."""
-    return Step(tuple(tokens), (TARGET,) * len(tokens), (), {}, {}, None, Times())
+    return Step(tuple(tokens), (TARGET,) * len(tokens), (), {}, {}, None, StepTimes())
 
 
-def follow(request: Followed, tokens: Sequence[int]) -> None:
+def follow(request: TrackedRequest, tokens: Sequence[int]) -> None:
     """These tokens were emitted."""
-    request.memory.observe(emitted(tokens), NOTHING)
+    request.memory.update(emitted(tokens), NOTHING)

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from paceline.models.compatibility import fitness
-from paceline.models.compatibility.reason import FATAL, MAPPING, NOTE, Reason
-from paceline.models.headers.facts import Facts, TokenizerFacts
+from paceline.models.compatibility.reason import FATAL, MAPPING, NOTE, CompatibilityReason
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import vocabulary
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
@@ -34,7 +34,7 @@ class Compatibility:
     target: str
     draft: str
     verdict: str
-    reasons: tuple[Reason, ...]
+    reasons: tuple[CompatibilityReason, ...]
 
     @property
     def usable(self) -> bool:
@@ -47,7 +47,7 @@ class Compatibility:
         told = [r for r in self.reasons if r.advice and (self.usable or r.weight == FATAL)]
         return tuple(dict.fromkeys(reason.advice for reason in told))
 
-    def reason(self, field: str) -> Reason | None:
+    def reason(self, field: str) -> CompatibilityReason | None:
         return next((reason for reason in self.reasons if reason.field == field), None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,14 +55,14 @@ class Compatibility:
 
 
 @dataclass(frozen=True)
-class Side:
+class ModelVocabulary:
     """A model's tokenizer, and the vocabulary that it comes to."""
 
-    facts: Facts
+    facts: ModelFacts
     tokenizer: TokenizerFacts
 
     @classmethod
-    def of(cls, facts: Facts) -> Side | None:
+    def of(cls, facts: ModelFacts) -> ModelVocabulary | None:
         """None without a token."""
         return cls(facts, facts.tokenizer) if facts.tokenizer and facts.tokenizer.texts else None
 
@@ -84,22 +84,22 @@ class Side:
         return None if token is None else {"id": token, "text": spelled(self.texts[token])}
 
 
-def compare(target: Facts, draft: Facts) -> Compatibility:
+def compare(target: ModelFacts, draft: ModelFacts) -> Compatibility:
     """Facts with their tokenizers (models/headers/header.py): a model without one cannot be drafted with."""
     return next(compare_all(target, [draft]))
 
 
-def compare_all(target: Facts, drafts: Iterable[Facts]) -> Iterator[Compatibility]:
+def compare_all(target: ModelFacts, drafts: Iterable[ModelFacts]) -> Iterator[Compatibility]:
     """As compare for each, with the target's side, slow to make of many tokens, made once."""
-    ours = Side.of(target)
+    ours = ModelVocabulary.of(target)
     for draft in drafts:
         yield _compatibility(target, ours, draft)
 
 
-def _compatibility(target: Facts, ours: Side | None, draft: Facts) -> Compatibility:
+def _compatibility(target: ModelFacts, ours: ModelVocabulary | None, draft: ModelFacts) -> Compatibility:
     found = list(fitness.reasons(target, draft))
     same = False
-    if ours and (theirs := Side.of(draft)):
+    if ours and (theirs := ModelVocabulary.of(draft)):
         about_tokens = list(_vocabularies(ours, theirs))
         same = _same(ours, theirs)
         fatal = any(reason.weight == FATAL for reason in found)
@@ -118,10 +118,12 @@ def _compatibility(target: Facts, ours: Side | None, draft: Facts) -> Compatibil
     return Compatibility(str(target.path), str(draft.path), verdict, tuple(found))
 
 
-def _no_tokenizer(target: Facts, draft: Facts) -> Reason:
-    kinds = [side.tokenizer.kind if (side := Side.of(facts)) else None for facts in (target, draft)]
+def _no_tokenizer(target: ModelFacts, draft: ModelFacts) -> CompatibilityReason:
+    kinds = [
+        side.tokenizer.kind if (side := ModelVocabulary.of(facts)) else None for facts in (target, draft)
+    ]
     without = [role for role, kind in zip(("target", "draft"), kinds, strict=True) if kind is None]
-    return Reason(
+    return CompatibilityReason(
         "tokenizer",
         kinds[0],
         kinds[1],
@@ -131,7 +133,7 @@ def _no_tokenizer(target: Facts, draft: Facts) -> Reason:
     )
 
 
-def _vocabularies(ours: Side, theirs: Side) -> Iterator[Reason]:
+def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
     a, b = ours.vocab, theirs.vocab
     text = "another type: no token id means the same to both"
     yield _compared("tokenizer", (a.kind, b.kind), a.kind == b.kind, text)
@@ -143,19 +145,19 @@ def _vocabularies(ours: Side, theirs: Side) -> Iterator[Reason]:
     yield _texts(ours, theirs)
 
 
-def _compared(field: str, said: Sequence[Any], same: bool, text: str) -> Reason:
+def _compared(field: str, said: Sequence[Any], same: bool, text: str) -> CompatibilityReason:
     """Has to be the same. said: what is shown, which may yet differ: texts of the first ids do not count."""
-    return Reason(field, said[0], said[1], NOTE if same else MAPPING, "" if same else text)
+    return CompatibilityReason(field, said[0], said[1], NOTE if same else MAPPING, "" if same else text)
 
 
-def _pre_tokenizers(ours: Side, theirs: Side) -> Iterator[Reason]:
+def _pre_tokenizers(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
     a, b = ours.tokenizer.pre, theirs.tokenizer.pre
     if a or b:
         text = "" if _divide_alike(ours, theirs) else "they divide text differently"
-        yield Reason("pre-tokenizer", a or None, b or None, NOTE, text)
+        yield CompatibilityReason("pre-tokenizer", a or None, b or None, NOTE, text)
 
 
-def _divide_alike(ours: Side, theirs: Side) -> bool:
+def _divide_alike(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
     """As far as one can tell: a folder for transformers does not name what llama.cpp would divide by."""
     names = {
         "default" if side.tokenizer.pre in DEFAULT_PRE else side.tokenizer.pre
@@ -165,7 +167,7 @@ def _divide_alike(ours: Side, theirs: Side) -> bool:
     return len(names) < 2
 
 
-def _bos(ours: Side, theirs: Side) -> Reason:
+def _bos(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReason:
     a, b = ours.vocab, theirs.vocab
     said = [(side.named(side.vocab.bos) or {}) | {"added": side.vocab.add_bos} for side in (ours, theirs)]
     if a.bos == b.bos:
@@ -179,7 +181,7 @@ def _bos(ours: Side, theirs: Side) -> Reason:
     return _compared("BOS", said, (a.add_bos, a.bos) == (b.add_bos, b.bos), text)
 
 
-def _ends(ours: Side, theirs: Side) -> Reason:
+def _ends(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReason:
     said = [
         {"ends": [side.named(token) for token in sorted(side.vocab.eos)], "added": side.vocab.add_eos}
         for side in (ours, theirs)
@@ -196,45 +198,45 @@ def _ends(ours: Side, theirs: Side) -> Reason:
     return _compared("EOS", said, a == b and ours.vocab.add_eos == theirs.vocab.add_eos, text)
 
 
-def _first_end(side: Side, ends: frozenset[int]) -> str:
+def _first_end(side: ModelVocabulary, ends: frozenset[int]) -> str:
     eos = side.tokenizer.special.get("eos")
     return spelled(side.texts[eos if eos in ends and eos is not None else min(ends)])
 
 
-def _other_specials(ours: Side, theirs: Side) -> Iterator[Reason]:
+def _other_specials(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
     """What is no id of a text and no end of one: told, not judged."""
     a, b = ({**side.tokenizer.special} for side in (ours, theirs))
     roles = sorted(role for role in {*a, *b} - {"bos", "eos"} if a.get(role) != b.get(role))
     if roles:
         said = [{role: side.get(role) for role in roles} for side in (a, b)]
-        yield Reason(
+        yield CompatibilityReason(
             "other specials", said[0], said[1], NOTE, "no matter: none of them begins or ends a text"
         )
 
 
-def _sizes(a: int, b: int) -> Reason:
+def _sizes(a: int, b: int) -> CompatibilityReason:
     if abs(a - b) > MAX_SIZE_DIFFERENCE:
         text, weight = f"{abs(a - b):,} apart: at most {MAX_SIZE_DIFFERENCE} may be padding", MAPPING
     elif a != b:
         text, weight = f"{abs(a - b):,} apart, taken for padding; vLLM wants them equal", NOTE
     else:
         text, weight = "", NOTE
-    return Reason("vocabulary size", a, b, weight, text)
+    return CompatibilityReason("vocabulary size", a, b, weight, text)
 
 
-def _texts(ours: Side, theirs: Side) -> Reason:
+def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReason:
     """Control tokens with the first few ids may be named differently."""
     pairs = zip(ours.texts[FIRST_COMPARED_ID:], theirs.texts[FIRST_COMPARED_ID:], strict=False)
     differing = [i for i, (a, b) in enumerate(pairs, FIRST_COMPARED_ID) if a != b]
     if not differing:
-        return Reason("token texts", None, None, NOTE, "the same")
+        return CompatibilityReason("token texts", None, None, NOTE, "the same")
     n, common = len(differing), min(ours.vocab.size, theirs.vocab.size) - FIRST_COMPARED_ID
     said = [[side.named(token) for token in differing[:SHOWN]] for side in (ours, theirs)]
     text = f"{n:,} of {common:,} ids mean something else, from {differing[0]:,} on"
-    return Reason("token texts", said[0], said[1], MAPPING, text)
+    return CompatibilityReason("token texts", said[0], said[1], MAPPING, text)
 
 
-def _same(ours: Side, theirs: Side) -> bool:
+def _same(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
     """Beyond what compatible models agree in: the first texts, sizes, every special token and flag."""
     a, b = ours.tokenizer, theirs.tokenizer
     return (
@@ -246,13 +248,13 @@ def _same(ours: Side, theirs: Side) -> bool:
     )
 
 
-def _translation(ours: Side, theirs: Side) -> Iterator[Reason]:
+def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
     """How far --cross-vocab gets: with the tokens that say the same in both."""
     a, b = ours.says, theirs.says
     n, all_ = len(set(a) & set(b)), len(a)
     said = {"texts": all_, "common": n}, {"texts": len(b), "common": n}
     if n == 0:
-        yield Reason(
+        yield CompatibilityReason(
             "tokens in common",
             said[0],
             said[1],
@@ -269,8 +271,8 @@ def _translation(ours: Side, theirs: Side) -> Iterator[Reason]:
             f"; or give this one the target's: paceline transplant {draft} --vocab-of {target} -o OUT.gguf"
         )
     share = f"{n / all_:.1%} of the target's translate one to one"
-    yield Reason("tokens in common", said[0], said[1], NOTE, share, as_it_is)
-    yield Reason(
+    yield CompatibilityReason("tokens in common", said[0], said[1], NOTE, share, as_it_is)
+    yield CompatibilityReason(
         "family",
         ours.facts.family or None,
         theirs.facts.family or None,
@@ -280,11 +282,11 @@ def _translation(ours: Side, theirs: Side) -> Iterator[Reason]:
     )
 
 
-def _file(side: Side) -> str:
+def _file(side: ModelVocabulary) -> str:
     return shlex.quote(str(side.facts.path))
 
 
-def _family(facts: Facts) -> str:
+def _family(facts: ModelFacts) -> str:
     return f" ({facts.family})" if facts.family else ""
 
 

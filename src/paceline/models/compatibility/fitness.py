@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from paceline.models.compatibility.reason import FATAL, NOTE, WARNING, Reason
-from paceline.models.headers.facts import ATTENTION, Facts
+from paceline.models.compatibility.reason import FATAL, NOTE, WARNING, CompatibilityReason
+from paceline.models.headers.facts import ATTENTION, ModelFacts
 
 # llama.cpp's architectures that write no text from left to right, by what they are.
 NO_LANGUAGE_MODELS = {
@@ -28,29 +28,29 @@ MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,20}\]")
 SHOWN = 3  # markers
 
 
-def reasons(target: Facts, draft: Facts) -> Iterator[Reason]:
+def reasons(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     for look in (architecture, format_, memory, experts, window, size, context, template):
         yield from look(target, draft)
 
 
-def architecture(target: Facts, draft: Facts) -> Iterator[Reason]:
+def architecture(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     said = []
     for role, facts in (("target", target), ("draft", draft)):
         if kind := KINDS.get(facts.arch) or ("an embedding model" if facts.pooling else ""):
             said.append(f"the {role} is {kind}: it writes no text")
     if said:
-        yield Reason(
+        yield CompatibilityReason(
             "architecture", target.arch, draft.arch, FATAL, "; ".join(said), "take a causal language model"
         )
     else:
         text = "" if target.arch == draft.arch else "no matter: only their tokens meet"
-        yield Reason("architecture", target.arch, draft.arch, NOTE, text)
+        yield CompatibilityReason("architecture", target.arch, draft.arch, NOTE, text)
 
 
-def format_(target: Facts, draft: Facts) -> Iterator[Reason]:
+def format_(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     others = [role for role, facts in (("target", target), ("draft", draft)) if facts.format != "gguf"]
     if others:
-        yield Reason(
+        yield CompatibilityReason(
             "format",
             target.format,
             draft.format,
@@ -59,10 +59,10 @@ def format_(target: Facts, draft: Facts) -> Iterator[Reason]:
         )
 
 
-def memory(target: Facts, draft: Facts) -> Iterator[Reason]:
+def memory(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     values = target.memory, draft.memory
     if target.memory != ATTENTION:
-        yield Reason(
+        yield CompatibilityReason(
             "memory",
             *values,
             FATAL,
@@ -70,7 +70,7 @@ def memory(target: Facts, draft: Facts) -> Iterator[Reason]:
             "decode it plainly (--draft none)",
         )
     elif draft.memory != ATTENTION:
-        yield Reason(
+        yield CompatibilityReason(
             "memory",
             *values,
             FATAL,
@@ -79,13 +79,13 @@ def memory(target: Facts, draft: Facts) -> Iterator[Reason]:
         )
 
 
-def experts(target: Facts, draft: Facts) -> Iterator[Reason]:
+def experts(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     if not target.experts and not draft.experts:
         return
     values = _experts(target), _experts(draft)
     if 0 < target.experts_used < target.experts:
         touched = touched_experts(target.experts, target.experts_used, ROWS)
-        yield Reason(
+        yield CompatibilityReason(
             "experts",
             *values,
             WARNING,
@@ -96,10 +96,12 @@ def experts(target: Facts, draft: Facts) -> Iterator[Reason]:
             else "",
         )
     else:
-        yield Reason("experts", *values, NOTE, "a draft computes one token at a time: few experts each")
+        yield CompatibilityReason(
+            "experts", *values, NOTE, "a draft computes one token at a time: few experts each"
+        )
 
 
-def _experts(facts: Facts) -> dict[str, int] | None:
+def _experts(facts: ModelFacts) -> dict[str, int] | None:
     return {"all": facts.experts, "used": facts.experts_used} if facts.experts else None
 
 
@@ -108,9 +110,9 @@ def touched_experts(n: int, used: int, tokens: int) -> float:
     return n * (1 - (1 - used / n) ** tokens)
 
 
-def window(target: Facts, draft: Facts) -> Iterator[Reason]:
+def window(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     if target.sliding_window or draft.sliding_window:
-        yield Reason(
+        yield CompatibilityReason(
             "sliding window",
             target.sliding_window or None,
             draft.sliding_window or None,
@@ -119,7 +121,7 @@ def window(target: Facts, draft: Facts) -> Iterator[Reason]:
         )
 
 
-def size(target: Facts, draft: Facts) -> Iterator[Reason]:
+def size(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     values = target.parameters, draft.parameters
     if not target.parameters or not draft.parameters:
         return
@@ -130,14 +132,16 @@ def size(target: Facts, draft: Facts) -> Iterator[Reason]:
         text, weight = f"the draft has {ratio:.0%} of the target's parameters: too many to save much", WARNING
     else:
         text, weight = f"the draft has {ratio:.1%} of the target's", NOTE
-    yield Reason("parameters", *values, weight, text, "take a smaller draft" if weight == WARNING else "")
+    yield CompatibilityReason(
+        "parameters", *values, weight, text, "take a smaller draft" if weight == WARNING else ""
+    )
 
 
-def context(target: Facts, draft: Facts) -> Iterator[Reason]:
+def context(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     if not target.n_ctx or not draft.n_ctx:
         return
     shorter = draft.n_ctx < target.n_ctx
-    yield Reason(
+    yield CompatibilityReason(
         "context",
         target.n_ctx,
         draft.n_ctx,
@@ -146,7 +150,7 @@ def context(target: Facts, draft: Facts) -> Iterator[Reason]:
     )
 
 
-def template(target: Facts, draft: Facts) -> Iterator[Reason]:
+def template(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     """The draft reads the target's tokens, and so the target's template."""
     ours, theirs = target.chat_template, draft.chat_template
     weight, text = NOTE, ""
@@ -165,7 +169,7 @@ def template(target: Facts, draft: Facts) -> Iterator[Reason]:
         text = "the draft, perhaps a base model, reads the target's: in chats it may be right less often"
     elif theirs and not ours:
         text = "the target has none, so that there are no chats"
-    yield Reason("chat template", _stated(ours), _stated(theirs), weight, text)
+    yield CompatibilityReason("chat template", _stated(ours), _stated(theirs), weight, text)
 
 
 def markers(text: str) -> set[str]:

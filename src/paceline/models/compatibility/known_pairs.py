@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 
 FILE = Path(__file__).with_name("known_pairs.json")
 REPORTED, SEEN, RECALLED = "reported", "seen", "recalled"
@@ -40,7 +40,7 @@ class KnownPair:
     pair: str
     repository: str
 
-    def fits(self, target: Facts) -> bool:
+    def fits(self, target: ModelFacts) -> bool:
         names = [name for name in (target.family.lower(), _named(target.name)) if name]
         if target.parameters is not None and target.parameters < max(self.least, SMALLER * self.largest):
             return False
@@ -54,7 +54,7 @@ def known_pairs() -> tuple[KnownPair, ...]:
     return tuple(_read(entry) for entry in said)
 
 
-def for_target(target: Facts) -> list[KnownPair]:
+def for_target(target: ModelFacts) -> list[KnownPair]:
     """What a target of this family, of this size, is known to take; the best first."""
     return [pair for pair in known_pairs() if pair.fits(target)]
 

@@ -11,7 +11,7 @@ FATAL, MAPPING, WARNING, NOTE = ("fatal", "mapping", "warning", "note")
 
 
 @dataclass(frozen=True)
-class Reason:
+class CompatibilityReason:
     """field: what was looked at. target, draft: what each says, as JSON can hold it; None where it says
     nothing. text: what that means, empty where it means nothing. advice: what to do about it, or empty."""
 

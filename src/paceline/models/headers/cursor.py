@@ -13,7 +13,7 @@ BLOCK = 1 << 20
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
-class Refused(Exception):  # noqa: N818  # becomes a ModelError that names the file
+class InvalidFile(Exception):  # noqa: N818  # becomes a ModelError that names the file
     pass
 
 
@@ -34,12 +34,12 @@ class Cursor:
     def claim(self, size: int, what: str) -> None:
         """Raise Refused unless the file has so many bytes left, and a header may have them."""
         if size > self.left:
-            raise Refused(
+            raise InvalidFile(
                 f"{what} needs {size:,} bytes and the file has {self.left:,} left: it is damaged or was not "
                 "downloaded whole, fetch it again"
             )
         if self.position + size > MAX_HEADER:
-            raise Refused(
+            raise InvalidFile(
                 f"{what} makes the header larger than {MAX_HEADER >> 20} MiB: no model has such a one"
             )
 
@@ -62,7 +62,7 @@ class Cursor:
         size = self.u64(what)
         self.claim(size, what)
         if size > limit:
-            raise Refused(f"{what} is a text of {size:,} bytes: no model has such a one")
+            raise InvalidFile(f"{what} is a text of {size:,} bytes: no model has such a one")
         return self.take(size, what)
 
     def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
@@ -70,7 +70,7 @@ class Cursor:
         self.claim(8 * count, what)
         self._strings += count
         if self._strings > MAX_STRINGS:
-            raise Refused(f"{what} makes more than {MAX_STRINGS:,} texts: no model has so many")
+            raise InvalidFile(f"{what} makes more than {MAX_STRINGS:,} texts: no model has so many")
         found: list[bytes] = []
         add, length_at = found.append, U64.unpack_from
         buffer, at = self._buffer, self.position
@@ -101,4 +101,4 @@ class Cursor:
             max(end, min(2 * len(self._buffer), MAX_HEADER), BLOCK) - len(self._buffer)
         )
         if len(self._buffer) < end:
-            raise Refused("became shorter while it was read: fetch it again")
+            raise InvalidFile("became shorter while it was read: fetch it again")

@@ -39,7 +39,7 @@ class TokenizerFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """files: all that belong to the model, the first one being what is loaded (of the format hf the folder).
     format: gguf or hf (a folder with config.json). family: as its makers call it, in small letters, without
     size (qwen2.5, llama-3.2); a guess from names. parameters: of all tensors; None where unknown.

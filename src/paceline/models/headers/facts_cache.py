@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read
 from paceline.system.home import keep, recall
 
@@ -15,7 +15,7 @@ FORMAT = 3  # another number where the same files would be told otherwise
 MAX_TEMPLATE = 1 << 16  # of characters; a model with a longer one is read each time
 
 
-def read_cached(path: str | Path) -> Facts:
+def read_cached(path: str | Path) -> ModelFacts:
     """As header.read without tokens, from the files only where they changed; all paths are absolute. A cache
     that cannot be read or written does no harm. Raises ModelError."""
     path = Path(path).absolute()
@@ -24,7 +24,7 @@ def read_cached(path: str | Path) -> Facts:
         said = recall(FOLDER, key)
         files = tuple(map(Path, said["facts"].pop("files")))
         if said["stamps"] == _stamps(files):
-            return Facts(files=files, **said["facts"])
+            return ModelFacts(files=files, **said["facts"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
     before = _stamps([path])

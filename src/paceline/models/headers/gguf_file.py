@@ -16,7 +16,7 @@ from paceline.models.headers.gguf_header import (
     NUMBERS,
     STRING,
     TYPES,
-    Tensor,
+    TensorInfo,
     read_header,
 )
 from paceline.speculative.errors import ModelError, UsageError
@@ -58,7 +58,7 @@ class GGUFFile:
         value = self.values.get(key)
         return value if isinstance(value, str) else None
 
-    def weights(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+    def weights(self, tensor: TensorInfo) -> np.ndarray[Any, Any]:
         """Return the tensor's bytes, mapped into memory."""
         elements, size = block_size(tensor.type)
         length = tensor.elements // elements * size
@@ -72,13 +72,13 @@ def block_size(kind: int) -> tuple[int, int]:
     return TYPES[kind]
 
 
-class Table:
+class TensorRows:
     """A matrix (or a vector: one number a row) that is read row by row, as float32.
 
     size: rows. width: numbers in a row. Raises ModelError for a type of weights that cannot be read here.
     """
 
-    def __init__(self, file: GGUFFile, tensor: Tensor) -> None:
+    def __init__(self, file: GGUFFile, tensor: TensorInfo) -> None:
         import gguf
 
         self.name, self.size = tensor.name, tensor.shape[-1]
@@ -129,7 +129,7 @@ def _fields(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorToWrite:
     """A tensor to write. dims: in GGUF's order, the row's length first. size: bytes."""
 
     name: str
@@ -139,7 +139,7 @@ class Part:
     blocks: Callable[[], Iterator[np.ndarray[Any, Any]]]
 
 
-def copied(file: GGUFFile, tensor: Tensor) -> Part:
+def copied(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     """Return the unchanged tensor."""
     raw = file.weights(tensor)
 
@@ -147,12 +147,12 @@ def copied(file: GGUFFile, tensor: Tensor) -> Part:
         for start in range(0, len(raw), COPY_BYTES):
             yield raw[start : start + COPY_BYTES]
 
-    return Part(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
+    return TensorToWrite(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
 
 
 def quantised(
     name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
-) -> Part:
+) -> TensorToWrite:
     """Return a tensor of this type made of float32 rows. Raises ModelError for weights beyond F16's range."""
     import gguf
 
@@ -170,7 +170,7 @@ def quantised(
                 raise ModelError(f"{name} has weights too large for F16: use BF16 or F32") from error
             yield data
 
-    return Part(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
+    return TensorToWrite(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
 
 
 def text_field(key: str, value: str) -> bytes:
@@ -201,14 +201,18 @@ def is_number_list(field: bytes, count: int) -> bool:
     return inner in NUMBERS and length == count
 
 
-def total(fields: Sequence[bytes], parts: Sequence[Part], alignment: int) -> int:
+def total(fields: Sequence[bytes], parts: Sequence[TensorToWrite], alignment: int) -> int:
     """Return the file's size in bytes, or a little more."""
     infos = sum(64 + len(part.name.encode()) for part in parts)
     return 24 + sum(map(len, fields)) + infos + sum(part.size + alignment for part in parts) + alignment
 
 
 def write(
-    file: IO[bytes], fields: Sequence[bytes], parts: Sequence[Part], alignment: int, tick: Callable[[], None]
+    file: IO[bytes],
+    fields: Sequence[bytes],
+    parts: Sequence[TensorToWrite],
+    alignment: int,
+    tick: Callable[[], None],
 ) -> None:
     """Write the whole file; `tick` is called after each tensor."""
     file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))

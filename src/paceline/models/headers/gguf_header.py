@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.models.headers.cursor import Cursor, Refused
+from paceline.models.headers.cursor import Cursor, InvalidFile
 from paceline.models.headers.plain_file import open_plain, reason
 from paceline.speculative.errors import ModelError
 
@@ -62,14 +62,14 @@ NUMBERS: dict[int, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class Unread:
+class SkippedArray:
     """An array that was not asked for: how many elements it has."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorInfo:
     """shape: fastest dimension first, as the file has it. type: ggml's number. offset: from Header.data."""
 
     name: str
@@ -83,18 +83,18 @@ class Tensor:
 
 
 # str, int, float, bool; of arrays a list of bytes, a numpy array, or what was not read.
-Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | Unread
+Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | SkippedArray
 
 
 @dataclass(frozen=True)
-class Header:
+class GGUFHeader:
     """types: gguf's value type of each key. data: where the weights begin; size: of the file, in bytes."""
 
     path: Path
     version: int
     metadata: Mapping[str, Value]
     types: Mapping[str, int]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorInfo, ...]
     data: int
     size: int
 
@@ -103,7 +103,7 @@ def everything(_key: str, _count: int) -> bool:
     return True
 
 
-def read_header(path: str | Path, keep: Callable[[str, int], bool] = everything) -> Header:
+def read_header(path: str | Path, keep: Callable[[str, int], bool] = everything) -> GGUFHeader:
     """keep: of an array's key and length, whether it is wanted. Raises ModelError for a file that is no GGUF
     file, is damaged or lies; time and memory stay bounded for any file."""
     path = Path(path)
@@ -112,55 +112,57 @@ def read_header(path: str | Path, keep: Callable[[str, int], bool] = everything)
             size = file.seek(0, 2)
             file.seek(0)
             return _read(path, Cursor(file, size), keep)
-        except Refused as refused:
+        except InvalidFile as refused:
             raise ModelError(f"{path}: {refused}") from None
         except OSError as error:
             raise ModelError(f"{path}: {reason(error)}") from error
 
 
-def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> Header:
+def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFHeader:
     if not cursor.size:
-        raise Refused("is empty: fetch it again")
+        raise InvalidFile("is empty: fetch it again")
     if cursor.size < 4 or cursor.take(4, "the magic") != b"GGUF":
-        raise Refused("is not a GGUF file: convert the model to GGUF first")
+        raise InvalidFile("is not a GGUF file: convert the model to GGUF first")
     version = _version(cursor.u32("the version"))
     n_tensors, n_keys = cursor.u64("the number of tensors"), cursor.u64("the number of keys")
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
-        raise Refused(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
+        raise InvalidFile(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
     cursor.claim(13 * n_keys + 24 * n_tensors, f"a header of {n_keys:,} keys and {n_tensors:,} tensors")
     metadata: dict[str, Value] = {}
     types: dict[str, int] = {}
     for _ in range(n_keys):
         key = _text(cursor.string(MAX_NAME, "a key"), "a key")
         if not key or key in metadata:
-            raise Refused(f"has the key {_shown(key)} twice" if key else "has a key without a name")
+            raise InvalidFile(f"has the key {_shown(key)} twice" if key else "has a key without a name")
         types[key] = cursor.u32(_shown(key))
         metadata[key] = _value(cursor, key, types[key], keep)
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise Refused(f"its alignment is {_shown(alignment)}, which is no power of two")
-    tensors: list[Tensor] = []
+        raise InvalidFile(f"its alignment is {_shown(alignment)}, which is no power of two")
+    tensors: list[TensorInfo] = []
     lengths: list[int] = []
     names: set[str] = set()
     for _ in range(n_tensors):
         tensor, length = _tensor(cursor)
         if tensor.name in names:
-            raise Refused(f"has the tensor {tensor.name!r} twice")
+            raise InvalidFile(f"has the tensor {tensor.name!r} twice")
         names.add(tensor.name)
         tensors.append(tensor)
         lengths.append(length)
     data = -(-cursor.position // alignment) * alignment
     _check_places(tensors, lengths, alignment, cursor.size - data)
-    return Header(path, version, metadata, types, tuple(tensors), data, cursor.size)
+    return GGUFHeader(path, version, metadata, types, tuple(tensors), data, cursor.size)
 
 
 def _version(version: int) -> int:
     if version & 0xFFFF == 0 and version:
-        raise Refused("is big-endian, which this machine does not load: convert it with gguf-convert-endian")
+        raise InvalidFile(
+            "is big-endian, which this machine does not load: convert it with gguf-convert-endian"
+        )
     if version == 1:
-        raise Refused("is GGUF version 1, which llama.cpp no longer loads: convert the model anew")
+        raise InvalidFile("is GGUF version 1, which llama.cpp no longer loads: convert the model anew")
     if version not in VERSIONS:
-        raise Refused(f"is GGUF version {version}; known are {' and '.join(map(str, VERSIONS))}")
+        raise InvalidFile(f"is GGUF version {version}; known are {' and '.join(map(str, VERSIONS))}")
     return version
 
 
@@ -175,50 +177,52 @@ def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]
         ].item()
         return bool(number) if kind == BOOL else number
     if kind != ARRAY:
-        raise Refused(f"{what} is of type {kind}, which GGUF does not have")
+        raise InvalidFile(f"{what} is of type {kind}, which GGUF does not have")
     kind, count = cursor.u32(what), cursor.u64(what)
     wanted = keep(key, count)
     if kind == STRING:
         found = cursor.strings(count, what, wanted)
-        return found if wanted else Unread(count)
+        return found if wanted else SkippedArray(count)
     if kind not in NUMBERS:
-        raise Refused(f"{what} is an array of type {kind}, which llama.cpp does not load")
+        raise InvalidFile(f"{what} is an array of type {kind}, which llama.cpp does not load")
     size = count * NUMBERS[kind].itemsize
     if not wanted:
         cursor.skip(size, what)
-        return Unread(count)
+        return SkippedArray(count)
     cursor.claim(size, what)
     if size > MAX_ARRAY:
-        raise Refused(f"{what} is a list of {count:,} numbers: no model has such a one")
+        raise InvalidFile(f"{what} is a list of {count:,} numbers: no model has such a one")
     numbers: np.ndarray[Any, Any] = np.frombuffer(cursor.take(size, what), NUMBERS[kind])
     return numbers.astype(bool) if kind == BOOL else numbers
 
 
-def _tensor(cursor: Cursor) -> tuple[Tensor, int]:
+def _tensor(cursor: Cursor) -> tuple[TensorInfo, int]:
     """And its length in bytes."""
     name = _text(cursor.string(MAX_TENSOR_NAME, "a tensor's name"), "a tensor's name")
     n_dims = cursor.u32(repr(name))
     if n_dims > MAX_DIMS:
-        raise Refused(f"tensor {name!r} has {n_dims:,} dimensions; there are {MAX_DIMS} at most")
+        raise InvalidFile(f"tensor {name!r} has {n_dims:,} dimensions; there are {MAX_DIMS} at most")
     shape = struct.unpack(f"<{n_dims}Q", cursor.take(8 * n_dims, repr(name)))
     kind, offset = cursor.u32(repr(name)), cursor.u64(repr(name))
     if kind not in TYPES:
-        raise Refused(f"tensor {name!r} is of type {kind}, which this version does not know")
+        raise InvalidFile(f"tensor {name!r} is of type {kind}, which this version does not know")
     elements, size = TYPES[kind]
-    tensor = Tensor(name, shape, kind, offset)
+    tensor = TensorInfo(name, shape, kind, offset)
     if (shape[0] if shape else 1) % elements or max(shape, default=0) >> 63 or tensor.elements >> 63:
-        raise Refused(f"tensor {name!r} of type {kind} cannot have the shape {shape}")
+        raise InvalidFile(f"tensor {name!r} of type {kind} cannot have the shape {shape}")
     return tensor, tensor.elements // elements * size
 
 
-def _check_places(tensors: list[Tensor], lengths: list[int], alignment: int, room: int) -> None:
+def _check_places(tensors: list[TensorInfo], lengths: list[int], alignment: int, room: int) -> None:
     """One behind the other, as llama.cpp wants them, and all within the file."""
     expected = 0
     for tensor, length in zip(tensors, lengths, strict=True):
         if tensor.offset != expected:
-            raise Refused(f"tensor {tensor.name!r} is at {tensor.offset:,} where {expected:,} was expected")
+            raise InvalidFile(
+                f"tensor {tensor.name!r} is at {tensor.offset:,} where {expected:,} was expected"
+            )
         if tensor.offset + length > room:
-            raise Refused(
+            raise InvalidFile(
                 f"tensor {tensor.name!r} ends {tensor.offset + length - room:,} bytes behind the end of the "
                 "file: it was not downloaded whole, fetch it again"
             )
@@ -234,4 +238,4 @@ def _text(raw: bytes, what: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise Refused(f"{what} is no UTF-8: {raw[:32]!r}") from None
+        raise InvalidFile(f"{what} is no UTF-8: {raw[:32]!r}") from None

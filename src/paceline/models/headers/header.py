@@ -12,14 +12,14 @@ import numpy as np
 
 from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.end_tokens import end_tokens
-from paceline.models.headers.facts import RECURRENT, Facts, TokenizerFacts, memory_of
+from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, memory_of
 from paceline.models.headers.family import cleaned, family_of
-from paceline.models.headers.gguf_header import NEWER_NAMES, Header, Unread, read_header
-from paceline.models.headers.kv_bytes import Layers, kv_bytes
+from paceline.models.headers.gguf_header import NEWER_NAMES, GGUFHeader, SkippedArray, read_header
+from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
 from paceline.models.headers.plain_file import exists
 from paceline.speculative.errors import ModelError
 
-__all__ = ["Metadata", "named_parts", "read", "read_gguf", "read_header", "read_parts", "read_tokenizer"]
+__all__ = ["GGUFMetadata", "named_parts", "read", "read_gguf", "read_header", "read_parts", "read_tokenizer"]
 
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
@@ -46,7 +46,7 @@ _LONGEST = 64  # characters of an architecture's name
 _FEW = 1 << 14  # elements: what is told for each layer, not for each token
 
 
-def read(path: str | Path, *, tokens: bool = True) -> Facts:
+def read(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Of a GGUF file, any part of one, or a folder with config.json. tokens: with the vocabulary, which takes
     longer. Raises ModelError for anything else, and for files that are damaged or lie."""
     from paceline.models.headers.hub_folder import read_folder
@@ -56,20 +56,20 @@ def read(path: str | Path, *, tokens: bool = True) -> Facts:
     return read_folder(path, tokens=tokens) if folder else read_gguf(path, tokens=tokens)
 
 
-def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
+def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """What the file does not say stays unset: special tokens and flags have defaults in llama.cpp, which
     models/headers/vocabulary.py knows. Raises ModelError: see read_header; and for a part that is missing."""
 
     path = Path(path)
     parts = read_parts(path, tokens=tokens)
-    first = Metadata(parts[0])
+    first = GGUFMetadata(parts[0])
     arch = first.text("general.architecture")
     if not arch or len(arch) > _LONGEST or not arch.isprintable():
         raise ModelError(f"{path}: names no architecture: it is no language model")
     memory = memory_of(arch)
     n_vocab = first.length(_TOKENS) or first.number(f"{arch}.vocab_size")
     name, file = first.text("general.name"), parts[0].path
-    return Facts(
+    return ModelFacts(
         files=tuple(part.path for part in parts),
         format="gguf",
         # Files say "models", or a hash, where a converter knew no better.
@@ -94,7 +94,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
     )
 
 
-def read_parts(path: Path, *, tokens: bool) -> list[Header]:
+def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
     """The headers of all files of a model, the first one's first. tokens: with the vocabulary. Raises
     ModelError."""
     keep = _with_tokens if tokens else _without_tokens
@@ -109,10 +109,10 @@ def _without_tokens(key: str, count: int) -> bool:
     return count <= _FEW and not key.startswith("tokenizer.")
 
 
-class Metadata:
+class GGUFMetadata:
     """A header's keys, each of the type it must have."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: GGUFHeader) -> None:
         self.path, self._values, self._types = header.path, header.metadata, header.types
 
     def __contains__(self, key: str) -> bool:
@@ -131,7 +131,7 @@ class Metadata:
     def numbers(self, key: str) -> list[int]:
         """Of a list or one alone."""
         value = self._values.get(key)
-        if value is None or isinstance(value, Unread):
+        if value is None or isinstance(value, SkippedArray):
             return []
         if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
             found = list(map(int, value.tolist()))
@@ -171,7 +171,7 @@ class Metadata:
 
     def length(self, key: str) -> int:
         value = self._values.get(key, [])
-        if isinstance(value, Unread):
+        if isinstance(value, SkippedArray):
             return value.count
         if not isinstance(value, list | np.ndarray):
             self._refuse(key, "a list")
@@ -190,9 +190,9 @@ def named_parts(path: Path) -> list[Path]:
     return [path.with_name(f"{named[1]}-{i:05d}-of-{named[3]}{named[4]}") for i in range(1, count + 1)]
 
 
-def _parts(header: Header, keep: Callable[[str, int], bool]) -> list[Header]:
+def _parts(header: GGUFHeader, keep: Callable[[str, int], bool]) -> list[GGUFHeader]:
     """All headers of a model that was split into several files; this one alone where it was not."""
-    count = Metadata(header).number("split.count")
+    count = GGUFMetadata(header).number("split.count")
     if count <= 1:
         return [header]
     paths = named_parts(header.path)
@@ -206,16 +206,19 @@ def _parts(header: Header, keep: Callable[[str, int], bool]) -> list[Header]:
         raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too{first}")
     parts = [header if path == header.path else read_header(path, keep) for path in paths]
     for i, part in enumerate(parts):
-        said = Metadata(part)
+        said = GGUFMetadata(part)
         if said.number("split.count") != count or said.number("split.no") != i:
             raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
-    total, found = Metadata(parts[0]).number("split.tensors.count"), sum(len(part.tensors) for part in parts)
+    total, found = (
+        GGUFMetadata(parts[0]).number("split.tensors.count"),
+        sum(len(part.tensors) for part in parts),
+    )
     if total and total != found:
         raise ModelError(f"{paths[0]}: its {count} parts have {found} tensors, not {total}: fetch them again")
     return parts
 
 
-def read_tokenizer(said: Metadata) -> TokenizerFacts | None:
+def read_tokenizer(said: GGUFMetadata) -> TokenizerFacts | None:
     """None where there is no vocabulary."""
     model = said.text("tokenizer.ggml.model")
     if model in ("", "no_vocab", "none"):
@@ -244,14 +247,14 @@ def read_tokenizer(said: Metadata) -> TokenizerFacts | None:
     )
 
 
-def _layers(said: Metadata, arch: str) -> Layers:
+def _layers(said: GGUFMetadata, arch: str) -> AttentionShape:
     def one(key: str) -> int:
         return said.number(f"{arch}.{key}")
 
     def each(key: str) -> list[int]:
         return said.numbers(f"{arch}.{key}")
 
-    return Layers(
+    return AttentionShape(
         arch=arch,
         count=one("block_count") - min(one("block_count"), one("nextn_predict_layers")),
         shared=one("attention.shared_kv_layers"),
@@ -269,7 +272,7 @@ def _layers(said: Metadata, arch: str) -> Layers:
     )
 
 
-def _quantisation(said: Metadata, parts: Sequence[Header]) -> str:
+def _quantisation(said: GGUFMetadata, parts: Sequence[GGUFHeader]) -> str:
     """The file type; where it is not said, the type that most weights have."""
     from gguf.constants import GGMLQuantizationType, LlamaFileType
 
@@ -286,7 +289,7 @@ def _quantisation(said: Metadata, parts: Sequence[Header]) -> str:
     return "" if most is None else known.get(most, "")
 
 
-def _rows(parts: Sequence[Header]) -> int:
+def _rows(parts: Sequence[GGUFHeader]) -> int:
     shapes = {tensor.name: tensor.shape for part in parts for tensor in part.tensors}
     shape = shapes.get("output.weight") or shapes.get("token_embd.weight") or ()
     return shape[1] if len(shape) == 2 else 0

@@ -7,12 +7,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.facts import HYBRID, HYBRID_ARCHS, RECURRENT, RECURRENT_ARCHS, Facts, memory_of
+from paceline.models.headers.facts import (
+    HYBRID,
+    HYBRID_ARCHS,
+    RECURRENT,
+    RECURRENT_ARCHS,
+    ModelFacts,
+    memory_of,
+)
 from paceline.models.headers.family import cleaned, family_of
 from paceline.models.headers.hub_tokenizer import numbers, optional, read_tokenizer
-from paceline.models.headers.kv_bytes import Layers, kv_bytes
+from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
 from paceline.models.headers.plain_file import exists, read_json, read_text, reason
-from paceline.models.headers.safetensors_header import Weights, read_weights
+from paceline.models.headers.safetensors_header import WeightFiles, read_weights
 from paceline.speculative.errors import ModelError
 
 Json = Mapping[str, Any]
@@ -43,7 +50,7 @@ _HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
 _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv"})
 
 
-def read_folder(path: str | Path, *, tokens: bool = True) -> Facts:
+def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """tokens: with the vocabulary, for which there must be a tokenizer.json. Raises ModelError for a folder
     without config.json, and for files that are not what they are called."""
     folder = Path(path)
@@ -57,7 +64,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> Facts:
     weights = read_weights(folder)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
     name = _word(whole, "_name_or_path")
-    return Facts(
+    return ModelFacts(
         files=(folder, *_files(folder, weights)),
         format="hf",
         name=_name(folder, name),
@@ -144,14 +151,14 @@ def _states(config: Json) -> list[int]:
     return []
 
 
-def _layers(config: Json, arch: str) -> Layers:
+def _layers(config: Json, arch: str) -> AttentionShape:
     latent = _first(config, "kv_lora_rank")
     heads = numbers(config.get("num_attention_heads", config.get("n_head")))
     kv_heads = numbers(config.get("num_key_value_heads", config.get("num_kv_heads")))
     if config.get("multi_query") is True:
         kv_heads = [1]
     head = _first(config, "head_dim", "kv_channels")
-    return Layers(
+    return AttentionShape(
         arch=arch,
         count=_first(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
         n_embd=_first(config, "hidden_size", "n_embd", "d_model"),
@@ -166,7 +173,7 @@ def _layers(config: Json, arch: str) -> Layers:
     )
 
 
-def _quantisation(whole: Json, config: Json, weights: Weights) -> str:
+def _quantisation(whole: Json, config: Json, weights: WeightFiles) -> str:
     said = whole.get("quantization_config", config.get("quantization_config"))
     if isinstance(said, dict):
         return (_word(said, "quant_method") or "quantised").upper()
@@ -202,7 +209,7 @@ def _name(folder: Path, said: str) -> str:
     return cleaned(next((name for name in names if family_of([name])), names[0]))
 
 
-def _files(folder: Path, weights: Weights) -> Iterable[Path]:
+def _files(folder: Path, weights: WeightFiles) -> Iterable[Path]:
     names = (
         "config.json",
         "tokenizer.json",

@@ -12,7 +12,7 @@ _INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minim
 
 
 @dataclass(frozen=True)
-class Layers:
+class AttentionShape:
     """count: those of the model itself, without the ones that guess further tokens. shared: of these, the
     last that use an earlier layer's cache. heads, kv_heads: one number, or one for each layer. key, value:
     numbers a head; 0 for n_embd / heads. compressed: keys and values are kept as one vector (DeepSeek's MLA).
@@ -36,7 +36,7 @@ class Layers:
     local_value: int = 0
 
 
-def kv_bytes(layers: Layers) -> int:
+def kv_bytes(layers: AttentionShape) -> int:
     """Bytes at F16; 0 where the numbers are not known. A layer with a sliding window counts in full, though
     what it keeps stops growing at the window."""
     most = max(layers.heads, default=0)
@@ -55,7 +55,7 @@ def kv_bytes(layers: Layers) -> int:
     return total * F16
 
 
-def _is_recurrent(layers: Layers, i: int) -> bool:
+def _is_recurrent(layers: AttentionShape, i: int) -> bool:
     if len(layers.recurrent) > 1:
         return bool(_of(layers.recurrent, i))
     interval = layers.interval or _INTERVALS.get(layers.arch, 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.cursor import Cursor, Refused
+from paceline.models.headers.cursor import Cursor, InvalidFile
 from paceline.models.headers.plain_file import MAX_VALUES, exists, open_plain, read_json, reason
 from paceline.speculative.errors import ModelError
 
@@ -25,7 +25,7 @@ _PATH = re.compile(r"[/\\:\0]")
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightFiles:
     """parameters: None where they are packed, or in files that are not read. kind: what most are (BF16)."""
 
     files: tuple[Path, ...] = ()
@@ -34,7 +34,7 @@ class Weights:
     kind: str = ""
 
 
-def read_weights(folder: Path) -> Weights:
+def read_weights(folder: Path) -> WeightFiles:
     """None at all is fine. Raises ModelError where one that an index names is missing, or a file lies."""
     for index, single in (
         ("model.safetensors.index.json", "model.safetensors"),
@@ -51,9 +51,9 @@ def read_weights(folder: Path) -> Weights:
         except OSError as error:
             raise ModelError(f"{folder}: {error.filename} {reason(error)}: fetch it too") from error
         if single.endswith(".bin"):
-            return Weights(tuple(files), size)
+            return WeightFiles(tuple(files), size)
         return _counted(files, size)
-    return Weights()
+    return WeightFiles()
 
 
 def _listed(index: Path) -> list[Path]:
@@ -71,7 +71,7 @@ def _is_name(name: str) -> bool:
     return bool(name.strip(".")) and name.isprintable() and not _PATH.search(name)
 
 
-def _counted(files: list[Path], size: int) -> Weights:
+def _counted(files: list[Path], size: int) -> WeightFiles:
     elements: dict[str, int] = {}
     for file in files:
         for kind, count in _tensors(file):
@@ -79,7 +79,7 @@ def _counted(files: list[Path], size: int) -> Weights:
     total = sum(elements.values())
     packed = sum(count for kind, count in elements.items() if kind.startswith(_PACKED) and kind != "BF16")
     most = max(elements, key=lambda kind: elements[kind], default="")
-    return Weights(tuple(files), size, None if 100 * packed > total or not total else total, most)
+    return WeightFiles(tuple(files), size, None if 100 * packed > total or not total else total, most)
 
 
 def _tensors(path: Path) -> list[tuple[str, int]]:
@@ -90,14 +90,14 @@ def _tensors(path: Path) -> list[tuple[str, int]]:
             file.seek(0)
             raw = cursor.string(MAX_HEADER, "the header")
             if sum(map(raw.count, (b",", b"[", b"{"))) > MAX_VALUES:
-                raise Refused("has more tensors than any model needs")
+                raise InvalidFile("has more tensors than any model needs")
             said = json.loads(raw)
             if not isinstance(said, dict):
-                raise Refused("its header is no JSON object")
+                raise InvalidFile("its header is no JSON object")
             return [_tensor(name, it, cursor.left) for name, it in said.items() if name != "__metadata__"]
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{path}: is no safetensors file ({error})") from error
-        except Refused as refused:
+        except InvalidFile as refused:
             raise ModelError(f"{path}: {refused}") from None
         except OSError as error:
             raise ModelError(f"{path}: {reason(error)}") from error
@@ -116,9 +116,9 @@ def _tensor(name: str, said: Any, room: int) -> tuple[str, int]:
             and all(type(n) is int for n in span)
         ):
             if not 0 <= span[0] <= span[1] <= room:
-                raise Refused(
+                raise InvalidFile(
                     f"tensor {name[:64]!r} ends behind the end of the file: it was not downloaded whole, "
                     "fetch it again"
                 )
             return kind, math.prod(shape)
-    raise Refused(f"its tensor {name[:64]!r} is not described as safetensors does")
+    raise InvalidFile(f"its tensor {name[:64]!r} is not described as safetensors does")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from paceline.models.stores.hub_api import Remote, endpoint, explained, headers, listing, reason
+from paceline.models.stores.hub_api import RemoteFile, endpoint, explained, headers, listing, reason
 from paceline.models.stores.hub_layout import (
     blob_of,
     cache_folder,
@@ -28,7 +28,7 @@ from paceline.models.stores.hub_layout import (
     repo_folder,
     stated_sha256,
 )
-from paceline.models.stores.reference import Held, Reference, asked_for, pick, variants
+from paceline.models.stores.reference import LocalFile, Reference, asked_for, pick, variants
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import amount
 from paceline.system.whole import whole
@@ -38,7 +38,7 @@ BUSY = 0.2  # seconds to wait for another process that downloads the same file
 Watch = Callable[[str, int, int], None]  # a file's name, bytes of it that are here, bytes of all of it
 
 
-def in_cache(reference: Reference) -> list[Held]:
+def in_cache(reference: Reference) -> list[LocalFile]:
     """The files of a hub's model that are on this machine already: of the revision that was the current one
     when the hub was asked last, else of an older one. Raises UsageError where they are not."""
     partly = False
@@ -82,11 +82,11 @@ def _began(name: str) -> bool:
     return next((repo_folder(name) / "blobs").glob("*.incomplete"), None) is not None
 
 
-def _held(path: Path) -> Held:
-    return Held(path, path.stat().st_size, stated_sha256(path))
+def _held(path: Path) -> LocalFile:
+    return LocalFile(path, path.stat().st_size, stated_sha256(path))
 
 
-def pull(reference: Reference, watch: Watch, *, offline: bool = False) -> list[Held]:
+def pull(reference: Reference, watch: Watch, *, offline: bool = False) -> list[LocalFile]:
     """All files of a hub's model, downloaded where they are not here yet; what an earlier call has left of
     them is used. watch is called often, and may raise. Raises UsageError, ModelError or PacelineError."""
     if offline or is_set("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
@@ -105,19 +105,19 @@ def pull(reference: Reference, watch: Watch, *, offline: bool = False) -> list[H
     return held
 
 
-def _pointer(folder: Path, commit: str, remote: Remote) -> Path:
+def _pointer(folder: Path, commit: str, remote: RemoteFile) -> Path:
     return folder / "snapshots" / commit / remote.name
 
 
-def _blob(folder: Path, remote: Remote) -> Path:
+def _blob(folder: Path, remote: RemoteFile) -> Path:
     return folder / "blobs" / remote.blob
 
 
-def _partial(folder: Path, remote: Remote) -> Path:
+def _partial(folder: Path, remote: RemoteFile) -> Path:
     return folder / "blobs" / f"{remote.blob}.paceline.incomplete"
 
 
-def _is_here(folder: Path, pointer: Path, remote: Remote) -> bool:
+def _is_here(folder: Path, pointer: Path, remote: RemoteFile) -> bool:
     """Whether a name in a snapshot is that of this very file, as far as its size and its blob's name tell."""
     if pointer.is_symlink():
         return blob_of(folder, pointer) == _blob(folder, remote) and is_blob(
@@ -126,7 +126,7 @@ def _is_here(folder: Path, pointer: Path, remote: Remote) -> bool:
     return pointer.is_file() and pointer.stat().st_size == remote.size
 
 
-def _require_room(folder: Path, commit: str, chosen: Sequence[Remote]) -> None:
+def _require_room(folder: Path, commit: str, chosen: Sequence[RemoteFile]) -> None:
     """Said before hours of downloading, not after."""
     missing = [
         one
@@ -145,19 +145,19 @@ def _require_room(folder: Path, commit: str, chosen: Sequence[Remote]) -> None:
         )
 
 
-def _get(name: str, commit: str, remote: Remote, watch: Watch) -> Held:
+def _get(name: str, commit: str, remote: RemoteFile, watch: Watch) -> LocalFile:
     folder = repo_folder(name)
     pointer, blob = _pointer(folder, commit, remote), _blob(folder, remote)
     if _is_here(folder, pointer, remote):
-        return Held(pointer, remote.size, stated_sha256(pointer))
+        return LocalFile(pointer, remote.size, stated_sha256(pointer))
     got, checked = 0, False
     if not is_blob(folder, blob, remote.size):
         got, checked = _fetch(name, commit, remote, watch)
     link(folder, pointer, blob, new=got > 0)
-    return Held(pointer, remote.size, remote.sha256, got, checked)
+    return LocalFile(pointer, remote.size, remote.sha256, got, checked)
 
 
-def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> tuple[int, bool]:
+def _fetch(name: str, commit: str, remote: RemoteFile, watch: Watch) -> tuple[int, bool]:
     """Make the cache's blob, complete; how many bytes came for it, and whether its SHA-256 was compared."""
     from filelock import Timeout
     from huggingface_hub import hf_hub_url
@@ -188,10 +188,10 @@ def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> tuple[int, b
         ) from error
 
 
-class _Growing:
+class _DownloadFile:
     """The file that http_get writes to: it tells how much is there, and takes no more than was promised."""
 
-    def __init__(self, file: BinaryIO, remote: Remote, watch: Watch) -> None:
+    def __init__(self, file: BinaryIO, remote: RemoteFile, watch: Watch) -> None:
         self._file, self._remote, self._watch = file, remote, watch
         self.came = 0
         self.tell, self.seek, self.truncate = file.tell, file.seek, file.truncate
@@ -209,7 +209,7 @@ class _Growing:
         return len(piece)
 
 
-def _fill(path: Path, url: str, remote: Remote, watch: Watch) -> int:
+def _fill(path: Path, url: str, remote: RemoteFile, watch: Watch) -> int:
     """Fetch what is missing of a file, and return how many bytes came."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
@@ -220,7 +220,7 @@ def _fill(path: Path, url: str, remote: Remote, watch: Watch) -> int:
             file.truncate(0)
         done = file.seek(0, os.SEEK_END)
         watch(remote.name, done, remote.size)
-        growing = _Growing(file, remote, watch)
+        growing = _DownloadFile(file, remote, watch)
         try:
             http_get(
                 url,
@@ -260,7 +260,7 @@ def _silent() -> Any:
     return Silent
 
 
-def _require_hash(path: Path, remote: Remote) -> None:
+def _require_hash(path: Path, remote: RemoteFile) -> None:
     found = remote.hash_of(path)
     if found != remote.blob:
         path.unlink()

@@ -27,7 +27,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file of a repository.
 
     blob: its hash, and its name among the cache's blobs: a large file's SHA-256, git's of a small one.
@@ -69,7 +69,7 @@ def headers() -> dict[str, str]:
     return dict(build_hf_headers(library_name="paceline", library_version=version("paceline")))
 
 
-def listing(name: str) -> tuple[str, dict[str, Remote]]:
+def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
     """The current revision of a repository, and its GGUF files."""
     from huggingface_hub import HfApi
 
@@ -86,13 +86,13 @@ def listing(name: str) -> tuple[str, dict[str, Remote]]:
     return commit, {one.name: one for one in files if one.size > 0}
 
 
-def _remote(said: Any) -> Remote:
+def _remote(said: Any) -> RemoteFile:
     """said: a RepoSibling, in which anything may stand. Raises ValueError, TypeError or KeyError."""
     size = said.size or 0
     blob = said.lfs["sha256"] if said.lfs else said.blob_id
     if not (_SHA256 if said.lfs else _SHA1).fullmatch(blob) or type(size) is not int:
         raise ValueError("no such hash or size")
-    return Remote(str(said.rfilename), size, blob)
+    return RemoteFile(str(said.rfilename), size, blob)
 
 
 @contextmanager

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.models.stores.hub_layout import is_own
-from paceline.models.stores.model_folder import REPOSITORY, Kind, walk
+from paceline.models.stores.model_folder import REPOSITORY, EntryKind, walk
 from paceline.models.stores.reference import HUB, Reference, parse, pick, variants
-from paceline.models.stores.search import Candidate, Search
+from paceline.models.stores.search import Candidate, FolderSearch
 from paceline.speculative.errors import UsageError
 
 REVISION = re.compile(r"[0-9a-f]{40}")
 
 
-def candidates(folder: Path, search: Search, *, named: bool) -> Iterator[Candidate]:
+def candidates(folder: Path, search: FolderSearch, *, named: bool) -> Iterator[Candidate]:
     """The models of one repository. named: whether `USER/REPO:QUANTISATION` leads to this cache."""
     waiting = search.folder(folder / "blobs", (".incomplete",))
     if unfinished := sum(not entry.folder for entry in waiting):
@@ -30,7 +30,7 @@ def candidates(folder: Path, search: Search, *, named: bool) -> Iterator[Candida
             repository = folder.name.removeprefix(REPOSITORY).replace("--", "/")
             names = _names(repository, folder, snapshot.path) if snapshot.path.name == main else {}
             for kind, path in walk(snapshot.path, search):
-                if kind is Kind.MODEL:
+                if kind is EntryKind.MODEL:
                     yield Candidate(path, names.get(path, str(path)))
 
 

@@ -14,13 +14,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.facts_cache import read_cached
 from paceline.models.headers.gguf_header import read_header
 from paceline.models.stores import hub_cache, ollama_store
-from paceline.models.stores.model_folder import Kind, walk
+from paceline.models.stores.model_folder import EntryKind, walk
 from paceline.models.stores.places import HUB, OLLAMA, places
-from paceline.models.stores.search import MODELS, Candidate, Search, Tick, file_id, silent
+from paceline.models.stores.search import MODELS, Candidate, FolderSearch, Tick, file_id, silent
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 from paceline.system.home import expanded
@@ -36,11 +36,11 @@ WITHOUT_LAYERS = {"adapter": "an adapter", "imatrix": "an importance matrix", "m
 
 
 @dataclass(frozen=True)
-class Model:
+class InstalledModel:
     """reference: what a user types for it. store: where it was found first. also: its other references. A
     file that several names lead to is one model, or it would be its own best draft."""
 
-    facts: Facts
+    facts: ModelFacts
     store: str
     reference: str
     also: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Model:
         }
 
 
-class Place(NamedTuple):
+class StoreFolder(NamedTuple):
     """store: the name of what keeps its models at `path`. models: how many were found there; 0 also where
     there is no such folder."""
 
@@ -79,12 +79,12 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class Inventory:
     """models: by family, the small ones first. places: all that were looked at. notes: what was skipped and
     why, a line each."""
 
-    models: list[Model]
-    places: list[Place]
+    models: list[InstalledModel]
+    places: list[StoreFolder]
     notes: list[str]
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,11 +98,11 @@ def find(
     own: Mapping[str, Path] | None = None,
     tick: Tick = silent,
     environ: Mapping[str, str] = os.environ,
-) -> Found:
+) -> Inventory:
     """Everything there is, in the stores of other programs, in `folders` and in those of PACELINE_MODELS.
     What cannot be used is a note and never an error. own: files of the zoo's, by what a user types for them.
-    tick: see Search."""
-    search = Search(tick)
+    tick: see FolderSearch."""
+    search = FolderSearch(tick)
     stores = places(environ)
     given = [*folders, *(Path(part) for part in _parts(environ.get("PACELINE_MODELS", "")))]
     for folder in map(expanded, given):
@@ -116,15 +116,15 @@ def find(
         for key in facts
     ]
     counts = Counter(i for key in facts for i in {i for i, _ in named[key]})
-    return Found(
+    return Inventory(
         sorted(_unambiguous(_once(models)), key=_order),
-        [Place(store, path, counts[i]) for i, (store, path) in enumerate(stores)],
+        [StoreFolder(store, path, counts[i]) for i, (store, path) in enumerate(stores)],
         search.notes,
     )
 
 
 def _named(
-    stores: Sequence[tuple[str, Path]], search: Search, own: Mapping[str, Path]
+    stores: Sequence[tuple[str, Path]], search: FolderSearch, own: Mapping[str, Path]
 ) -> dict[tuple[int, int], list[tuple[int, Candidate]]]:
     """Every file that may be a model, with the number of each store it was found in (OWN: none, it is the
     zoo's) and what it is called there."""
@@ -145,22 +145,22 @@ def _named(
     return named
 
 
-def _candidates(store: str, root: Path, search: Search) -> Iterator[Candidate]:
+def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[Candidate]:
     if os.path.isfile(root):  # noqa: PTH113  # Path's may raise
         yield Candidate(root, str(root))
     # A name leads only to where the program that gave it looks.
     for kind, path in walk(root, search):
-        if kind is Kind.OLLAMA:
+        if kind is EntryKind.OLLAMA:
             yield from ollama_store.candidates(path, search, named=store == OLLAMA)
-        elif kind is Kind.REPOSITORY:
+        elif kind is EntryKind.REPOSITORY:
             yield from hub_cache.candidates(path, search, named=store == HUB)
         else:
             yield Candidate(path, str(path))
 
 
 def _facts(
-    named: Mapping[tuple[int, int], Sequence[tuple[int, Candidate]]], search: Search
-) -> dict[tuple[int, int], Facts]:
+    named: Mapping[tuple[int, int], Sequence[tuple[int, Candidate]]], search: FolderSearch
+) -> dict[tuple[int, int], ModelFacts]:
     """Of those that are models."""
     found = {}
     pool = ThreadPoolExecutor(AT_ONCE, "headers")
@@ -169,7 +169,7 @@ def _facts(
         for key, answer in answers.items():
             said = answer.result()
             search.tick(MODELS)
-            if isinstance(said, Facts):
+            if isinstance(said, ModelFacts):
                 found[key] = said
             else:
                 search.notes.append(printable(said))
@@ -179,7 +179,7 @@ def _facts(
     return found
 
 
-def _read(path: Path) -> Facts | str:
+def _read(path: Path) -> ModelFacts | str:
     """What the header says of a model, or why it is none."""
     try:
         facts = read_cached(path)
@@ -190,7 +190,7 @@ def _read(path: Path) -> Facts | str:
     return facts
 
 
-def _no_model(facts: Facts) -> str:
+def _no_model(facts: ModelFacts) -> str:
     """What a GGUF file is that cannot be run; empty for a model."""
     if facts.arch == "clip":
         return "is a projector for pictures or sound, no model"
@@ -210,24 +210,24 @@ def no_list(_key: str, _count: int) -> bool:
     return False
 
 
-def _model(facts: Facts, named: Iterable[tuple[str, Candidate]]) -> Model:
+def _model(facts: ModelFacts, named: Iterable[tuple[str, Candidate]]) -> InstalledModel:
     """named: every store it was found in, and what it is called there."""
     order = sorted(named, key=lambda one: one[1].reference == str(one[1].path))  # a name before a path
     store, first = order[0]
     references = dict.fromkeys(one.reference for _, one in order)
-    return Model(facts, store, first.reference, tuple(references)[1:])
+    return InstalledModel(facts, store, first.reference, tuple(references)[1:])
 
 
-def _once(models: Sequence[Model]) -> Iterator[Model]:
+def _once(models: Sequence[InstalledModel]) -> Iterator[InstalledModel]:
     """Of files with one content, as two revisions of a repository or two stores have, the first that has a
     name; the others are its other references."""
-    alike: dict[tuple[Any, ...], list[Model]] = {}
+    alike: dict[tuple[Any, ...], list[InstalledModel]] = {}
     for model in models:
         facts = model.facts
         key = (facts.format, facts.size, facts.arch, facts.parameters, facts.quantisation, len(facts.files))
         alike.setdefault(key, []).append(model)
     for some in alike.values():
-        by_content: dict[Any, list[Model]] = {}
+        by_content: dict[Any, list[InstalledModel]] = {}
         for model in some:
             content = _content(model) if len(some) > 1 else None
             by_content.setdefault(content or id(model), []).append(model)
@@ -237,7 +237,7 @@ def _once(models: Sequence[Model]) -> Iterator[Model]:
             yield replace(first, also=tuple(dict.fromkeys([*first.also, *others])))
 
 
-def _content(model: Model) -> tuple[str, ...] | None:
+def _content(model: InstalledModel) -> tuple[str, ...] | None:
     """What tells files of one size apart; None where it cannot be read, or is no single file format."""
     if model.facts.format != "gguf":
         return None
@@ -247,7 +247,7 @@ def _content(model: Model) -> tuple[str, ...] | None:
         return None
 
 
-def _unambiguous(models: Iterable[Model]) -> Iterator[Model]:
+def _unambiguous(models: Iterable[InstalledModel]) -> Iterator[InstalledModel]:
     """Of two models of one name, as Ollama's two stores may have, the second is known by its path."""
     taken: set[str] = set()
     for model in models:
@@ -257,7 +257,7 @@ def _unambiguous(models: Iterable[Model]) -> Iterator[Model]:
         yield model
 
 
-def _order(model: Model) -> tuple[str, int, int, str]:
+def _order(model: InstalledModel) -> tuple[str, int, int, str]:
     facts = model.facts
     return facts.family or facts.name.lower(), facts.parameters or 0, facts.size, model.reference
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
-from paceline.models.stores.search import Entry, Search, file_id
+from paceline.models.stores.search import FolderEntry, FolderSearch, file_id
 
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 UNFINISHED = (".downloadinprogress", ".gguf.part", ".incomplete")
@@ -28,7 +28,7 @@ OTHERS = ("datasets--", "spaces--", "kernels--")
 MANIFESTS = ("manifests-v2", "manifests")  # the first one is Ollama's newer
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """MODEL: a GGUF file, the first one of a split model, or a folder with config.json and safetensors.
     OLLAMA: a folder that Ollama keeps its models in. REPOSITORY: one of the Hugging Face cache."""
 
@@ -37,13 +37,13 @@ class Kind(Enum):
     REPOSITORY = "repository"
 
 
-def walk(root: Path, search: Search) -> Iterator[tuple[Kind, Path]]:
+def walk(root: Path, search: FolderSearch) -> Iterator[tuple[EntryKind, Path]]:
     """All models below `root`. Links to folders are followed, after the folders themselves and each once;
     hidden folders are left alone, and stores within it are found but not entered."""
     seen: set[tuple[int, int]] = set()
     with contextlib.suppress(OSError):
         seen.add(file_id(root.stat()))
-    folders, links = [root], deque[Entry]()
+    folders, links = [root], deque[FolderEntry]()
     while folders or links:
         if not folders:
             link = links.popleft()
@@ -56,12 +56,12 @@ def walk(root: Path, search: Search) -> Iterator[tuple[Kind, Path]]:
         below = [entry for entry in entries if entry.folder]
         names = {entry.path.name for entry in below}
         if folder.name.startswith(REPOSITORY) and "snapshots" in names:
-            yield Kind.REPOSITORY, folder
+            yield EntryKind.REPOSITORY, folder
         elif "blobs" in names and names.intersection(MANIFESTS):
-            yield Kind.OLLAMA, folder
+            yield EntryKind.OLLAMA, folder
         else:
             for path in models(folder, [entry for entry in entries if not entry.folder], search):
-                yield Kind.MODEL, path
+                yield EntryKind.MODEL, path
             inside = [entry for entry in below if not entry.path.name.startswith((".", *OTHERS))]
             links.extend(entry for entry in inside if entry.link)
             # A folder may be there twice, too, where a disk is mounted so.
@@ -70,7 +70,7 @@ def walk(root: Path, search: Search) -> Iterator[tuple[Kind, Path]]:
             folders += [entry.path for entry in reversed(new)]
 
 
-def models(folder: Path, files: Sequence[Entry], search: Search) -> Iterator[Path]:
+def models(folder: Path, files: Sequence[FolderEntry], search: FolderSearch) -> Iterator[Path]:
     """Those that one folder's files are."""
     names = {entry.path.name.lower() for entry in files}
     if "adapter_config.json" in names:

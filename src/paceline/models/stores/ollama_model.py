@@ -6,15 +6,15 @@ import os
 
 from paceline.models.stores.ollama_store import manifests_of, weights
 from paceline.models.stores.places import ollama_folders
-from paceline.models.stores.reference import Held, Reference
-from paceline.models.stores.search import Search
+from paceline.models.stores.reference import LocalFile, Reference
+from paceline.models.stores.search import FolderSearch
 from paceline.speculative.errors import UsageError
 
 
-def in_ollama(reference: Reference) -> Held:
+def in_ollama(reference: Reference) -> LocalFile:
     """The weights of a model that Ollama has pulled, from the first of its stores that has them. Raises
     UsageError where none has, or not all of them."""
-    search = Search()
+    search = FolderSearch()
     for store in ollama_folders(os.environ):
         try:
             there = [path for path in manifests_of(store, *_parts(reference)) if path.is_file()]
@@ -24,7 +24,7 @@ def in_ollama(reference: Reference) -> Held:
             continue
         # What the first of them says is not looked up in another one.
         if there and (blob := weights(store, there[0], reference.ollama, search)) is not None:
-            return Held(blob, blob.stat().st_size, blob.name[-64:])
+            return LocalFile(blob, blob.stat().st_size, blob.name[-64:])
     if search.notes:
         raise UsageError("; ".join(search.notes))
     raise UsageError(

@@ -19,7 +19,7 @@ from typing import Any
 from paceline.models.headers.plain_file import exists
 from paceline.models.stores.model_folder import MANIFESTS
 from paceline.models.stores.reference import parse
-from paceline.models.stores.search import Candidate, Search
+from paceline.models.stores.search import Candidate, FolderSearch
 from paceline.speculative.errors import UsageError
 
 USUAL_HOSTS = ("registry.ollama.ai", "ollama.com")  # are the same
@@ -36,7 +36,7 @@ LAYER = "application/vnd.ollama.image."
 MOST = 64  # manifests in a list
 
 
-def candidates(root: Path, search: Search, *, named: bool) -> Iterator[Candidate]:
+def candidates(root: Path, search: FolderSearch, *, named: bool) -> Iterator[Candidate]:
     """The models of the store. named: whether `ollama:NAME` leads to this one."""
     known = set()
     for folder in MANIFESTS:
@@ -76,7 +76,7 @@ def _typeable(name: str) -> bool:
         return False
 
 
-def _manifests(folder: Path, search: Search, depth: int = len(PART)) -> Iterator[Path]:
+def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> Iterator[Path]:
     # To this depth and no further, as Ollama does: a link in circles ends there.
     for entry in search.folder(folder):
         if not entry.path.name.startswith(".") and entry.folder == (depth > 1):
@@ -86,7 +86,7 @@ def _manifests(folder: Path, search: Search, depth: int = len(PART)) -> Iterator
                 yield entry.path
 
 
-def weights(root: Path, path: Path, name: str, search: Search) -> Path | None:
+def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | None:
     """The file that holds the weights of the model whose manifest is at `path`; None, and a note, where there
     is none. name: as `ollama list` shows it."""
     reference = f"ollama:{name}"
@@ -113,7 +113,7 @@ def weights(root: Path, path: Path, name: str, search: Search) -> Path | None:
     return _complete(root / "blobs", digest, size, name, search)
 
 
-def _layers(root: Path, manifest: dict[str, Any], search: Search) -> dict[str, list[tuple[str, int]]]:
+def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
     """Digest and size of the layers of each type; of a list of manifests those of the first that has a model.
     Raises what comes of a manifest that is none."""
     found: dict[str, list[tuple[str, int]]] = {}
@@ -147,7 +147,7 @@ def _why(layers: dict[str, list[tuple[str, int]]]) -> str:
     return f"has no model on this machine; {why}"
 
 
-def _complete(blobs: Path, digest: str, size: int, name: str, search: Search) -> Path | None:
+def _complete(blobs: Path, digest: str, size: int, name: str, search: FolderSearch) -> Path | None:
     reference, pull = f"ollama:{name}", f"ollama pull {name}"
     for path in (blobs / f"sha256-{digest}", blobs / f"sha256:{digest}"):  # as older versions spelled it
         try:

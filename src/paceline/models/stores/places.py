@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.models.headers.plain_file import can_be_path, read_text
-from paceline.models.stores.search import Search
+from paceline.models.stores.search import FolderSearch
 from paceline.speculative.errors import ModelError
 from paceline.system.home import expanded
 
@@ -67,7 +67,7 @@ def lm_studio(home: Path) -> list[Path]:
         homes[:0] = [home / pointer] if can_be_path(pointer) else []
     found = []
     for one in homes:
-        settings = Search().json(one / "settings.json") or {}
+        settings = FolderSearch().json(one / "settings.json") or {}
         named = settings.get("downloadsFolder")
         if isinstance(named, str) and can_be_path(named) and Path(named).is_absolute():
             found.append(Path(named))

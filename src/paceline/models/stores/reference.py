@@ -69,7 +69,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Held:
+class LocalFile:
     """A file of a model on this machine. sha256: of all of it, as its store states it; empty where none does.
     got: bytes that were downloaded just now. checked: the file has been found to have that sha256."""
 

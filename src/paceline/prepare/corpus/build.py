@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import paceline
 from paceline.models.fingerprint import fingerprint
-from paceline.prepare.corpus.collect import File, Reader, Skipped, find
+from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.prepare.corpus.records import Content
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.storage import corpora
@@ -92,8 +92,8 @@ def build(
     with phase({LOOKING: UNKNOWN}) as tick:
         looked = partial(tick, LOOKING)
         files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
-    reader = Reader(skipped, prompts=sources.prompts)
-    with _folder(folder) as new, Spool(new / SPOOL) as spool:
+    reader = DocumentReader(skipped, prompts=sources.prompts)
+    with _folder(folder) as new, TokenFile(new / SPOOL) as spool:
         with phase({READING: sum(map(_pieces, files))}) as tick:
             counts = _read(files, reader, tokenizer, spool, tick)
         if not spool.tokens:
@@ -147,7 +147,7 @@ def _folder(folder: Path) -> Iterator[Path]:
         ) from error
 
 
-class Spool:
+class TokenFile:
     """Documents' tokens, one after the other in a file. Owns the file."""
 
     def __init__(self, path: Path) -> None:
@@ -189,10 +189,10 @@ class Spool:
         self._path.unlink()
 
 
-class _Meter:
+class _FileProgress:
     """Ticks as often for a file as was planned for it, while its text is tokenized."""
 
-    def __init__(self, file: File, tick: Tick) -> None:
+    def __init__(self, file: SourceFile, tick: Tick) -> None:
         self._left, self._tick = _pieces(file), tick
         self.size = 0
 
@@ -209,12 +209,12 @@ class _Meter:
 
 
 def _read(
-    files: Sequence[File], reader: Reader, tokenizer: Tokenizer, spool: Spool, tick: Tick
+    files: Sequence[SourceFile], reader: DocumentReader, tokenizer: Tokenizer, spool: TokenFile, tick: Tick
 ) -> dict[int, Counter[str]]:
     """Tokenize everything into `spool`; what came of each source."""
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     for file in files:
-        meter = _Meter(file, tick)
+        meter = _FileProgress(file, tick)
         lengths = [spool.add(_tokens(content, tokenizer, meter)) for content in reader.documents(file)]
         meter.end()
         counts[file.source] += Counter(
@@ -226,11 +226,11 @@ def _read(
     return counts
 
 
-def _pieces(file: File) -> int:
+def _pieces(file: SourceFile) -> int:
     return 1 + file.size // PIECE
 
 
-def _tokens(content: Content, tokenizer: Tokenizer, meter: _Meter) -> Iterator[list[int]]:
+def _tokens(content: Content, tokenizer: Tokenizer, meter: _FileProgress) -> Iterator[list[int]]:
     """A document's tokens, piece by piece."""
     if not isinstance(content, str):
         n = tokenizer.vocab.size
@@ -258,7 +258,7 @@ def _border(text: str, start: int) -> int:
 
 
 def _derive(
-    new: Path, spool: Spool, kinds: Sequence[str], n_vocab: int, phase: Phase, check: Callable[[], None]
+    new: Path, spool: TokenFile, kinds: Sequence[str], n_vocab: int, phase: Phase, check: Callable[[], None]
 ) -> None:
     """The n-gram cache and the datastore from the tokens."""
     if "ngram" in kinds:
@@ -277,7 +277,7 @@ def _derive(
             sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, most=_most(), check=check)
 
 
-def _ticking(spool: Spool, tick: Tick, kind: str) -> Iterator[NDArray[np.uint32]]:
+def _ticking(spool: TokenFile, tick: Tick, kind: str) -> Iterator[NDArray[np.uint32]]:
     for document in spool.documents():
         tick(kind)
         yield document

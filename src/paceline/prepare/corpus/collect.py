@@ -19,7 +19,7 @@ HEAD = 8192  # bytes that are looked at to tell text from other data
 
 
 @dataclass(frozen=True)
-class File:
+class SourceFile:
     """source: the number of the path it was found under. log: a record a line; None: that is to be seen."""
 
     path: Path
@@ -46,12 +46,12 @@ def find(
     globs: Sequence[str],
     skipped: Skipped,
     tick: Callable[[], None] = lambda: None,
-) -> tuple[list[File], list[Path]]:
+) -> tuple[list[SourceFile], list[Path]]:
     """The files to read, each once, and the paths that were given, in the order of their numbers. Of
     directories those files that match one of `globs`, if there are any. tick: called for every file. Raises
     UsageError for a path that is not there."""
     given = [*paths, *logs]
-    files: dict[Path, File] = {}
+    files: dict[Path, SourceFile] = {}
     for number, path in enumerate(given):
         is_log = number >= len(paths)
         if not path.exists():
@@ -71,7 +71,7 @@ def find(
                 skipped.add(kind, one)
             else:
                 log = True if is_log else None if one.suffix == ".jsonl" else False
-                files.setdefault(one.resolve(), File(one, number, size, log))
+                files.setdefault(one.resolve(), SourceFile(one, number, size, log))
             tick()
     return list(files.values()), given
 
@@ -94,14 +94,14 @@ def _walk(folder: Path, globs: Sequence[str], skipped: Skipped) -> Iterator[Path
                 yield path
 
 
-class Reader:
+class DocumentReader:
     """Owns what has been seen, so that no text is taken twice. prompts: of logs take the questions too."""
 
     def __init__(self, skipped: Skipped, *, prompts: bool = True) -> None:
         self._skipped, self._prompts = skipped, prompts
         self._seen: set[bytes] = set()
 
-    def documents(self, file: File) -> Iterator[Content]:
+    def documents(self, file: SourceFile) -> Iterator[Content]:
         """What cannot be used is counted and left out. Raises UsageError for a log that has no
         record."""
         try:
@@ -112,7 +112,7 @@ class Reader:
         except OSError:
             self._skipped.add("unreadable", file.path)
 
-    def _text(self, file: File) -> str | None:
+    def _text(self, file: SourceFile) -> str | None:
         reason, text = "", ""
         if file.size > LARGEST:
             reason = "too large"
@@ -133,7 +133,7 @@ class Reader:
             return None
         return text
 
-    def _records(self, file: File) -> Iterator[Content]:
+    def _records(self, file: SourceFile) -> Iterator[Content]:
         """What was said, a document each."""
         if file.size == 0:
             self._skipped.add("empty", file.path)

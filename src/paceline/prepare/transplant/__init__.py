@@ -1,5 +1,5 @@
 """Give a draft model another model's vocabulary, so that it can draft for it."""
 
-from paceline.prepare.transplant.transplant import Report, Rules, Transplant
+from paceline.prepare.transplant.transplant import Transplant, TransplantOptions, TransplantReport
 
-__all__ = ["Report", "Rules", "Transplant"]
+__all__ = ["Transplant", "TransplantOptions", "TransplantReport"]

@@ -17,7 +17,7 @@ STEP = 1024  # tokens between two ticks
 
 
 @dataclass(frozen=True)
-class Pieces:
+class TokenPieces:
     """ids[starts[t]:starts[t + 1]]: the draft's tokens that target token t is made of, in order; none where
     nothing is known of it. quiet: tokens that are never to be drafted. counts: how many target tokens say
     what a token of the draft says (same), are spelled in several (spelled), are control tokens that the draft
@@ -38,7 +38,7 @@ def match(
     roles: Mapping[str, int],
     draft_roles: Mapping[str, int],
     tick: Callable[[], None],
-) -> Pieces:
+) -> TokenPieces:
     """roles: what the files call their tokens (bos, eos, padding, ...). tick: called every STEP tokens."""
     special = counterparts(target, draft, roles, draft_roles)
     # Two with one counterpart would share what the draft gives it: one has it, an end before all others.
@@ -70,7 +70,7 @@ def match(
         counts[how] += 1
         all_ids += ids
         starts.append(len(all_ids))
-    return Pieces(np.array(all_ids, np.int64), np.array(starts, np.int64), quiet, counts)
+    return TokenPieces(np.array(all_ids, np.int64), np.array(starts, np.int64), quiet, counts)
 
 
 def counterparts(

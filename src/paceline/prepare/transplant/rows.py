@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.models.headers.gguf_file import Table
-from paceline.prepare.transplant.pieces import Pieces
+from paceline.models.headers.gguf_file import TensorRows
+from paceline.prepare.transplant.pieces import TokenPieces
 
 Rows = NDArray[np.float32]
 CHUNK_ROWS = 1024
 SEVERAL = 0.7  # how far from the average row that of several pieces is written (docs/transplant.md)
 
 
-def mean_row(table: Table) -> Rows:
+def mean_row(table: TensorRows) -> Rows:
     """Return the mean of all rows."""
     total = np.zeros(table.width)
     for start in range(0, table.size, CHUNK_ROWS):
@@ -23,7 +23,7 @@ def mean_row(table: Table) -> Rows:
     return (total / table.size).astype(np.float32)
 
 
-def transplanted(table: Table, pieces: Pieces, *, read: bool) -> Iterator[Rows]:
+def transplanted(table: TensorRows, pieces: TokenPieces, *, read: bool) -> Iterator[Rows]:
     """Yield the new table, at most CHUNK_ROWS rows at a time.
 
     read: an embedding, in which a token has its last piece's row. Else an output matrix, in which it has the

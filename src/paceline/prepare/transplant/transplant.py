@@ -22,8 +22,8 @@ import numpy as np
 from paceline.backends.registry import open_engine, open_tokenizer
 from paceline.models.headers.gguf_file import (
     GGUFFile,
-    Part,
-    Table,
+    TensorRows,
+    TensorToWrite,
     copied,
     number_field,
     quantised,
@@ -33,7 +33,7 @@ from paceline.models.headers.gguf_file import (
 )
 from paceline.models.headers.plain_file import check_file
 from paceline.models.zoo.inflate import check_space
-from paceline.prepare.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, Pieces, match
+from paceline.prepare.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, TokenPieces, match
 from paceline.prepare.transplant.rows import transplanted
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.vocabulary import Vocab
@@ -54,7 +54,7 @@ PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   
 
 
 @dataclass(frozen=True)
-class Rules:
+class TransplantOptions:
     """type: of the new tensors; None: the old ones', or Q8_0. tied: whether one matrix serves as both, with
     the output's weights; None: where llama.cpp takes no other."""
 
@@ -67,7 +67,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Report:
+class TransplantReport:
     """size: bytes. vocab: tokens, of which so many say what a token of the draft says (same), are spelled in
     several, are control tokens that the draft has too (special) or has not (silent). pieces: the mean number
     of pieces of those with several. type: of the embedding."""
@@ -88,8 +88,8 @@ class Transplant:
     """Both files, opened; of the target only what comes before its weights is read. Raises UsageError and
     ModelError."""
 
-    def __init__(self, draft: Path, target: Path, rules: Rules | None = None) -> None:
-        self.rules = rules or Rules()
+    def __init__(self, draft: Path, target: Path, rules: TransplantOptions | None = None) -> None:
+        self.rules = rules or TransplantOptions()
         self._stack = ExitStack()
         try:
             for path in (draft, target):
@@ -126,7 +126,7 @@ class Transplant:
 
     def write(
         self, out: Path, *, force: bool = False, tick: Callable[[str], None] = lambda _: None
-    ) -> Report:
+    ) -> TransplantReport:
         """Nothing is left at `out` unless the whole file was written, and llama.cpp reads it as it reads the
         target: the same tokens for the same text."""
         check_output(out, self._draft.path, self._target.path, force=force)
@@ -153,12 +153,12 @@ class Transplant:
             size = part.stat().st_size  # of this file, whatever another process gives the name to
         lengths, counts = np.diff(pieces.starts), pieces.counts
         mean = float(lengths[lengths > 1].mean()) if (lengths > 1).any() else 1.0
-        return Report(
+        return TransplantReport(
             out, size, len(pieces), counts[SAME], counts[SPELLED], counts[SPECIAL],
             counts[SILENT], mean, kind, bool(tied),
         )  # fmt: skip
 
-    def _find_tables(self) -> dict[str, Table]:
+    def _find_tables(self) -> dict[str, TensorRows]:
         """The draft's tensors that have a row for each token."""
         path, size = self.file.path, self._draft.vocab.size
         tables = {}
@@ -168,7 +168,7 @@ class Transplant:
                     raise ModelError(
                         f"{path}: {name} is {tensor.shape} for {size:,} tokens; convert the model anew"
                     )
-                tables[name] = Table(self.file, tensor)
+                tables[name] = TensorRows(self.file, tensor)
             elif len(tensor.shape) > 1 and tensor.shape[-1] == size:
                 raise ModelError(f"{path}: {name} has a row a token too: such a model cannot be transplanted")
         if EMBEDDING not in tables:
@@ -177,7 +177,7 @@ class Transplant:
             )
         return tables
 
-    def _type(self, table: Table) -> Any:
+    def _type(self, table: TensorRows) -> Any:
         import gguf
 
         if not table.dims:
@@ -185,7 +185,7 @@ class Transplant:
         name = self.rules.type or (table.type.name if table.type.name in KEPT_TYPES else "Q8_0")
         return gguf.GGMLQuantizationType[name]
 
-    def _table_parts(self, pieces: Pieces, tied: bool) -> Iterator[Part]:
+    def _table_parts(self, pieces: TokenPieces, tied: bool) -> Iterator[TensorToWrite]:
         for name, table in self._tables.items():
             # A matrix that serves as both has to be right where it is written: a wrong row there is proposed.
             made = [(name, bool(READ.fullmatch(name)) and not (tied and name == EMBEDDING))]
@@ -195,7 +195,7 @@ class Transplant:
                 rows = partial(transplanted, table, pieces, read=read)
                 yield quantised(new, (*table.dims, len(pieces)), self._type(table), rows)
 
-    def _write(self, part: Path, pieces: Pieces, tied: bool, tick: Callable[[], None]) -> str:
+    def _write(self, part: Path, pieces: TokenPieces, tied: bool, tick: Callable[[], None]) -> str:
         size_key = f"{self.file.text('general.architecture')}.vocab_size"
         mine, theirs = self.file.fields, self.vocab_file.fields
         changed = {}

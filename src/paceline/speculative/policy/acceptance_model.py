@@ -32,7 +32,7 @@ AGREED, OPPOSED, RIVAL = 0.4, -0.9, -0.3
 Recent = dict[str, float]  # of one request: each drafter's recent acceptance, -1 (wrong) to 1
 
 
-class Belief:
+class AcceptanceModel:
     """Shared by all requests, each of which has its own Recent."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Belief:
             found = self._calibrators[drafter] = Calibrator()
         return found
 
-    def survivals(self, recent: Recent, tree: DraftTree) -> list[float]:
+    def reach_probabilities(self, recent: Recent, tree: DraftTree) -> list[float]:
         """Of each node, the chance that it is reached and accepted; 0 for a probe."""
         chances, last, slope, biases = list[float](), "", 1.0, list[float]()
         votes = tree.votes or [((name, score),) for name, score in zip(tree.source, tree.score, strict=True)]
@@ -101,7 +101,7 @@ class Belief:
             votes = [votes_of(tree, node) for node in nodes]
             own = [
                 [
-                    self.of(name).observe(logit_at(score), depth, recent.get(name, 0.0), node == right)
+                    self.of(name).update(logit_at(score), depth, recent.get(name, 0.0), node == right)
                     for name, score in who
                 ]
                 for node, who in zip(nodes, votes, strict=True)
@@ -109,7 +109,7 @@ class Belief:
             for node, guess in zip(nodes, self._guesses(votes, own), strict=True):
                 self._reliability.add(sigmoid(guess.logit), node == right)
                 if guess.calibrator is not None:
-                    guess.calibrator.observe(guess.x, 1, guess.y, node == right)
+                    guess.calibrator.update(guess.x, 1, guess.y, node == right)
             if depth == 1:
                 hits = () if right is None else [name for name, _ in votes[nodes.index(right)]]
                 for name in {name for who in votes for name, _ in who}:

@@ -106,7 +106,7 @@ class Calibrator:
     def probability(self, score: float, depth: int, recent: float = 0.0) -> float:
         return sigmoid(self.logit(logit_at(score), depth, recent))
 
-    def observe(self, x: float, depth: int, y: float, accepted: bool) -> float:
+    def update(self, x: float, depth: int, y: float, accepted: bool) -> float:
         """The outcome of one guess whose parent was accepted. Returns the logit that was predicted before."""
         weights, curvature = self.weights, self._curvature
         place = 1 + (depth if depth < POSITIONS else POSITIONS)

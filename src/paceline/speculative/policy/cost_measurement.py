@@ -8,8 +8,8 @@ from statistics import median, median_low
 from time import perf_counter
 
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.cost_model import Cost, bucket
-from paceline.speculative.policy.pass_timer import Clock, Progress, Timer, unseen
+from paceline.speculative.policy.cost_model import PassCosts, bucket
+from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, unseen
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
 DEPTHS = (256, 1024, 4096)
@@ -32,7 +32,7 @@ def measure(
     rows: Sequence[int] = ROWS,
     clock: Clock = perf_counter,
     progress: Progress = unseen,
-) -> Cost:
+) -> PassCosts:
     """Measure for about so many seconds, whatever the model's size. What does not fit in is left out, but for
     one row (three times) and two (once): the dear rows, and the depths that would take too long to fill. The
     first is filled as far as a quarter of the time goes. Takes one session, and leaves nothing in the
@@ -41,16 +41,16 @@ def measure(
     most = min(caps.rows, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
     rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= most]
     deepest = max(1, caps.n_ctx - rows[-1])
-    with closing(Timer(target, clock)) as timer:
+    with closing(PassTimer(target, clock)) as timer:
         measuring = _Measuring(timer, seconds, clock, progress)
         table = measuring.table(sorted({max(1, min(depth, deepest)) for depth in depths}), rows)
-        return Cost(table, measuring.noise, measuring.samples)
+        return PassCosts(table, measuring.noise, measuring.samples)
 
 
 class _Measuring:
     """One measurement, and the time that is left for it."""
 
-    def __init__(self, timer: Timer, seconds: float, clock: Clock, progress: Progress) -> None:
+    def __init__(self, timer: PassTimer, seconds: float, clock: Clock, progress: Progress) -> None:
         self._timer, self._clock, self._progress = timer, clock, progress
         self._seconds, self._end = seconds, clock() + seconds
         self.noise = 1.0  # see Cost

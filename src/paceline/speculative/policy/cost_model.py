@@ -55,7 +55,7 @@ def is_time(seconds: float) -> bool:
     return LEAST_SECONDS <= seconds <= MOST_SECONDS
 
 
-class Cost:
+class PassCosts:
     """Seconds of one forward pass of one model.
 
     table: seconds by context depth and by rows, as measured; not every depth needs all the rows, but one of
@@ -204,7 +204,7 @@ class Cost:
         share = (2.0**place - 2.0**below) / (2.0**above - 2.0**below)
         return self._cells[below][n] * (1 - share) + self._cells[above][n] * share
 
-    def observe(self, rows: int, depth: int, seconds: float) -> None:
+    def update(self, rows: int, depth: int, seconds: float) -> None:
         """One real pass; ignored where no clock can have told its time."""
         if not is_time(seconds) or rows < 1:
             return
@@ -274,7 +274,7 @@ class Cost:
         }
 
     @classmethod
-    def read(cls, said: Any) -> Cost:
+    def read(cls, said: Any) -> PassCosts:
         """What `as_dict` wrote; samples and noise may be missing. Raises UsageError for what is not that."""
         try:
             rows, depths, seconds = said["rows"], said["depths"], said["seconds"]
@@ -308,7 +308,7 @@ class Cost:
         return cls(table, float(noise), counts)
 
     @classmethod
-    def flat(cls, seconds: float = 1.0, per_row: float = 0.0, rows: int = 64) -> Cost:
+    def flat(cls, seconds: float = 1.0, per_row: float = 0.0, rows: int = 64) -> PassCosts:
         """A made-up one, without an edge: `seconds`, and `per_row` for every row beyond the first."""
         return cls({SHALLOW: {n: seconds + per_row * (n - 1) for n in range(1, rows + 1)}})
 
@@ -340,13 +340,13 @@ def _are_samples(samples: Any, seconds: Any) -> bool:
 
 
 @dataclass
-class Costs:
+class DecodingCosts:
     """What a step costs: the target's pass, the draft model's, and everything else: verifying, committing,
     deciding. step: seconds of one request's step, 0 where it is not known yet. usual: False once passes took
     far longer than they are known to: what they taught is not for the next process."""
 
-    target: Cost
-    draft: Cost | None = None
+    target: PassCosts
+    draft: PassCosts | None = None
     step: float = 0.0
     usual: bool = True
 
@@ -358,7 +358,7 @@ class Costs:
         }
 
     @classmethod
-    def read(cls, said: Any) -> Costs:
+    def read(cls, said: Any) -> DecodingCosts:
         """What `as_dict` wrote, whatever stands beside it. Raises UsageError for what is not that."""
         if not isinstance(said, Mapping) or "target" not in said:
             raise UsageError(
@@ -367,4 +367,6 @@ class Costs:
         draft, step = said.get("draft"), said.get("step", 0.0)
         if type(step) not in (int, float) or not 0 <= step <= MOST_SECONDS:
             raise UsageError(f'no cost curve: its "step" is {step!r}, not seconds')
-        return cls(Cost.read(said["target"]), None if draft is None else Cost.read(draft), float(step))
+        return cls(
+            PassCosts.read(said["target"]), None if draft is None else PassCosts.read(draft), float(step)
+        )

@@ -13,13 +13,13 @@ WELCOME = 4  # so often a drafter is called before it is judged: the first calls
 PROBING = 0.01  # of all time goes, at most, into calling a drafter that has not paid
 
 
-def certainty(survival: float) -> int:
-    """The kind of step, by the survival of the likeliest guess before the drafter is called."""
-    return sum(survival > edge for edge in CERTAINTY)
+def certainty(reach_probability: float) -> int:
+    """The kind of step, by the reach probability of the likeliest guess before the drafter is called."""
+    return sum(reach_probability > edge for edge in CERTAINTY)
 
 
 @dataclass
-class Gain:
+class DrafterValue:
     """One drafter's. tokens: that a call adds to what a step is worth, by the kind of step; outcomes: how
     many each rests on. seconds: of a call; level: of each level of depth that it computes. credit: seconds
     that were saved up for a call that is not expected to pay, which shows whether that has changed."""
@@ -45,7 +45,7 @@ class Gain:
         self.outcomes[kind] = min(self.outcomes[kind], FIRST)  # a change is to be seen soon
         return True
 
-    def observe(self, kind: int, tokens: float, seconds: float, levels: int, *, reads: bool = False) -> float:
+    def update(self, kind: int, tokens: float, seconds: float, levels: int, *, reads: bool = False) -> float:
         """What came of a call. reads: it had much to read first, and its time says nothing of the next one's.
         Returns the seconds that count."""
         if not reads:

@@ -16,7 +16,7 @@ NEVER = 0.95  # the acceptance that hardly any draft has
 
 
 @dataclass(frozen=True)
-class Reason:
+class BreakEvenReason:
     """Why a draft does not pay: what verifying `rows` costs over a single one, the acceptance at which the
     draft neither gains nor loses (None: no acceptance is enough), and the one that was measured: how often,
     where no guess was verified, the likeliest would have been right (None: too few to tell)."""
@@ -46,7 +46,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Account:
+class DraftingSummary:
     """steps: of all requests so far. silent: those at which no drafter had a guess; declined: those at which
     no guess was worth making or verifying; of these, refused: those at which a drafter was not called, since
     its calls take longer than they save; braked: those at which drafts had lost too much before.
@@ -56,7 +56,7 @@ class Account:
     steps: int = 0
     silent: int = 0
     declined: int = 0
-    reason: Reason | None = None
+    reason: BreakEvenReason | None = None
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
     refused: int = 0
     braked: int = 0
@@ -89,10 +89,10 @@ class Account:
         }
 
 
-def reason(curve: Sequence[float], measured: float | None) -> Reason:
+def reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
     """curve: seconds by rows, from 0 (speculative/policy/cost_model.py); at least two rows. The rows that ask
     for the least."""
     ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
     known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
     rows = min(known, key=known.__getitem__) if known else 2
-    return Reason(rows, ratios[rows], known.get(rows), measured)
+    return BreakEvenReason(rows, ratios[rows], known.get(rows), measured)

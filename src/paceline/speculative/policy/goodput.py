@@ -2,12 +2,12 @@
 
 At the best achievable rate (tokens a second) a set of draft nodes N is worth verifying where it maximises
 
-    1 + sum of survivals  -  rate * (T_draft(N) + T_verify(1 + |N|, depth))
+    1 + sum of reach probabilities  -  rate * (T_draft(N) + T_verify(1 + |N|, depth))
 
 Survivals are learned (acceptance_model.py), costs measured (cost_model.py), and the rate is what was reached
-lately, at least that of plain decoding. A node's survival is at most its parent's, so that the best n nodes
-are the n likeliest, and the best n is found by trying each: the curve of costs has steps, and a draft ends at
-one of its edges. Requests that share a pass share its cost, and their nodes compete in one list.
+lately, at least that of plain decoding. A node's reach probability is at most its parent's, so that the best
+n nodes are the n likeliest, and the best n is found by trying each: the curve of costs has steps, and a draft
+ends at one of its edges. Requests that share a pass share its cost, and their nodes compete in one list.
 (The goodput of TurboSpec, arXiv:2406.14066, for single nodes instead of lengths.)
 
 A drafter is called where that is expected to pay (drafter_value.py). And a brake bounds what a request can
@@ -26,11 +26,11 @@ from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from paceline.speculative.interfaces import NO_BUDGET, Budget
-from paceline.speculative.policy.acceptance_model import Belief
-from paceline.speculative.policy.cost_model import Costs
-from paceline.speculative.policy.drafter_value import Gain, certainty
-from paceline.speculative.policy.drafting_summary import FEW, SHOWN, Account, reason
-from paceline.speculative.policy.goodput_budget import RateBudget, Track
+from paceline.speculative.policy.acceptance_model import AcceptanceModel
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.drafter_value import DrafterValue, certainty
+from paceline.speculative.policy.drafting_summary import FEW, SHOWN, DraftingSummary, reason
+from paceline.speculative.policy.goodput_budget import GoodputBudget, LossLedger
 from paceline.speculative.policy.interface import fitting, likeliest
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
@@ -49,7 +49,7 @@ RETRIED, RETRYING = 8, 0.01
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
-class Rate:
+class GoodputPolicy:
     """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have;
     p_split: see Budget."""
 
@@ -57,7 +57,7 @@ class Rate:
 
     def __init__(
         self,
-        costs: Costs,
+        costs: DecodingCosts,
         *,
         depth: int = 31,
         nodes: int = 62,
@@ -72,9 +72,9 @@ class Rate:
 
     def forget(self) -> None:
         """Everything learned from requests; what passes cost stays."""
-        self.belief = Belief()
-        self._gains: dict[str, Gain] = {}
-        self._tracks: WeakKeyDictionary[ActiveRequest, Track] = WeakKeyDictionary()
+        self.belief = AcceptanceModel()
+        self._gains: dict[str, DrafterValue] = {}
+        self._tracks: WeakKeyDictionary[ActiveRequest, LossLedger] = WeakKeyDictionary()
         self.rate = 0.0  # tokens that a second has to bring
         self._tokens = self._seconds = 0.0  # of late
         self._saved = 0.0  # seconds, by drafts in all
@@ -94,21 +94,21 @@ class Rate:
         self._alone = 0.0  # seconds of a pass without drafts
         self._least = 0.0
 
-    def track(self, request: ActiveRequest) -> Track:
+    def track(self, request: ActiveRequest) -> LossLedger:
         try:
             return self._tracks[request]
         except KeyError:
-            return self._tracks.setdefault(request, Track(plain=request.stats.reading_seconds))
+            return self._tracks.setdefault(request, LossLedger(plain=request.stats.reading_seconds))
 
     # What the loop asks.
 
-    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
         depth = min(depth, self._earned)
         n = len(requests)
         self._refused.clear()
         self._called.clear()
-        self._reading, self._tails = reading, sum([request.session.unread for request in requests])
+        self._reading, self._tails = reading, sum([request.session.pending_tokens for request in requests])
         self._rows = n + reading + self._tails
         self._end = self._rows + nodes * min(n, SHARED)
         self._deepest = max([len(request.session.tokens) for request in requests])
@@ -126,7 +126,7 @@ class Rate:
         return [
             NO_BUDGET
             if track.brakes(BRAKE, 2.0 * credit)
-            else RateBudget(
+            else GoodputBudget(
                 depth,
                 nodes,
                 width,
@@ -138,24 +138,26 @@ class Rate:
             for track in tracks
         ]
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        survivals = [
-            self.belief.survivals(self.track(request).recent, draft) if draft.tokens else []
+        reach_probabilities = [
+            self.belief.reach_probabilities(self.track(request).recent, draft) if draft.tokens else []
             for request, draft in zip(requests, drafts, strict=True)
         ]
         now, rows = self._clock(), self._rows
         queue: list[tuple[float, int, int]] = []
-        for at, (draft, survival, budget) in enumerate(zip(drafts, survivals, budgets, strict=True)):
-            if isinstance(budget, RateBudget) and budget.call.drafter:
-                self._settle(budget, now, self._worth(survival))
+        for at, (draft, reach_probability, budget) in enumerate(
+            zip(drafts, reach_probabilities, budgets, strict=True)
+        ):
+            if isinstance(budget, GoodputBudget) and budget.call.drafter:
+                self._settle(budget, now, self._worth(reach_probability))
             if draft.q is not None:
                 rows += len(draft)  # verified whatever it is worth
                 self._sampling.update(draft.source)
-            elif not (isinstance(budget, RateBudget) and budget.brake):
-                kept = fitting(likeliest(draft, survival), draft, budget)
-                queue += [(-survival[node], at, node) for node in kept]
+            elif not (isinstance(budget, GoodputBudget) and budget.brake):
+                kept = fitting(likeliest(draft, reach_probability), draft, budget)
+                queue += [(-reach_probability[node], at, node) for node in kept]
         if len(drafts) > 1:
             queue.sort()
         rows = min(rows, self._end)  # many requests may have drawn more than the curve shows
@@ -165,11 +167,11 @@ class Rate:
         for _, at, node in queue[:n]:
             taken[at].append(node)
         return [
-            draft if draft.q is not None else draft.chosen(sorted(nodes), survival)
-            for draft, nodes, survival in zip(drafts, taken, survivals, strict=True)
+            draft if draft.q is not None else draft.chosen(sorted(nodes), reach_probability)
+            for draft, nodes, reach_probability in zip(drafts, taken, reach_probabilities, strict=True)
         ]
 
-    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         n, cost, tracks = len(steps), self.costs.target, [self.track(request) for request in requests]
         for request, track, step in zip(requests, tracks, steps, strict=True):
             self.belief.learn(track.recent, step.proposal, step.tokens)
@@ -200,7 +202,7 @@ class Rate:
         if self._reading or self._tails:  # what such a pass took is the prompt's matter
             return
         if all(request.stats.steps > 1 for request in requests):  # the first one builds what others reuse
-            cost.observe(rows, deepest, sum([step.times.forward for step in steps]))
+            cost.update(rows, deepest, sum([step.times.forward for step in steps]))
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(drafting + beside, pass_)
@@ -210,19 +212,19 @@ class Rate:
         for gain in self._gains.values():
             gain.save(took)
 
-    def _lose(self, track: Track, seconds: float) -> None:
+    def _lose(self, track: LossLedger, seconds: float) -> None:
         """By a draft of one request; below zero where it has saved time."""
         track.lost += seconds
         self._saved -= seconds
 
-    def _record_skipped(self, track: Track, step: Step) -> None:
+    def _record_skipped(self, track: LossLedger, step: Step) -> None:
         """Nothing was verified: was there a guess, and would it have been right?"""
         proposal = step.proposal
         guesses = proposal.children(ROOT)
         if guesses:
             guess = guesses[0]
             if len(guesses) > 1:
-                guess = max(guesses, key=self.belief.survivals(track.recent, proposal).__getitem__)
+                guess = max(guesses, key=self.belief.reach_probabilities(track.recent, proposal).__getitem__)
             self._left_out += 1
             self._was_right += proposal.tokens[guess] == step.tokens[0]
         braked, refused = id(track) in self._braked, id(track) in self._refused
@@ -233,10 +235,10 @@ class Rate:
         self._silent += not declined
 
     @property
-    def account(self) -> Account:
+    def account(self) -> DraftingSummary:
         measured = self._was_right / self._left_out if self._left_out >= FEW else None
         why = reason(self.costs.target.curve(SHOWN, self._deepest), measured)
-        return Account(
+        return DraftingSummary(
             self._steps,
             self._silent,
             self._declined,
@@ -249,19 +251,19 @@ class Rate:
     # What a budget asks.
 
     def should_call(
-        self, budget: RateBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
+        self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
     ) -> bool:
         """By what calls have gained at steps like this one."""
         now, gain = self._clock(), self._gains.get(drafter)
         if gain is None:
-            gain = self._gains[drafter] = Gain()
+            gain = self._gains[drafter] = DrafterValue()
         negligible = NEGLIGIBLE * self._alone
         worth, kind = 0.0, 0
         last = self._gains.get(budget.call.drafter, gain)
         reads = behind > CAUGHT_UP
         if reads or max(gain.seconds, last.seconds) > negligible:
-            survival = self.belief.survivals(budget.track.recent, draft())
-            worth, kind = self._worth(survival), certainty(max(survival, default=0.0))
+            reach_probability = self.belief.reach_probabilities(budget.track.recent, draft())
+            worth, kind = self._worth(reach_probability), certainty(max(reach_probability, default=0.0))
         self._settle(budget, now, worth)
         dear = gain.seconds > negligible or (budget.brake and (not gain.calls or drafter in self._sampling))
         if (dear and (budget.brake or not gain.should_call(kind, self.rate))) or (
@@ -273,12 +275,12 @@ class Rate:
         budget.call.begin(drafter, self._clock(), worth, kind, reads)
         return True
 
-    def reach(self, track: Track, drafter: str, likely: float, depth: int, parent: float) -> float:
+    def reach(self, track: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
         """The chance that a guess is reached and accepted. parent: that of the node above it."""
         recent = track.recent.get(drafter, 0.0)
         return parent * self.belief.of(drafter).probability(likely, depth, recent)
 
-    def _is_worth_reading(self, track: Track, tokens: float, seconds: float, behind: int) -> bool:
+    def _is_worth_reading(self, track: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
         """Once calls would have saved what reading takes, had the text been read from the start: twice what
         the best choice in hindsight costs, at most (the ski rental of Karlin et al., 1988). tokens, seconds:
         of a call."""
@@ -290,18 +292,18 @@ class Rate:
         track.missed = 0.0
         return True
 
-    def _settle(self, budget: RateBudget, now: float, worth: float) -> None:
+    def _settle(self, budget: GoodputBudget, now: float, worth: float) -> None:
         """The drafter that was called has answered. worth: of the draft now."""
         call = budget.call
         if call.drafter:
             seconds = (now - call.since) / self._called[call.drafter]
             gain = self._gains[call.drafter]
             won = worth - call.before
-            counted = gain.observe(call.kind, won, seconds, call.levels, reads=call.reads)
+            counted = gain.update(call.kind, won, seconds, call.levels, reads=call.reads)
             self._lose(budget.track, counted)
             call.drafter = ""
 
-    def deepens(self, budget: RateBudget, depth: int, survival: float) -> bool:
+    def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool:
         """Whether a path goes on: what the draft would be worth with the nodes behind this one, guessed to be
         as likely as those before, against what it is worth now and what they take to compute."""
         call = budget.call
@@ -309,13 +311,13 @@ class Rate:
         level = 0.0 if gain is None else self.rate * gain.level
         call.levels = max(call.levels, depth)
         nodes = call.nodes
-        insort(nodes, -survival)
+        insort(nodes, -reach_probability)
         now = self._best(nodes, self._rows)[1]
-        each, last = survival ** (1 / depth), min(FURTHER, budget.depth - depth)
+        each, last = reach_probability ** (1 / depth), min(FURTHER, budget.depth - depth)
         further = nodes
         for m in range(1, last + 1):
-            survival *= each
-            further = sorted([*further, -survival])
+            reach_probability *= each
+            further = sorted([*further, -reach_probability])
             # Only as far as the next edges: what lies between costs as much and brings less.
             if (m & (m - 1) == 0 or m == last) and self._best(further, self._rows)[1] - m * level > now:
                 return True
@@ -323,25 +325,25 @@ class Rate:
 
     @property
     def least(self) -> float:
-        """The survival of a guess that could not pay for a row were it twice as likely, and the row the best
-        bargain on the curve."""
+        """The reach probability of a guess that could not pay for a row were it twice as likely, and the row
+        the best bargain on the curve."""
         if not self._least:
             curve, rows = self._curve, self._rows
             row = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, self._end + 1))
             self._least = max(0.01, 0.5 * self.rate * self._pace * row)
         return self._least
 
-    def _worth(self, survival: Sequence[float]) -> float:
+    def _worth(self, reach_probability: Sequence[float]) -> float:
         """Of a draft, in tokens."""
-        return self._best(sorted([-s for s in survival]), self._rows)[1]
+        return self._best(sorted([-s for s in reach_probability]), self._rows)[1]
 
-    def _retried(self, survival: Sequence[float], rows: int) -> int:
+    def _retried(self, reach_probability: Sequence[float], rows: int) -> int:
         """How many of them are verified where none is worth it, to see what that takes: a cell that was
         measured too dear is avoided, and would stay so."""
         if self._reading or self._tails:  # such a pass is not observed
             return 0
         gained = 0.0
-        for n, s in enumerate(survival[: min(RETRIED, self._end - rows)], 1):
+        for n, s in enumerate(reach_probability[: min(RETRIED, self._end - rows)], 1):
             gained -= s
             extra = self._pace * (self._curve[rows + n] - self._curve[rows])
             pays = gained > 0.5 * self.rate * extra
@@ -352,12 +354,12 @@ class Rate:
                 return n
         return 0
 
-    def _best(self, survival: Sequence[float], rows: int) -> tuple[int, float]:
-        """How many of the survivals (here below zero, so that the likeliest are the least and come first) are
-        worth their rows beside `rows` others, and what they are worth in tokens."""
+    def _best(self, reach_probability: Sequence[float], rows: int) -> tuple[int, float]:
+        """How many of the reach probabilities (here below zero, so that the likeliest are the least and come
+        first) are worth their rows beside `rows` others, and what they are worth in tokens."""
         curve, price = self._curve, self.rate * self._pace  # tokens that 1.0 of the curve has to bring
         best, most, gained, base = 0, 0.0, 0.0, price * curve[rows]
-        for n, s in enumerate(survival[: self._end - rows], 1):
+        for n, s in enumerate(reach_probability[: self._end - rows], 1):
             gained -= s
             worth = gained + base - price * curve[rows + n]
             if worth > most:

@@ -11,10 +11,11 @@ from paceline.speculative.policy.acceptance_model import Recent
 from paceline.speculative.tree import DraftTree
 
 
-class Call:
+class DrafterCall:
     """The drafter that is being called for one proposal ("" for none), since when, what the draft was worth
     before, in tokens, and at which kind of step (drafter_value.py). levels: that it has computed so far.
-    nodes: minus the survivals of what it has drafted, ascending. reads: it had much to read first."""
+    nodes: minus the reach probabilities of what it has drafted, ascending. reads: it had much to read
+    first."""
 
     __slots__ = ("before", "drafter", "kind", "levels", "nodes", "reads", "since")
 
@@ -28,7 +29,7 @@ class Call:
 
 
 @dataclass
-class Track:
+class LossLedger:
     """The record of one request.
 
     recent: how often each drafter was right of late.
@@ -47,38 +48,38 @@ class Track:
 
 
 class BudgetRule(Protocol):
-    """What a RateBudget asks of the rule that gave it."""
+    """What a GoodputBudget asks of the rule that gave it."""
 
     @property
     def least(self) -> float:
         """The reach probability below which no guess can pay for a row."""
 
     def should_call(
-        self, budget: RateBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
+        self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
     ) -> bool: ...
 
-    def reach(self, track: Track, drafter: str, likely: float, depth: int, parent: float) -> float: ...
+    def reach(self, track: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float: ...
 
-    def deepens(self, budget: RateBudget, depth: int, survival: float) -> bool: ...
+    def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateBudget(Budget):
+class GoodputBudget(Budget):
     """The budget of one proposal. brake: nothing may be lost."""
 
     rule: BudgetRule
-    track: Track
+    track: LossLedger
     brake: bool = False
-    call: Call = field(default_factory=Call)
+    call: DrafterCall = field(default_factory=DrafterCall)
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
         return self.rule.should_call(self, drafter, draft, behind)
 
-    def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
+    def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         return self.rule.reach(self.track, drafter, likely, depth, parent)
 
-    def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
-        return drafted < self.nodes and depth < self.depth and survival >= self.rule.least
+    def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
+        return drafted < self.nodes and depth < self.depth and reach_probability >= self.rule.least
 
-    def deepens(self, drafted: int, depth: int, survival: float) -> bool:
-        return depth < self.depth and self.rule.deepens(self, depth, survival)
+    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+        return depth < self.depth and self.rule.deepens(self, depth, reach_probability)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.drafting_summary import Account
+from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
 
 
-class Policy(Protocol):
+class DraftPolicy(Protocol):
     @property
     def learns(self) -> bool:
         """Whether one request changes how the next is drafted for."""
@@ -26,23 +26,23 @@ class Policy(Protocol):
         """What it has learned from requests."""
 
     @property
-    def account(self) -> Account | None:
+    def account(self) -> DraftingSummary | None:
         """What it has to say for itself."""
 
-    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
         """How much may be drafted for each. reading: rows of prompts that the same pass reads."""
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         """What is verified of what was proposed, within the budgets. Of a sampled draft nothing may be left
         out: what is kept would depend on what was drawn."""
 
-    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """One step of each."""
 
 
-class Fixed:
+class FixedPolicy:
     """The rules fixed and p_min, which its budget tells apart."""
 
     learns = False
@@ -54,24 +54,24 @@ class Fixed:
     def forget(self) -> None:
         """The numbers stay."""
 
-    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
         return [self._budget] * len(requests)
 
-    def choose(
+    def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         return [fitted(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
 
-    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """Nothing to learn: the numbers are fixed."""
 
 
-def likeliest(draft: DraftTree, survival: Sequence[float]) -> Sequence[int]:
+def likeliest(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
     """The likeliest node first, each after the one that it hangs below."""
-    nodes = range(len(survival))
+    nodes = range(len(reach_probability))
     if draft.is_chain and not draft.probe:
         return nodes  # of which none is likelier than the one before
-    return sorted(nodes, key=survival.__getitem__, reverse=True)
+    return sorted(nodes, key=reach_probability.__getitem__, reverse=True)
 
 
 def fitting(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
@@ -104,5 +104,5 @@ def fits(draft: DraftTree, budget: Budget) -> bool:
 
 def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
     """What fits of drafts that together are more than each may be: the likeliest of it."""
-    kept = fitting(likeliest(draft, draft.survival), draft, budget)
-    return draft if len(kept) == len(draft) else draft.chosen(sorted(kept), draft.survival)
+    kept = fitting(likeliest(draft, draft.reach_probability), draft, budget)
+    return draft if len(kept) == len(draft) else draft.chosen(sorted(kept), draft.reach_probability)

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
-from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
 
 SHORTEST = 1e-9  # seconds that anything takes, on a clock that stands still or goes back
@@ -21,7 +21,7 @@ def unseen(_share: float) -> None:
     """Nobody watches the progress."""
 
 
-class Timer:
+class PassTimer:
     """Owns one session of a target, and text as long as its context: tokens drawn at random, since a mixture
     of experts is dear where tokens differ, as those of a draft do. Close it: nothing of it is left in the
     target's cache."""
@@ -71,10 +71,10 @@ class Timer:
             self.depth = 1
         tree = chain(self._text[self.depth : self.depth + n - 1], "filler")
         began = self._clock()
-        self._target.forward([(self._session, tree)], Want())
+        self._target.forward([(self._session, tree)], RequiredOutputs())
         took = self._clock() - began
         if not goes_back:
-            self._session.keep((), self._text[self.depth])
+            self._session.commit((), self._text[self.depth])
             self.depth += 1
         return max(SHORTEST, took)
 

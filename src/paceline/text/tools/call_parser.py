@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.text.messages import Tool
-from paceline.text.tools.formats import Format, names
+from paceline.text.tools.formats import ToolFormat, names
 
 MAX_HEAD = 300  # characters in which a function's name, or a parameter's, has to end
 MAX_DEPTH = 100  # levels of lists and objects in one another
@@ -46,7 +46,7 @@ class CallParser:
     text: not dropped. start: position of that text in the whole. ended: it grows no more.
     """
 
-    def __init__(self, form: Format, tools: Collection[Tool]) -> None:
+    def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:
         self._format, self._tools = form, names(tools)
         self.text, self.start, self.ended = "", 0, False
         # A JSON value's start, the position up to which it was scanned, and the depth there.

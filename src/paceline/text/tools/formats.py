@@ -13,14 +13,14 @@ from typing import Any
 
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
-from paceline.text.messages import Choice, Tool
+from paceline.text.messages import Tool, ToolChoice
 
 _FENCE = "```json"
 _NAME = r"(?P<name>[A-Za-z0-9_.-]+?)"
 
 
 @dataclass(frozen=True)
-class Pairs:
+class KeyValueArguments:
     """Arguments that are no JSON: `open` name `middle` value `close` each.
 
     before: may stand before the function's name. after: follows the function's name. end: ends the call.
@@ -42,7 +42,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Format:
+class ToolFormat:
     """Format in which models write calls of tools.
 
     signs: texts that the chat template of such a model contains, all of them.
@@ -60,7 +60,7 @@ class Format:
     opens: Mapping[str, tuple[str, ...]]
     bare: bool = False
     head: str = ""
-    pairs: Pairs | None = None
+    pairs: KeyValueArguments | None = None
     forced: str = ""
     keys: tuple[str, str] = ("name", "arguments")
     listed: bool = False
@@ -85,12 +85,12 @@ _DEEPSEEK_HEAD = (
 _MISTRAL = MappingProxyType({"[TOOL_CALLS]": ()})
 _MISTRAL_HEAD = _NAME + r"\s*(?:\[CALL_ID\]\s*(?P<id>\w+))?\s*(?:\[ARGS\])?"
 
-GENERIC = Format("generic", (), {_FENCE: ("```",)}, bare=True)
-HERMES = Format(
+GENERIC = ToolFormat("generic", (), {_FENCE: ("```",)}, bare=True)
+HERMES = ToolFormat(
     "hermes", ("<tool_call>",), {**_TAGGED, _FENCE: ("```",)}, bare=True, forced="<tool_call>\n"
 )  # and Qwen, SmolLM
 TABLE = (
-    Format(
+    ToolFormat(
         "mistral-args",
         ("[TOOL_CALLS]", "[ARGS]"),
         _MISTRAL,
@@ -98,8 +98,10 @@ TABLE = (
         forced="[TOOL_CALLS]{name}[ARGS]",
         inner=("[CALL_ID]", "[ARGS]"),
     ),
-    Format("mistral", ("[TOOL_CALLS]",), _MISTRAL, head=_MISTRAL_HEAD, forced="[TOOL_CALLS]", listed=True),
-    Format(
+    ToolFormat(
+        "mistral", ("[TOOL_CALLS]",), _MISTRAL, head=_MISTRAL_HEAD, forced="[TOOL_CALLS]", listed=True
+    ),
+    ToolFormat(
         "deepseek-fenced",  # V3, R1
         ("<｜tool▁call▁begin｜>", "```json"),
         _DEEPSEEK,
@@ -107,7 +109,7 @@ TABLE = (
         forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
         inner=("<｜tool▁sep｜>",),
     ),
-    Format(
+    ToolFormat(
         "deepseek",  # V3.1
         ("<｜tool▁call▁begin｜>",),
         _DEEPSEEK,
@@ -115,7 +117,7 @@ TABLE = (
         forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
         inner=("<｜tool▁sep｜>",),
     ),
-    Format(
+    ToolFormat(
         "kimi",
         ("<|tool_call_begin|>",),
         {
@@ -128,14 +130,14 @@ TABLE = (
         forced="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
         inner=("<|tool_call_argument_begin|>",),
     ),
-    Format(
+    ToolFormat(
         "granite",  # and Phi-4-mini
         ("<|tool_call|>",),
         {"<|tool_call|>": ("<|/tool_call|>",)},
         forced="<|tool_call|>",
         listed=True,
     ),
-    Format(
+    ToolFormat(
         "command-r",
         ("<|START_ACTION|>",),
         {"<|START_ACTION|>": ("<|END_ACTION|>",)},
@@ -143,19 +145,21 @@ TABLE = (
         keys=("tool_name", "parameters"),
         listed=True,
     ),
-    Format(
+    ToolFormat(
         "qwen-coder",
         ("<tool_call>", "<function=", "<parameter="),
         {**_TAGGED, "<function=": ("</tool_call>",)},
-        pairs=Pairs("<function=", ">", "<parameter=", (">",), "</parameter>", "</function>"),
+        pairs=KeyValueArguments("<function=", ">", "<parameter=", (">",), "</parameter>", "</function>"),
     ),
-    Format(
+    ToolFormat(
         "glm",
         ("<tool_call>", "<arg_key>"),
         {"<tool_call>": ()},
-        pairs=Pairs("", "", "<arg_key>", ("</arg_key>", "<arg_value>"), "</arg_value>", "</tool_call>"),
+        pairs=KeyValueArguments(
+            "", "", "<arg_key>", ("</arg_key>", "<arg_value>"), "</arg_value>", "</tool_call>"
+        ),
     ),
-    Format(
+    ToolFormat(
         "functionary",
         ("<function=",),
         {"<function=": ("</function>",)},
@@ -163,7 +167,7 @@ TABLE = (
         forced="<function={name}>",
     ),
     HERMES,
-    Format(
+    ToolFormat(
         "llama3",
         ("<|start_header_id|>ipython",),
         {"<|python_tag|>": ()},
@@ -174,12 +178,12 @@ TABLE = (
 )
 
 
-def format_of(template: str) -> Format:
+def format_of(template: str) -> ToolFormat:
     """Return the format of models with this chat template."""
     return next(one for one in TABLE if all(sign in template for sign in one.signs))
 
 
-def spelled(text: Text, vocab: Vocab, form: Format) -> dict[int, bytes]:
+def spelled(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
     """Return the control tokens that are a part of the format, each with its spelling.
 
     A control token is no text by itself, and has to become text for the parser.
@@ -191,7 +195,7 @@ def spelled(text: Text, vocab: Vocab, form: Format) -> dict[int, bytes]:
 
 
 @dataclass(frozen=True)
-class Forced:
+class ForcedCall:
     """Beginning of an answer and a schema of its rest, which together make a model call a tool.
 
     begin: text that the answer begins with, control tokens included.
@@ -201,10 +205,10 @@ class Forced:
 
     begin: str
     json_schema: dict[str, Any]
-    format: Format
+    format: ToolFormat
 
 
-def forced(form: Format, choice: Choice) -> Forced | None:
+def forced(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     """Return what makes the model call a tool; None where the model is free not to."""
     tools = [tool["function"] for tool in choice.tools if tool["function"]["name"] in choice.forced]
     if not tools:
@@ -212,7 +216,7 @@ def forced(form: Format, choice: Choice) -> Forced | None:
     outside = form.pairs is not None or "{name}" in form.forced
     if len(tools) == 1 and "{name}" in form.forced:
         begin = form.forced.replace("{name}", tools[0]["name"])
-        return Forced(begin, _parameters(tools[0], ()), form)
+        return ForcedCall(begin, _parameters(tools[0], ()), form)
     listed = form.listed and not outside
     calls: list[dict[str, Any]] = []
     for number, tool in enumerate(tools):
@@ -229,7 +233,7 @@ def forced(form: Format, choice: Choice) -> Forced | None:
     schema: dict[str, Any] = {"anyOf": calls}
     if listed:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
-    return Forced("", schema, GENERIC) if outside else Forced(form.forced, schema, form)
+    return ForcedCall("", schema, GENERIC) if outside else ForcedCall(form.forced, schema, form)
 
 
 def _parameters(function: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
@@ -252,7 +256,7 @@ def _moved(schema: Any, path: str) -> Any:
     }
 
 
-def openers(form: Format) -> re.Pattern[str]:
+def openers(form: ToolFormat) -> re.Pattern[str]:
     """Return the pattern of what may begin a call: marks, and a brace or bracket in a bare format."""
     marks: Iterable[str] = map(re.escape, sorted(form.opens, key=len, reverse=True))
     return re.compile("|".join([*marks, r"[{\[]"] if form.bare else marks))

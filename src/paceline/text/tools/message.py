@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Delta:
+class MessageDelta:
     """New content, or a call.
 
     start: position of the content in all that was fed. index: the call's number.
@@ -29,14 +29,14 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AssistantMessage:
     """A whole answer: its content, and the deltas of its calls."""
 
     content: str
-    calls: tuple[Delta, ...]
+    calls: tuple[MessageDelta, ...]
 
     @classmethod
-    def of(cls, deltas: Iterable[Delta]) -> Answer:
+    def of(cls, deltas: Iterable[MessageDelta]) -> AssistantMessage:
         deltas = list(deltas)
         content = "".join(delta.content for delta in deltas)
         return cls(content, tuple(delta for delta in deltas if delta.index is not None))
@@ -49,6 +49,6 @@ class Answer:
         return {"role": "assistant", "content": self.content or None, "tool_calls": calls}
 
 
-def _openai(call: Delta) -> dict[str, Any]:
+def _openai(call: MessageDelta) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}

@@ -16,8 +16,8 @@ from typing import Any
 
 from paceline.text.messages import Tool
 from paceline.text.tools.call_parser import Call, CallParser, IncompleteError
-from paceline.text.tools.formats import Format, openers
-from paceline.text.tools.message import Answer, Delta
+from paceline.text.tools.formats import ToolFormat, openers
+from paceline.text.tools.message import AssistantMessage, MessageDelta
 
 LETTERS = string.ascii_letters + string.digits
 ID_LENGTH = 9  # Mistral's templates take no other
@@ -29,38 +29,38 @@ def new_id() -> str:
 
 
 def parsed(
-    form: Format,
+    form: ToolFormat,
     tools: Collection[Tool],
     text: str,
     ids: Callable[[], str] = new_id,
     *,
     cut: bool = False,
-) -> Answer:
-    """Read a whole answer. cut: see `ToolCallStream.finish`."""
-    stream = ToolCallStream(form, tools, ids)
-    return Answer.of([*stream.feed(text), *stream.finish(cut=cut)])
+) -> AssistantMessage:
+    """Read a whole answer. cut: see `ToolCallParser.finish`."""
+    stream = ToolCallParser(form, tools, ids)
+    return AssistantMessage.of([*stream.feed(text), *stream.finish(cut=cut)])
 
 
-class ToolCallStream:
+class ToolCallParser:
     """Reader of one answer, fed with its text piece by piece; where the text was cut makes no difference.
 
     White space before a call is left out, and so is white space that ends an answer after a call.
     """
 
-    def __init__(self, form: Format, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
+    def __init__(self, form: ToolFormat, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
         self._format, self._ids = form, ids
         self._parser = CallParser(form, tools)
         self._openers = re.compile(f"{openers(form).pattern}|{THOUGHT}")
-        self._deltas: list[Delta] = []
+        self._deltas: list[MessageDelta] = []
         self._thinking = False
         self._fresh = True  # no content since the beginning, or since the last call
         self.calls = 0  # so far
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[MessageDelta]:
         self._parser.text += text
         return self._advance()
 
-    def finish(self, *, cut: bool = False) -> list[Delta]:
+    def finish(self, *, cut: bool = False) -> list[MessageDelta]:
         """Return what was held back: the answer is over.
 
         cut: the answer was cut by its length, so that the beginning of a call is left out.
@@ -68,7 +68,7 @@ class ToolCallStream:
         self._parser.ended = True
         return self._advance(cut=cut)
 
-    def _advance(self, *, cut: bool = False) -> list[Delta]:
+    def _advance(self, *, cut: bool = False) -> list[MessageDelta]:
         while self._step(cut=cut):
             pass
         deltas, self._deltas = self._deltas, []
@@ -113,7 +113,7 @@ class ToolCallStream:
         self._parser.drop(end)
         for call in calls:
             arguments = _dumped(call.arguments)
-            self._deltas.append(Delta("", 0, self.calls, call.id or self._ids(), call.name, arguments))
+            self._deltas.append(MessageDelta("", 0, self.calls, call.id or self._ids(), call.name, arguments))
             self.calls += 1
         self._fresh = True
         return True
@@ -147,7 +147,7 @@ class ToolCallStream:
         if last and last.index is None and last.start + len(last.content) == self._parser.start:
             self._deltas[-1] = replace(last, content=last.content + self._parser.text[:size])
         else:
-            self._deltas.append(Delta(content=self._parser.text[:size], start=self._parser.start))
+            self._deltas.append(MessageDelta(content=self._parser.text[:size], start=self._parser.start))
         self._fresh = False
         self._parser.drop(size)
 

@@ -14,7 +14,7 @@ from typing import Any
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool
-from paceline.text.tools.formats import HERMES, Format, format_of
+from paceline.text.tools.formats import HERMES, ToolFormat, format_of
 
 NAME, KEY, VALUE, RESULT, SYSTEM = "probe_tool", "probe_key", "probe_value", "probe_result", "probe_system"
 PROBE: Tool = {
@@ -52,7 +52,7 @@ class ToolSupport:
     calls: str
     empty: Message
     system: bool
-    format: Format
+    format: ToolFormat
 
     @property
     def native(self) -> bool:

@@ -64,7 +64,7 @@ STARTS = "compiling kernels for this processor, which takes some tens of seconds
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BuildRecipe:
     """Sources and the compiler for them. compiler: a command, empty where there is none."""
 
     folder: Path
@@ -117,8 +117,8 @@ def find_compiler() -> tuple[str, ...]:
     return next(((name,) for name in COMPILERS if shutil.which(name)), ())
 
 
-def recipe_for(folder: Path = HERE) -> Recipe:
-    return Recipe(folder, find_compiler(), platform.machine().lower())
+def recipe_for(folder: Path = HERE) -> BuildRecipe:
+    return BuildRecipe(folder, find_compiler(), platform.machine().lower())
 
 
 def to_stderr(line: str) -> None:
@@ -127,7 +127,7 @@ def to_stderr(line: str) -> None:
 
 @contextmanager
 def library(
-    recipe: Recipe, folders: Sequence[Path] | None = None, *, warn: Warn = to_stderr, again: bool = False
+    recipe: BuildRecipe, folders: Sequence[Path] | None = None, *, warn: Warn = to_stderr, again: bool = False
 ) -> Iterator[Path]:
     """The compiled library, to be loaded within the context; from a cache folder, or built.
 
@@ -150,7 +150,7 @@ def library(
         yield path
 
 
-def _found(recipe: Recipe, folders: Sequence[Path]) -> Path | None:
+def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
     """A library that is there; without a compiler, one that any compiler made of the same sources. Raises
     KernelError where there is neither."""
     if recipe.compiler:
@@ -161,7 +161,7 @@ def _found(recipe: Recipe, folders: Sequence[Path]) -> Path | None:
     raise KernelError(NO_COMPILER)
 
 
-def _cached(recipe: Recipe, folder: Path, warn: Warn, again: bool) -> Path:
+def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
     """The library in a cache folder, built by the first process that wants it. Raises OSError where the
     folder cannot be written to, and KernelError."""
     private_folder(folder)
@@ -221,7 +221,7 @@ def _tidy(folder: Path) -> None:
 
 
 @contextmanager
-def _temporary(recipe: Recipe, warn: Warn) -> Iterator[Path]:
+def _temporary(recipe: BuildRecipe, warn: Warn) -> Iterator[Path]:
     """The library in a folder that is gone afterwards. Raises KernelError."""
     with ExitStack() as stack:
         try:
@@ -233,7 +233,7 @@ def _temporary(recipe: Recipe, warn: Warn) -> Iterator[Path]:
         yield path
 
 
-def build(recipe: Recipe, work: Path) -> Path:
+def build(recipe: BuildRecipe, work: Path) -> Path:
     """The library, compiled in the folder `work`. An optional source that cannot be compiled is left out.
     Raises KernelError."""
     if ENTRY not in recipe.sources:
@@ -273,7 +273,7 @@ def _identity(compiler: Sequence[str]) -> str:
     return done.stdout.decode(errors="replace").partition("\n")[0]
 
 
-def _refusal(recipe: Recipe, what: str, said: str) -> str:
+def _refusal(recipe: BuildRecipe, what: str, said: str) -> str:
     return f"{shlex.join(recipe.compiler)} could not make {what}: {first_error(said)}"
 
 

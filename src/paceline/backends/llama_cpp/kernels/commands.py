@@ -19,7 +19,7 @@ LIMIT = 900.0  # seconds for all commands of a call
 
 
 @dataclass(frozen=True)
-class Result:
+class CommandResult:
     """How a program ended, and everything it printed."""
 
     code: int
@@ -30,7 +30,7 @@ class Result:
         return self.code == 0
 
 
-def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[Result]:
+def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult]:
     """Run the commands, as many at a time as there are processors; their temporary files go to `work`. On
     any exception, Ctrl-C included, those that are running are killed. Raises KernelError where a program
     cannot be started or takes too long."""
@@ -64,7 +64,7 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[Result]:
             for process in running.values():
                 process.wait()
     logs = [(work / f"{number}.log").read_text("utf-8", "replace") for number in range(len(commands))]
-    return [Result(codes[number], said) for number, said in enumerate(logs)]
+    return [CommandResult(codes[number], said) for number, said in enumerate(logs)]
 
 
 def _start(command: Sequence[str], work: Path, log: Path) -> subprocess.Popen[bytes]:
