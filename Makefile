@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup transformers demo test check bench clean
+.PHONY: setup transformers demo test test-all check bench clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -13,7 +13,11 @@ transformers:
 demo: setup
 	@$(BIN)/python -m tools.demo
 
+# What takes long (storms, browsers, training, whole programs) is in test-all, which CI runs.
 test: transformers
+	$(BIN)/python -m pytest -m "not serial and not slow" -n auto --dist loadfile
+
+test-all: transformers
 	$(BIN)/python -m pytest -m "not serial" -n auto --dist loadfile --cov=paceline.speculative --cov=paceline.config --cov=paceline.drafter_table --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/python -m pytest -m serial tests/server
 
@@ -22,6 +26,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.size
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py

@@ -1,6 +1,6 @@
 """The field's classic mistakes, each as verification or drafting that looks right and is biased.
 
-They exist to be caught: by the enumeration in core/test_mistakes.py, and by the certificate.
+They exist to be caught: by the enumeration in speculative/test_mistakes.py, and by the certificate.
 """
 
 from __future__ import annotations

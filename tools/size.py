@@ -1,0 +1,89 @@
+"""Hold the source to what it has been brought down to: lines of packages, class names, words in names.
+
+python -m tools.size            check; part of `make check`
+python -m tools.size --write    take today's figures, where they are lower, as the new ceilings
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CEILINGS = ROOT / "tools" / "size.json"
+# Words of a dialect: each stands for a term that other projects have (throughput, cached, requested, ...).
+BANNED = {"told", "kept", "asked", "held", "said", "viewed", "settle", "heirs", "lately", "wishes", "unread"} | {
+    "begun",
+    "alike",
+    "recall",
+}
+
+
+def modules(folder: str) -> Iterator[Path]:
+    yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def package_of(path: Path) -> str:
+    """The package of a module, or "root" for one that is in none."""
+    parts = path.relative_to(ROOT / "src" / "paceline").parts
+    return parts[0] if len(parts) > 1 else "root"
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    """The names that a module defines: classes, functions, arguments, variables and fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def words(name: str) -> list[str]:
+    """The words of snake_case and CamelCase."""
+    return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+
+
+def measure() -> dict[str, int]:
+    """Count lines, class names that occur twice, and identifiers with banned words."""
+    found = Counter({"tests": sum(map(lines, modules("tests")))})
+    classes: Counter[str] = Counter()
+    banned = 0
+    for path in modules("src/paceline"):
+        found[f"src/{package_of(path)}"] += lines(path)
+        found["src"] += lines(path)
+        tree = ast.parse(path.read_text("utf-8"))
+        classes.update(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+        banned += sum(not BANNED.isdisjoint(words(name)) for name in identifiers(tree))
+    found["class names that occur twice"] = sum(n > 1 for n in classes.values())
+    found["identifiers with banned words"] = banned
+    return dict(sorted(found.items()))
+
+
+def main() -> None:
+    found = measure()
+    ceilings: dict[str, int] = json.loads(CEILINGS.read_text()) if CEILINGS.exists() else {}
+    if "--write" in sys.argv:
+        lower = {name: min(n, ceilings.get(name, n)) for name, n in found.items()}
+        CEILINGS.write_text(json.dumps(lower, indent=2) + "\n")
+        return
+    over = [f"{name}: {n:,}, at most {ceilings.get(name, 0):,}" for name, n in found.items()]
+    over = [line for line, (name, n) in zip(over, found.items(), strict=True) if n > ceilings.get(name, 0)]
+    if over:
+        sys.exit("\n".join(["larger than before: delete something, or raise tools/size.json", *over]))
+
+
+if __name__ == "__main__":
+    main()
