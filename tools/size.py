@@ -17,7 +17,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CEILINGS = ROOT / "tools" / "size.json"
 # Words of a dialect: each stands for a term that other projects have (throughput, cached, requested, ...).
-BANNED = {"told", "kept", "asked", "held", "said", "viewed", "settle", "heirs", "lately", "wishes", "unread"} | {
+BANNED = {
+    "told",
+    "kept",
+    "asked",
+    "held",
+    "said",
+    "viewed",
+    "settle",
+    "heirs",
+    "lately",
+    "wishes",
+    "unread",
+} | {
     "begun",
     "alike",
     "recall",

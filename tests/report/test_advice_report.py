@@ -11,7 +11,7 @@ import pytest
 
 from advice_facts import facts, gained, known
 from paceline.doctor.draft_advice.ranking import advise
-from paceline.doctor.draft_advice.row import AdviceRequest, Candidate, MeasuredFacts
+from paceline.doctor.draft_advice.row import AdviceRequest, DraftCandidate, MeasuredFacts
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.report import advice as report
 
@@ -21,12 +21,12 @@ PAIR = KnownPair(
 )  # fmt: skip
 
 
-def record(*candidates: Candidate, how: MeasuredFacts | None = None, **more: Any) -> dict[str, Any]:
+def record(*candidates: DraftCandidate, how: MeasuredFacts | None = None, **more: Any) -> dict[str, Any]:
     return advise(facts(), candidates, AdviceRequest("code"), how or known(), **more).as_dict()
 
 
-def draft(name: str = "draft", verdict: str = "same", **more: Any) -> Candidate:
-    return Candidate(facts(name, billions=0.8, **more), f"/models/{name}.gguf", verdict)
+def draft(name: str = "draft", verdict: str = "same", **more: Any) -> DraftCandidate:
+    return DraftCandidate(facts(name, billions=0.8, **more), f"/models/{name}.gguf", verdict)
 
 
 def told(said: dict[str, Any]) -> str:
@@ -111,7 +111,7 @@ def test_a_target_that_nothing_can_be_drafted_for() -> None:
 
 
 def test_names_that_are_no_text_are_escaped() -> None:
-    evil = Candidate(facts("x", billions=0.8), "\x1b[2Jdraft\n", "same")
+    evil = DraftCandidate(facts("x", billions=0.8), "\x1b[2Jdraft\n", "same")
     target = facts("\x1b]0;target\n", quantisation="\x07")
     text = told(advise(target, [evil], AdviceRequest("code"), known()).as_dict())
     assert "\x1b" not in text

@@ -15,7 +15,7 @@ from paceline.cli.output import note, print_json
 from paceline.speculative.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.doctor.draft_advice.row import Candidate, DraftAdvice, Measured
+    from paceline.doctor.draft_advice.row import DraftAdvice, DraftCandidate, Measured
     from paceline.models.headers.facts import ModelFacts
     from paceline.models.stores.inventory import Inventory
 
@@ -134,9 +134,11 @@ def _list(found: Inventory, as_json: bool) -> None:
         note(line)
 
 
-def _candidates(target: ModelFacts, found: Inventory, note: Note, interrupts: Interrupts) -> list[Candidate]:
+def _candidates(
+    target: ModelFacts, found: Inventory, note: Note, interrupts: Interrupts
+) -> list[DraftCandidate]:
     """Every smaller model, by whether it fits, without its vocabulary; those that come with Paceline too."""
-    from paceline.doctor.draft_advice.row import Candidate
+    from paceline.doctor.draft_advice.row import DraftCandidate
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.facts import ATTENTION
 
@@ -153,7 +155,7 @@ def _candidates(target: ModelFacts, found: Inventory, note: Note, interrupts: In
         if draft.memory != ATTENTION:
             note(f"{reference}: is left out: it is {draft.memory}, and its state cannot be rolled back yet")
         else:
-            out.append(Candidate(draft, reference, verdict))
+            out.append(DraftCandidate(draft, reference, verdict))
     return out
 
 
@@ -187,7 +189,7 @@ def _smaller(
 
 def _advise(
     target: ModelFacts,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[DraftCandidate],
     asked: tuple[str, int],
     way: dict[str, Any],
     history: Path | None,

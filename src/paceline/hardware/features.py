@@ -35,7 +35,7 @@ ARM = {
 
 
 @dataclass(frozen=True)
-class Features:
+class CpuFeatures:
     """In llama.cpp's names. there: of the processor; used: of those, by the engine; unused: the others. used
     and unused are None where no engine could be asked."""
 
@@ -57,15 +57,15 @@ def flags(files: SystemFiles) -> frozenset[str] | None:
     return frozenset.intersection(*found)
 
 
-def compared(has: frozenset[str], engine: str | None) -> Features:
+def compared(has: frozenset[str], engine: str | None) -> CpuFeatures:
     """has: see `flags`. engine: what `llama_print_system_info` says; None without one."""
     names = ARM if "asimd" in has else X86  # x86 has an "sme", too
     there = tuple(name for name, flag in names.items() if flag in has)
     if engine is None:
-        return Features(there)
+        return CpuFeatures(there)
     built = built_with(engine)
     used = tuple(name for name in there if name in built)
-    return Features(there, used, tuple(name for name in there if name not in built))
+    return CpuFeatures(there, used, tuple(name for name in there if name not in built))
 
 
 def built_with(engine: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.hardware import containers, cores, features, gpus, threads
 from paceline.hardware.containers import Limits
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
-from paceline.hardware.features import Features
+from paceline.hardware.features import CpuFeatures
 from paceline.hardware.files import SystemFiles
 from paceline.hardware.gpus import Gpu
 from paceline.hardware.threads import ThreadAdvice
@@ -47,7 +47,7 @@ class Hardware:
     limits: Limits
     advice: ThreadAdvice
     memory: MemoryInfo | None
-    features: Features | None
+    features: CpuFeatures | None
     gpus: tuple[Gpu, ...]
     offload: bool | None
     bandwidth: float | None

@@ -6,7 +6,13 @@ import pytest
 
 from advice_facts import facts, gained, known
 from paceline.doctor.draft_advice.ranking import NEVER, advise
-from paceline.doctor.draft_advice.row import AdviceRequest, Candidate, DraftAdvice, DraftOption, MeasuredFacts
+from paceline.doctor.draft_advice.row import (
+    AdviceRequest,
+    DraftAdvice,
+    DraftCandidate,
+    DraftOption,
+    MeasuredFacts,
+)
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.speculative.errors import UsageError
 
@@ -18,13 +24,13 @@ PAIR = KnownPair(
 
 
 def ranked(
-    *candidates: Candidate, how: MeasuredFacts | None = None, pairs: tuple[KnownPair, ...] = ()
+    *candidates: DraftCandidate, how: MeasuredFacts | None = None, pairs: tuple[KnownPair, ...] = ()
 ) -> DraftAdvice:
     return advise(TARGET, candidates, AdviceRequest("code"), how or known(), pairs)
 
 
-def fitting(*names: str) -> list[Candidate]:
-    return [Candidate(facts(name, billions=0.8), name, "compatible") for name in names]
+def fitting(*names: str) -> list[DraftCandidate]:
+    return [DraftCandidate(facts(name, billions=0.8), name, "compatible") for name in names]
 
 
 def names(advice: DraftAdvice) -> list[str]:
@@ -44,11 +50,11 @@ def test_what_was_measured_stands_by_its_speed_and_what_was_not_between_gain_and
 
 
 def test_of_what_was_not_measured_kin_comes_first_then_what_needs_least_then_what_is_smaller() -> None:
-    stranger = Candidate(facts("stranger", family="other", billions=0.8), "stranger", "same")
+    stranger = DraftCandidate(facts("stranger", family="other", billions=0.8), "stranger", "same")
     dear, cheap = fitting("dear", "cheap")
     how = known(drafts={"dear": 0.5, "cheap": 0.01, "stranger": 0.001})
     assert names(ranked(stranger, dear, cheap, how=how))[:2] == ["cheap", "dear"]
-    light = Candidate(facts("light", billions=0.1), "light", "same")
+    light = DraftCandidate(facts("light", billions=0.1), "light", "same")
     assert names(ranked(cheap, light, how=known(None)))[:2] == ["light", "cheap"]
 
 
@@ -69,17 +75,17 @@ def test_costs_tell_what_is_needed_and_nothing_is_guessed_without_them() -> None
 
 
 def test_another_vocabulary_and_no_memory_come_last() -> None:
-    one = Candidate(SMALL, "other words", "mappable")
-    large = Candidate(facts("large", billions=7.9), "large", "same")
-    fair = Candidate(facts("fair", billions=0.8), "fair", "same")
+    one = DraftCandidate(SMALL, "other words", "mappable")
+    large = DraftCandidate(facts("large", billions=7.9), "large", "same")
+    fair = DraftCandidate(facts("fair", billions=0.8), "fair", "same")
     advice = ranked(large, one, fair, how=known(available=TARGET.size + SMALL.size + 4096 * 2000))
     assert names(advice)[-2:] == ["other words", "large"]
     assert [row.fits for row in advice.rows] == [True, True, True, False]
 
 
 def test_what_does_not_fit_or_cannot_be_rolled_back_is_left_out() -> None:
-    stateful = Candidate(facts("draft", billions=0.8, memory="hybrid"), "draft", "compatible")
-    assert names(ranked(Candidate(SMALL, "other", "incompatible"), stateful)) == ["suffix, lookup"]
+    stateful = DraftCandidate(facts("draft", billions=0.8, memory="hybrid"), "draft", "compatible")
+    assert names(ranked(DraftCandidate(SMALL, "other", "incompatible"), stateful)) == ["suffix, lookup"]
 
 
 def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back() -> None:
@@ -92,7 +98,7 @@ def test_downloads_are_named_where_no_draft_of_its_vocabulary_is_here() -> None:
     (download,) = ranked(pairs=(PAIR,)).downloads
     assert (download.reference, download.verdict, download.drafter) == (PAIR.draft, "download", "download")
     assert download.size == pytest.approx(0.53e9, rel=0.01)
-    assert ranked(Candidate(SMALL, "other words", "mappable"), pairs=(PAIR,)).downloads
+    assert ranked(DraftCandidate(SMALL, "other words", "mappable"), pairs=(PAIR,)).downloads
     assert not ranked(*fitting("draft"), pairs=(PAIR,)).downloads
 
 

@@ -11,7 +11,7 @@ from paceline.backends.common import common_prefix
 from paceline.speculative.errors import BusyError
 
 
-class CacheSlot:
+class BatchSlot:
     """A cache and the tokens that it holds. rewinds: whether what was computed last can be dropped; where it
     cannot, all is."""
 
@@ -40,9 +40,9 @@ class CacheSlot:
 
 class CacheSlots:
     def __init__(self, n: int, make: Callable[[], Any], rewinds: bool) -> None:
-        self._slots = [CacheSlot(make, rewinds) for _ in range(n)]
+        self._slots = [BatchSlot(make, rewinds) for _ in range(n)]
 
-    def take(self, owner: object, tokens: list[int]) -> tuple[CacheSlot, int]:
+    def take(self, owner: object, tokens: list[int]) -> tuple[BatchSlot, int]:
         """The free one that holds most of `tokens`, and of how many. It is free again when `owner` frees it,
         or is gone: an interrupt may come between any two lines."""
         free = [slot for slot in self._slots if slot.is_free]

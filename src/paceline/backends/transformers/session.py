@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.backends.common import CachedSession
-from paceline.backends.transformers.cache import CacheSlot, CacheSlots
+from paceline.backends.transformers.cache import BatchSlot, CacheSlots
 from paceline.backends.transformers.loading import helpers
 from paceline.speculative.errors import ContractError
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -34,7 +34,7 @@ class PassInput:
         return self.start + len(self.tokens)
 
 
-class HfSession(CachedSession[CacheSlot]):
+class HfSession(CachedSession[BatchSlot]):
     def __init__(self, slots: CacheSlots, n_ctx: int, rewinds: bool) -> None:
         self.slots, self._rewinds = slots, rewinds
         super().__init__(n_ctx)

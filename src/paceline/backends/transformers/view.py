@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from paceline.backends.common import common_prefix
-from paceline.backends.transformers.cache import CacheSlot
+from paceline.backends.transformers.cache import BatchSlot
 from paceline.backends.transformers.session import HfSession, PassInput
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -33,7 +33,7 @@ class ViewSession(HfSession):
         self._beside = beside
 
     @property
-    def slot(self) -> CacheSlot:
+    def slot(self) -> BatchSlot:
         return self._beside.slot
 
     @property

@@ -25,7 +25,7 @@ from paceline.bench.baselines.llama_flags import (
 )
 from paceline.bench.baselines.llama_log import cause_of_failure, cause_of_silence
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port, require_free
-from paceline.bench.baselines.replies import Completion, CompletionEnd, describe
+from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import shortened
@@ -168,7 +168,7 @@ class LlamaServer:
                 f"({shortened(end.stop_type) or 'unknown reason'}): does it need a larger context?"
             )
         n_tokens, ended = end.tokens_predicted, events[-1].seconds
-        pieces = [(event.seconds, Completion.model_validate(event.data)) for event in events]
+        pieces = [(event.seconds, CompletionReply.model_validate(event.data)) for event in events]
         pieces = [(at, piece) for at, piece in pieces if not piece.stop and (piece.tokens or piece.content)]
         tokens = tuple(token for _, piece in pieces for token in piece.tokens)
         first, together, until = ended, n_tokens, ended

@@ -55,7 +55,7 @@ class Timings(BaseModel):
         return self.draft_n or 0, self.draft_n_accepted
 
 
-class Completion(BaseModel):
+class CompletionReply(BaseModel):
     """A message of llama-server's /completion stream."""
 
     content: str = ""

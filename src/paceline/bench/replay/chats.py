@@ -20,7 +20,7 @@ Turn = tuple[int, Recording | None]  # its number, and None where nothing was an
 ANSWERING = "assistant"
 
 
-class Tokenizer(Protocol):
+class ChatTokenizer(Protocol):
     def encode(self, text: str, *, special: bool = ..., add_bos: bool = ...) -> list[int]: ...
 
     def encode_within(self, text: str) -> list[int]: ...
@@ -28,13 +28,13 @@ class Tokenizer(Protocol):
     def render(self, messages: list[dict[str, str]]) -> str: ...
 
 
-def turns(parts: Sequence[Part], tokenizer: Tokenizer, *, template: bool) -> list[Turn]:
+def turns(parts: Sequence[Part], tokenizer: ChatTokenizer, *, template: bool) -> list[Turn]:
     """A request for each of the assistant's messages, numbered from 1; its prompt is all that was said before
     it. Raises LineError where the template refuses what was said."""
     return list(_rendered(parts, tokenizer) if template else _joined(parts, tokenizer))
 
 
-def _joined(parts: Sequence[Part], tokenizer: Tokenizer) -> Iterator[Turn]:
+def _joined(parts: Sequence[Part], tokenizer: ChatTokenizer) -> Iterator[Turn]:
     """All requests are slices of one list, so that a prompt begins with the tokens of those before it."""
     waiting, turn, tokens = "", 0, list[int]()
     for role, content in parts:
@@ -50,7 +50,7 @@ def _joined(parts: Sequence[Part], tokenizer: Tokenizer) -> Iterator[Turn]:
         waiting = "\n\n"
 
 
-def _rendered(parts: Sequence[Part], tokenizer: Tokenizer) -> Iterator[Turn]:
+def _rendered(parts: Sequence[Part], tokenizer: ChatTokenizer) -> Iterator[Turn]:
     """Each prompt is rendered by itself, as a server does: a template may spell earlier answers otherwise
     than they were given, and leave out what was thought aloud."""
     begin = tokenizer.encode("")[:1]

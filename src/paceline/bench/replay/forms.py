@@ -8,7 +8,16 @@ from typing import Any
 
 from paceline.backends.recorded import Recording
 from paceline.bench.jsonl import LineError
-from paceline.bench.replay.chats import ANSWERING, Part, Tokenizer, Turn, content_of, parts_of, text, turns
+from paceline.bench.replay.chats import (
+    ANSWERING,
+    ChatTokenizer,
+    Part,
+    Turn,
+    content_of,
+    parts_of,
+    text,
+    turns,
+)
 from paceline.bench.replay.recording import FORMAT
 from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import DRAWS, GumbelNoise, SeededRng
@@ -20,7 +29,7 @@ COUNTS = ("steps", "drafted", "accepted")
 NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold")
 
 
-def requests_of(one: Mapping[str, Any], tokenizer: Tokenizer | None, *, template: bool) -> list[Turn]:
+def requests_of(one: Mapping[str, Any], tokenizer: ChatTokenizer | None, *, template: bool) -> list[Turn]:
     """The requests of a line, with the number of each (0 where a line has but one). template: messages go
     through the model's own. Raises LineError, and UsageError for text without a tokenizer."""
     if {"prompt_tokens", "tokens"} <= one.keys():
@@ -80,7 +89,7 @@ def _ids(said: Any, name: str) -> tuple[int, ...]:
     return tuple(said)
 
 
-def _completed(prompt: Any, answer: Any, tokenizer: Tokenizer) -> Recording | None:
+def _completed(prompt: Any, answer: Any, tokenizer: ChatTokenizer) -> Recording | None:
     asked = tokenizer.encode(text(prompt, "prompt"))
     said = tokenizer.encode_within(text(answer, "completion"))
     if not asked:
@@ -97,7 +106,7 @@ def _inner(said: Any) -> Any:
     return said["body"] if isinstance(said, dict) and "body" in said else said
 
 
-def _answered(one: Mapping[str, Any], tokenizer: Tokenizer, *, template: bool) -> list[Turn]:
+def _answered(one: Mapping[str, Any], tokenizer: ChatTokenizer, *, template: bool) -> list[Turn]:
     """What a proxy logs, and an OpenAI batch with the request beside its response. Only the response is an
     answer: those before it in the messages stand in lines of their own. Each of several choices is a
     request."""
@@ -123,7 +132,7 @@ def _choice(choice: Mapping[str, Any]) -> Part:
     return ANSWERING, content_of(message | {"role": ANSWERING})
 
 
-def _last(parts: list[Part], tokenizer: Tokenizer, *, template: bool) -> Recording | None:
+def _last(parts: list[Part], tokenizer: ChatTokenizer, *, template: bool) -> Recording | None:
     return turns(parts, tokenizer, template=template)[-1][1]
 
 

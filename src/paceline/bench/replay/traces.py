@@ -23,7 +23,7 @@ from typing import Any
 
 from paceline.backends.recorded import Recording
 from paceline.bench.jsonl import Line, LineError, object_of, raw_lines
-from paceline.bench.replay.chats import Tokenizer, Turn, text
+from paceline.bench.replay.chats import ChatTokenizer, Turn, text
 from paceline.bench.replay.forms import FORMS, requests_of, sampled_of, times_of
 from paceline.speculative.errors import ModelError, UsageError
 
@@ -97,7 +97,7 @@ def lines(path: Path) -> Lines:
 def read(
     path: Path,
     said: Lines,
-    tokenizer: Tokenizer | None,
+    tokenizer: ChatTokenizer | None,
     *,
     n_vocab: int | None = None,
     vocab: str | None = None,
@@ -124,7 +124,12 @@ class _TraceReader:
     """One file, as far as it was read."""
 
     def __init__(
-        self, path: Path, tokenizer: Tokenizer | None, template: bool, n_vocab: int | None, vocab: str | None
+        self,
+        path: Path,
+        tokenizer: ChatTokenizer | None,
+        template: bool,
+        n_vocab: int | None,
+        vocab: str | None,
     ) -> None:
         self.requests: list[TraceRequest] = []
         self._path, self._tokenizer, self._template = path, tokenizer, template
@@ -247,7 +252,7 @@ def _highest(recording: Recording) -> int:
     return max(max(recording.prompt), max(recording.tokens), *map(max, recording.top_k), -1)
 
 
-def _require_template(tokenizer: Tokenizer) -> None:
+def _require_template(tokenizer: ChatTokenizer) -> None:
     try:
         tokenizer.render([{"role": "user", "content": "?"}])
     except ModelError as error:

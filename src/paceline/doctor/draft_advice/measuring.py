@@ -10,7 +10,7 @@ from paceline.backends.registry import BackendSpec
 from paceline.bench.suites.workload import Item
 from paceline.doctor.draft_advice.memory import available
 from paceline.doctor.draft_advice.past import of_drafters
-from paceline.doctor.draft_advice.row import TASKS, AdviceRequest, Candidate, Measured, MeasuredFacts
+from paceline.doctor.draft_advice.row import TASKS, AdviceRequest, DraftCandidate, Measured, MeasuredFacts
 from paceline.doctor.stored_costs import known_costs
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
@@ -81,7 +81,7 @@ def _runs(path: Path, note: Note) -> list[Any]:
 
 def measure(
     target: Path,
-    drafts: Sequence[Candidate],
+    drafts: Sequence[DraftCandidate],
     question: AdviceRequest,
     given: dict[str, Any],
     done: Callable[[], object],

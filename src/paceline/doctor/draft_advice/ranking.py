@@ -13,8 +13,8 @@ from paceline.doctor.draft_advice.row import (
     DOWNLOAD,
     MODEL,
     AdviceRequest,
-    Candidate,
     DraftAdvice,
+    DraftCandidate,
     DraftOption,
     MeasuredFacts,
 )
@@ -33,7 +33,7 @@ NEVER = 2.0  # an acceptance that no draft has
 
 def advise(
     target: ModelFacts,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[DraftCandidate],
     question: AdviceRequest,
     known: MeasuredFacts,
     pairs: Sequence[KnownPair] = (),
@@ -74,7 +74,7 @@ def _order(row: DraftOption) -> tuple[Any, ...]:
 
 
 def _row(
-    target: ModelFacts, one: Candidate | None, question: AdviceRequest, known: MeasuredFacts
+    target: ModelFacts, one: DraftCandidate | None, question: AdviceRequest, known: MeasuredFacts
 ) -> DraftOption:
     """one: None for what copies."""
     draft = None if one is None else one.facts
@@ -105,7 +105,7 @@ def _row(
 def _download(
     target: ModelFacts, pair: KnownPair, question: AdviceRequest, known: MeasuredFacts
 ) -> DraftOption:
-    row = _row(target, Candidate(_absent(pair), pair.draft, DOWNLOAD), question, known)
+    row = _row(target, DraftCandidate(_absent(pair), pair.draft, DOWNLOAD), question, known)
     return replace(row, why=pair.why, caveat=pair.caveat, source=pair.source)
 
 

@@ -47,7 +47,7 @@ class AdviceRequest:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class DraftCandidate:
     """reference: what a user types for it. verdict: models/compatibility/check.py's."""
 
     facts: ModelFacts

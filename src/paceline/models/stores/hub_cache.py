@@ -13,13 +13,13 @@ from pathlib import Path
 from paceline.models.stores.hub_layout import is_own
 from paceline.models.stores.model_folder import REPOSITORY, EntryKind, walk
 from paceline.models.stores.reference import HUB, Reference, parse, pick, variants
-from paceline.models.stores.search import Candidate, FolderSearch
+from paceline.models.stores.search import FolderSearch, ModelCandidate
 from paceline.speculative.errors import UsageError
 
 REVISION = re.compile(r"[0-9a-f]{40}")
 
 
-def candidates(folder: Path, search: FolderSearch, *, named: bool) -> Iterator[Candidate]:
+def candidates(folder: Path, search: FolderSearch, *, named: bool) -> Iterator[ModelCandidate]:
     """The models of one repository. named: whether `USER/REPO:QUANTISATION` leads to this cache."""
     waiting = search.folder(folder / "blobs", (".incomplete",))
     if unfinished := sum(not entry.folder for entry in waiting):
@@ -31,7 +31,7 @@ def candidates(folder: Path, search: FolderSearch, *, named: bool) -> Iterator[C
             names = _names(repository, folder, snapshot.path) if snapshot.path.name == main else {}
             for kind, path in walk(snapshot.path, search):
                 if kind is EntryKind.MODEL:
-                    yield Candidate(path, names.get(path, str(path)))
+                    yield ModelCandidate(path, names.get(path, str(path)))
 
 
 def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:

@@ -20,7 +20,7 @@ from paceline.models.headers.gguf_header import read_header
 from paceline.models.stores import hub_cache, ollama_store
 from paceline.models.stores.model_folder import EntryKind, walk
 from paceline.models.stores.places import HUB, OLLAMA, places
-from paceline.models.stores.search import MODELS, Candidate, FolderSearch, Tick, file_id, silent
+from paceline.models.stores.search import MODELS, FolderSearch, ModelCandidate, Tick, file_id, silent
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 from paceline.system.home import expanded
@@ -125,11 +125,11 @@ def find(
 
 def _named(
     stores: Sequence[tuple[str, Path]], search: FolderSearch, own: Mapping[str, Path]
-) -> dict[tuple[int, int], list[tuple[int, Candidate]]]:
+) -> dict[tuple[int, int], list[tuple[int, ModelCandidate]]]:
     """Every file that may be a model, with the number of each store it was found in (OWN: none, it is the
     zoo's) and what it is called there."""
-    named: dict[tuple[int, int], list[tuple[int, Candidate]]] = {}
-    packed = ((OWN, Candidate(path, reference)) for reference, path in own.items())
+    named: dict[tuple[int, int], list[tuple[int, ModelCandidate]]] = {}
+    packed = ((OWN, ModelCandidate(path, reference)) for reference, path in own.items())
     stored = (
         (i, candidate)
         for i, (store, path) in enumerate(stores)
@@ -145,9 +145,9 @@ def _named(
     return named
 
 
-def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[Candidate]:
+def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
     if os.path.isfile(root):  # noqa: PTH113  # Path's may raise
-        yield Candidate(root, str(root))
+        yield ModelCandidate(root, str(root))
     # A name leads only to where the program that gave it looks.
     for kind, path in walk(root, search):
         if kind is EntryKind.OLLAMA:
@@ -155,11 +155,11 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[Candid
         elif kind is EntryKind.REPOSITORY:
             yield from hub_cache.candidates(path, search, named=store == HUB)
         else:
-            yield Candidate(path, str(path))
+            yield ModelCandidate(path, str(path))
 
 
 def _facts(
-    named: Mapping[tuple[int, int], Sequence[tuple[int, Candidate]]], search: FolderSearch
+    named: Mapping[tuple[int, int], Sequence[tuple[int, ModelCandidate]]], search: FolderSearch
 ) -> dict[tuple[int, int], ModelFacts]:
     """Of those that are models."""
     found = {}
@@ -210,7 +210,7 @@ def no_list(_key: str, _count: int) -> bool:
     return False
 
 
-def _model(facts: ModelFacts, named: Iterable[tuple[str, Candidate]]) -> InstalledModel:
+def _model(facts: ModelFacts, named: Iterable[tuple[str, ModelCandidate]]) -> InstalledModel:
     """named: every store it was found in, and what it is called there."""
     order = sorted(named, key=lambda one: one[1].reference == str(one[1].path))  # a name before a path
     store, first = order[0]

@@ -19,7 +19,7 @@ from typing import Any
 from paceline.models.headers.plain_file import exists
 from paceline.models.stores.model_folder import MANIFESTS
 from paceline.models.stores.reference import parse
-from paceline.models.stores.search import Candidate, FolderSearch
+from paceline.models.stores.search import FolderSearch, ModelCandidate
 from paceline.speculative.errors import UsageError
 
 USUAL_HOSTS = ("registry.ollama.ai", "ollama.com")  # are the same
@@ -36,7 +36,7 @@ LAYER = "application/vnd.ollama.image."
 MOST = 64  # manifests in a list
 
 
-def candidates(root: Path, search: FolderSearch, *, named: bool) -> Iterator[Candidate]:
+def candidates(root: Path, search: FolderSearch, *, named: bool) -> Iterator[ModelCandidate]:
     """The models of the store. named: whether `ollama:NAME` leads to this one."""
     known = set()
     for folder in MANIFESTS:
@@ -52,7 +52,7 @@ def candidates(root: Path, search: FolderSearch, *, named: bool) -> Iterator[Can
                 continue
             known.add(name)
             if (blob := weights(root, path, name, search)) is not None:
-                yield Candidate(blob, f"ollama:{name}" if named and _typeable(name) else str(blob))
+                yield ModelCandidate(blob, f"ollama:{name}" if named and _typeable(name) else str(blob))
 
 
 def short(host: str, namespace: str, model: str, tag: str) -> str:

@@ -30,7 +30,7 @@ def silent(_what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ModelCandidate:
     """path: a file or folder that is a model if its header says so. reference: what a user types for it; its
     path where no name would find it."""
 
