@@ -167,7 +167,7 @@ def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = ModelFacts((models / "target.gguf",), "gguf", "a", "mamba", memory=RECURRENT)
-    monkeypatch.setattr("paceline.doctor.gathering.header", lambda path, pending_tokens: facts)
+    monkeypatch.setattr("paceline.doctor.gathering.header", lambda path, read_errors: facts)
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
     assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"

@@ -81,9 +81,9 @@ def test_what_others_took_is_what_we_did_not() -> None:
 
 
 def test_a_header_that_cannot_be_read_is_told(tmp_path: Path, models: Path) -> None:
-    pending_tokens: list[str] = []
-    assert gathering.header(models / "target.gguf", pending_tokens) is not None
+    read_errors: list[str] = []
+    assert gathering.header(models / "target.gguf", read_errors) is not None
     (tmp_path / "no.gguf").write_bytes(b"GGUF")
-    assert gathering.header(tmp_path / "no.gguf", pending_tokens) is None
-    assert len(pending_tokens) == 1
-    assert pending_tokens[0].startswith("header of no.gguf: ")
+    assert gathering.header(tmp_path / "no.gguf", read_errors) is None
+    assert len(read_errors) == 1
+    assert read_errors[0].startswith("header of no.gguf: ")

@@ -17,7 +17,7 @@ def test_the_quota_of_a_group_that_holds_ours_counts(tmp_path: Path) -> None:
     assert limits.cpuset == frozenset(range(8))
     assert limits.container == "kubepods"
     assert throttled(files, limits) == 2.5
-    assert files.pending_tokens == []
+    assert files.read_errors == []
 
 
 def test_throttling_is_that_of_the_tightest_quota(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_version_1_in_a_container_that_sees_its_own_group_only(tmp_path: Path) -
 def test_without_control_groups_it_is_told(tmp_path: Path) -> None:
     files = SystemFiles(tmp_path)
     assert read(files) == Limits()
-    assert files.pending_tokens == ["container limits: /proc/self/cgroup is not there"]
+    assert files.read_errors == ["container limits: /proc/self/cgroup is not there"]
     assert throttled(files, Limits()) is None
 
 
@@ -56,4 +56,4 @@ def test_broken_files_limit_nothing(tmp_path: Path) -> None:
     files = SystemFiles(trees.broken(tmp_path))
     limits = read(files)
     assert (limits.cpus, limits.memory, limits.cpuset) == (None, None, None)
-    assert files.pending_tokens == ["container limits: /proc/self/mountinfo cannot be used"]
+    assert files.read_errors == ["container limits: /proc/self/mountinfo cannot be used"]

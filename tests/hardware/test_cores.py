@@ -40,7 +40,7 @@ def test_what_nothing_tells_of_is_counted(tmp_path: Path) -> None:
     found = cores.read(files, None, "Linux")
     assert not found.known
     assert found.logical == os.cpu_count()
-    assert files.pending_tokens == ["cores: /sys/devices/system/cpu/online is not there"]
+    assert files.read_errors == ["cores: /sys/devices/system/cpu/online is not there"]
 
 
 def test_counting_takes_threads_of_one_core_to_follow_each_other(
@@ -56,4 +56,4 @@ def test_broken_files_give_processors_of_their_own(tmp_path: Path) -> None:
     files = SystemFiles(trees.broken(tmp_path))
     found = cores.read(files, None, "Linux")
     assert (found.physical, found.logical) == (2, 2)
-    assert [line.partition(":")[0] for line in files.pending_tokens] == ["which processors share a core"]
+    assert [line.partition(":")[0] for line in files.read_errors] == ["which processors share a core"]

@@ -27,4 +27,4 @@ def test_what_cannot_be_read_is_none_and_noted(tmp_path: Path) -> None:
     assert (files.text("/text"), files.number("/text"), files.cpus("/none")) == ("no number", None, None)
     for name in ("text", "none"):
         files.miss("size", f"/{name}")
-    assert files.pending_tokens == ["size: /text cannot be used", "size: /none is not there"]
+    assert files.read_errors == ["size: /text cannot be used", "size: /none is not there"]

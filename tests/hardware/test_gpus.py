@@ -64,13 +64,13 @@ def test_each_gpu_has_its_memory_and_one_without_shares_the_machines(tmp_path: P
 def test_one_that_is_lost_is_told_and_the_others_are_found(tmp_path: Path) -> None:
     files = SystemFiles(tmp_path)
     assert [gpu.name for gpu in read(files, Nvml(1, 2, fails="handle 0"), "Linux")] == ["NVIDIA Test 1"]
-    assert files.pending_tokens == ["NVIDIA GPU 0: GPU is lost"]
+    assert files.read_errors == ["NVIDIA GPU 0: GPU is lost"]
 
 
 def test_a_machine_without_gpus_has_nothing_that_could_not_be_read(tmp_path: Path) -> None:
     files = SystemFiles(tmp_path)
     assert read(files, Nvml(fails="init"), "Linux") == ()
-    assert files.pending_tokens == []
+    assert files.read_errors == []
 
 
 def test_an_amd_card_tells_its_memory(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.epyc(tmp_path)), engine="CPU : AVX = 1", offload=False, bandwidth=2e11)
     assert found.features is not None
     assert found.features.used == ("AVX",)
-    assert found.pending_tokens == ()
+    assert found.read_errors == ()
     said = found.as_dict()
     assert said["cores"] | {"allowed": None} == {
         "physical": 16,
@@ -49,7 +49,7 @@ def test_a_containers_limits_decide(tmp_path: Path) -> None:
 
 def test_broken_files_are_told_one_by_one(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.broken(tmp_path)))
-    assert [line.partition(":")[0] for line in found.pending_tokens] == [
+    assert [line.partition(":")[0] for line in found.read_errors] == [
         "container limits",
         "which processors share a core",
         "what the processor can do",
@@ -100,7 +100,7 @@ def test_another_system_says_that_features_are_not_read(monkeypatch: pytest.Monk
     monkeypatch.setattr("platform.system", lambda: "Windows")
     found = probe()
     assert found.features is None
-    assert "what the processor can do: not read on Windows" in found.pending_tokens
+    assert "what the processor can do: not read on Windows" in found.read_errors
 
 
 def test_this_machine_can_be_told() -> None:

@@ -31,7 +31,7 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
     from paceline.models.resolve import file_of
     from paceline.profiling.pass_costs import to_stderr
 
-    threads, pending_tokens = choose_threads(threads), []
+    threads, read_errors = choose_threads(threads), []
     engine = offload = bandwidth = None
     status = KernelStatus(reason="--kernels off")
     try:
@@ -41,14 +41,14 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
         if kernels != "off":
             status = kernels_of(path)
     except MissingExtraError as error:
-        pending_tokens.append(f"what the engine can use: {error}")
+        read_errors.append(f"what the engine can use: {error}")
     try:
         bandwidth = measured(threads, warn=to_stderr, again=again)
     except PacelineError as error:
-        pending_tokens.append(f"how fast memory is read: {error}")
+        read_errors.append(f"how fast memory is read: {error}")
     found = probe(engine=engine, offload=offload, bandwidth=bandwidth)
     own = status.path or (f"none: {status.reason}" if status.reason else None)
-    return replace(found, kernels=own, pending_tokens=(*found.pending_tokens, *pending_tokens))
+    return replace(found, kernels=own, read_errors=(*found.read_errors, *read_errors))
 
 
 def show(hardware: Hardware) -> None:
@@ -119,9 +119,9 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     from paceline.doctor import diagnosis, gathering
     from paceline.speculative.policy.cost_model import DecodingCosts
 
-    pending_tokens: list[str] = []
+    read_errors: list[str] = []
     target, draft = (
-        None if model is None or not model.path.exists() else gathering.header(model.path, pending_tokens)
+        None if model is None or not model.path.exists() else gathering.header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
     given = llm.target.settings
@@ -144,7 +144,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         "run": None if run is None else run.as_dict(),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
         "evidence": asdict(evidence),
-        "unread": pending_tokens,
+        "unread": read_errors,
     }
 
 

@@ -171,15 +171,15 @@ def _generate(llm: LLM, prompt: list[int], plain: bool, tick: Tick) -> Generatio
     return stream.result()
 
 
-def header(path: Path, pending_tokens: list[str]) -> ModelFacts | None:
-    """Read a model's header; None, and a note in `pending_tokens`, if it cannot be read."""
+def header(path: Path, read_errors: list[str]) -> ModelFacts | None:
+    """Read a model's header; None, and a note in `read_errors`, if it cannot be read."""
     from paceline.models.headers.header import read
     from paceline.models.names import place_of
 
     try:
         return read(place_of(path), tokens=False)
     except (PacelineError, OSError) as error:
-        pending_tokens.append(f"header of {path.name}: {error}")
+        read_errors.append(f"header of {path.name}: {error}")
         return None
 
 

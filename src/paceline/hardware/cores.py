@@ -81,7 +81,7 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
         return None
     usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
     if not usable:  # a sandbox that shows another machine's
-        files.pending_tokens.append(f"cores: {CPU} has none of those that this process may use")
+        files.read_errors.append(f"cores: {CPU} has none of those that this process may use")
         return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():

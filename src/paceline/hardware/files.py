@@ -10,11 +10,11 @@ DIGITS = 20  # fewer than these fit into 64 bits
 
 
 class SystemFiles:
-    """root: "/" for the machine itself. pending_tokens: what could not be read and why, a line each."""
+    """root: "/" for the machine itself. read_errors: what could not be read and why, a line each."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
-        self.pending_tokens: list[str] = []
+        self.read_errors: list[str] = []
 
     def text(self, path: str) -> str | None:
         """Return the stripped text of a file; None if it cannot be read."""
@@ -44,7 +44,7 @@ class SystemFiles:
     def miss(self, what: str, path: str) -> None:
         """Note that `path`, which tells `what`, is missing or has no usable content."""
         there = (self.root / path.lstrip("/")).exists()
-        self.pending_tokens.append(f"{what}: {path} {'cannot be used' if there else 'is not there'}")
+        self.read_errors.append(f"{what}: {path} {'cannot be used' if there else 'is not there'}")
 
 
 def whole(text: str) -> int | None:

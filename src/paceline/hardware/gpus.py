@@ -43,7 +43,7 @@ def _nvidia(files: SystemFiles, nvml: Any) -> tuple[Gpu, ...]:
             nvml = importlib.import_module("pynvml")
         except ImportError:
             if (files.root / NVIDIA.lstrip("/")).exists():
-                files.pending_tokens.append("NVIDIA GPU: install nvidia-ml-py to read it")
+                files.read_errors.append("NVIDIA GPU: install nvidia-ml-py to read it")
             return ()
     try:
         nvml.nvmlInit()
@@ -56,10 +56,10 @@ def _nvidia(files: SystemFiles, nvml: Any) -> tuple[Gpu, ...]:
             try:
                 out.append(_device(nvml, index, driver))
             except nvml.NVMLError as error:
-                files.pending_tokens.append(f"NVIDIA GPU {index}: {error}")
+                files.read_errors.append(f"NVIDIA GPU {index}: {error}")
         return tuple(out)
     except nvml.NVMLError as error:
-        files.pending_tokens.append(f"NVIDIA GPU: {error}")
+        files.read_errors.append(f"NVIDIA GPU: {error}")
         return ()
     finally:
         nvml.nvmlShutdown()

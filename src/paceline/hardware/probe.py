@@ -37,7 +37,7 @@ class Hardware:
 
     offload: whether the engine can use a GPU; None where it was not asked.
     bandwidth: bytes a second, None where it was not measured.
-    pending_tokens: what could not be read, a line each.
+    read_errors: what could not be read, a line each.
     kernels: the engine's kernels of our own, or why it has none; None where it was not asked.
     """
 
@@ -51,7 +51,7 @@ class Hardware:
     gpus: tuple[Gpu, ...]
     offload: bool | None
     bandwidth: float | None
-    pending_tokens: tuple[str, ...]
+    read_errors: tuple[str, ...]
     kernels: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Hardware:
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "offload": self.offload,
             "kernels": self.kernels,
-            "unread": list(self.pending_tokens),
+            "unread": list(self.read_errors),
         }
 
 
@@ -91,7 +91,7 @@ def probe(
     offload: bool | None = None,
     bandwidth: float | None = None,
 ) -> Hardware:
-    """Never raises: what cannot be read is told in `pending_tokens`. files: another tree than this machine's;
+    """Never raises: what cannot be read is told in `read_errors`. files: another tree than this machine's;
     its processors may all be used then. engine: what llama.cpp says of its build. bandwidth: as measured."""
     here = files is None
     files = files or SystemFiles()
@@ -103,7 +103,7 @@ def probe(
     memory = _memory(files, limits)
     flags = features.flags(files) if linux else None
     if not linux:
-        files.pending_tokens.append(f"what the processor can do: not read on {system}")
+        files.read_errors.append(f"what the processor can do: not read on {system}")
     graphics = gpus.read(files, system=system, memory=None if memory is None else memory.total)
     return Hardware(
         system=f"{platform.system()} {platform.machine()}",
@@ -116,7 +116,7 @@ def probe(
         gpus=graphics,
         offload=offload,
         bandwidth=bandwidth,
-        pending_tokens=tuple(files.pending_tokens),
+        read_errors=tuple(files.read_errors),
     )
 
 
@@ -126,6 +126,6 @@ def _memory(files: SystemFiles, limits: Limits) -> MemoryInfo | None:
     try:
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     except (OSError, RuntimeError, psutil.Error) as error:
-        files.pending_tokens.append(f"memory: {error}")
+        files.read_errors.append(f"memory: {error}")
         return None
     return MemoryInfo(memory.total, memory.available, swap.total, swap.used, limits.memory)
