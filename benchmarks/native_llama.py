@@ -39,7 +39,7 @@ PROGRAMS = (
     "llama-completion",
 )
 # What tools/setup.py adds where the processor has AMX; on others the header is empty.
-TILES = shlex.join(["-include", str(ROOT / "src" / "paceline" / "engines" / "llama" / "tileconfig.h")])
+TILES = shlex.join(["-include", str(ROOT / "src" / "paceline" / "backends" / "llama_cpp" / "tileconfig.h")])
 FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",

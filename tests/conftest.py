@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Coverage of core and vocab is what their own tests reach. Tracing slows the loop down by more than
     half, so it pauses during all other tests."""
     for item in items:
-        name, own = item.path.name, item.path.parent.name in ("core", "vocab")
+        name, own = item.path.name, item.path.parent.name in ("speculative", "vocab")
         if not (own and name != UNTRACED) and name != TRACED_TOO:
             item.add_marker("no_cover")
 
@@ -64,7 +64,12 @@ def files_are_let_in() -> Iterator[None]:
 @pytest.fixture
 def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What passes cost is believed, and kept, whatever else the machine does meanwhile."""
-    for limit in ("costing.NOISY", "attention.NOISY", "core.plausible.SINGLES", "core.plausible.STEEP"):
+    for limit in (
+        "profiling.pass_costs.NOISY",
+        "profiling.flash_attention.NOISY",
+        "speculative.policy.cost_plausibility.SINGLES",
+        "speculative.policy.cost_plausibility.STEEP",
+    ):
         monkeypatch.setattr(f"paceline.{limit}", float("inf"))
     monkeypatch.setattr("paceline.profiling.pass_costs.never_pays", lambda cost: False)
 

@@ -33,18 +33,20 @@ def test_the_wheel_holds_the_package_with_its_models_types_and_licence(wheel: zi
         for path in (ROOT / "src/paceline").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"paceline/py.typed", "paceline/zoo/models/paceline-target.gguf"} <= sources
-    assert "paceline/zoo/models/paceline-draft.gguf" in sources
+    assert {"paceline/py.typed", "paceline/models/zoo/models/paceline-target.gguf"} <= sources
+    assert "paceline/models/zoo/models/paceline-draft.gguf" in sources
     assert {"paceline/bench/suites/code.jsonl", "paceline/bench/suites/suites.json"} <= sources
     about = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
     assert set(wheel.namelist()) == sources | {f"paceline-{version}.dist-info/{name}" for name in about}
 
 
 def test_what_made_the_models_and_the_suites_is_not_in_the_wheel(wheel: zipfile.ZipFile) -> None:
-    folders = ("paceline/zoo/", "paceline/lab/suites/")
+    folders = ("paceline/models/zoo/", "paceline/bench/suites/")
     sources = {name for name in wheel.namelist() if name.startswith(folders) and name.endswith(".py")}
     names = ("__init__", "inflate", "layout", "quantize", "shorten", "table")
-    assert sources == {f"paceline/zoo/{name}.py" for name in names}
+    assert sources == {f"paceline/models/zoo/{name}.py" for name in names} | {
+        f"paceline/bench/suites/{name}.py" for name in ("__init__", "workload")
+    }
 
 
 def test_the_wheels_metadata_has_the_packages_version_and_the_program(wheel: zipfile.ZipFile) -> None:

@@ -30,7 +30,7 @@ VENV = ROOT / ".venv"
 LOG = VENV / "setup.log"
 READY = VENV / "ready"
 TILES = VENV / "tiles"  # the tileconfig.h that the llama.cpp in .venv was compiled with
-HEADER = ROOT / "src" / "paceline" / "engines" / "llama" / "tileconfig.h"
+HEADER = ROOT / "src" / "paceline" / "backends" / "llama_cpp" / "tileconfig.h"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\]")  # ninja's own count
 SHOWN = 3.0  # seconds of compiling kernels that are told: finding them takes less

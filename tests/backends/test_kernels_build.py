@@ -221,10 +221,11 @@ def test_one_that_is_interrupted_leaves_nothing_and_no_compiler(
     code = f"""
 from pathlib import Path
 from paceline.cli.interrupts import end_cleanly
-from paceline.backends.llama_cpp.kernels.build import Recipe, library
+from paceline.backends.llama_cpp.kernels.build import BuildRecipe, library
 if {cleanly}:
     end_cleanly()
-with library(Recipe(Path({str(sources)!r}), ({str(tmp_path / "slow")!r},), "x86_64"), [Path({str(cache)!r})]):
+recipe = BuildRecipe(Path({str(sources)!r}), ({str(tmp_path / "slow")!r},), "x86_64")
+with library(recipe, [Path({str(cache)!r})]):
     pass
 """
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)

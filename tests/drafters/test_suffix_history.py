@@ -40,7 +40,7 @@ def places(
     module: ModuleType, past: compiled.SuffixHistory, text: list[int], most: int
 ) -> list[tuple[int, int]]:
     """What `find` finds: where a place goes on, and how many tokens match."""
-    own = module.History()
+    own = module.SuffixHistory()
     own.extend(text)
     ends, lengths = np.zeros(most, np.int64), np.zeros(most, np.int64)
     arrays = (past.ring, past.links, past.heads, past.state[0], own.ring, own.state[0])
@@ -72,7 +72,7 @@ def test_every_place_is_found_longer_ngrams_first_then_recent_ones(
     name: str, past: list[list[int]], text: list[int], splits: bool
 ) -> None:
     module = MODULES[name]
-    history = module.History()
+    history = module.SuffixHistory()
     flat: list[int] = []
     for one in past:
         if flat and flat[-1] != module.BORDER:
@@ -93,7 +93,7 @@ def test_of_a_full_ring_the_last_tokens_are_found_and_no_others(
     name: str, past: list[int], text: list[int]
 ) -> None:
     module = MODULES[name]
-    history = module.History(limit=16)
+    history = module.SuffixHistory(limit=16)
     for at in range(0, len(past), 7):
         history.extend(past[at : at + 7])
     kept = min(16, len(past))
@@ -107,7 +107,7 @@ def test_of_a_full_ring_the_last_tokens_are_found_and_no_others(
 @pytest.mark.parametrize("name", MODULES)
 def test_the_end_of_the_text_itself_is_no_place(name: str, text: list[int]) -> None:
     module = MODULES[name]
-    history = module.History()
+    history = module.SuffixHistory()
     history.extend(text)
     found = places(module, history, text, 1000)
     assert found == expected(text, len(text), text, module.LENGTHS, module.REACH)
@@ -116,7 +116,7 @@ def test_the_end_of_the_text_itself_is_no_place(name: str, text: list[int]) -> N
 
 def test_it_finds_the_same_after_growing_as_when_made_large_enough(module: ModuleType) -> None:
     text = np.random.default_rng(0).integers(0, 50, 5000).tolist()
-    grown, made = module.History(), module.History(len(text))
+    grown, made = module.SuffixHistory(), module.SuffixHistory(len(text))
     for at in range(0, len(text), 100):
         grown.extend(text[at : at + 100])
     made.extend(text)
@@ -132,7 +132,7 @@ def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
     name: str, past: list[list[int]], text: list[int], said: list[int]
 ) -> None:
     module = MODULES[name]
-    history, longer = module.History(), module.History()
+    history, longer = module.SuffixHistory(), module.SuffixHistory()
     for one in [*past, text]:
         for each in (history, longer):
             each.end_text()
@@ -152,7 +152,7 @@ def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
 
 def test_it_may_grow_for_what_is_only_supposed(module: ModuleType) -> None:
     text = np.random.default_rng(0).integers(0, 50, 1020).tolist()
-    history, as_large = module.History(), module.History(2048)
+    history, as_large = module.SuffixHistory(), module.SuffixHistory(2048)
     for each in (history, as_large):
         each.extend(text)
     with history.supposing(text[:10]):
@@ -164,7 +164,7 @@ def test_it_may_grow_for_what_is_only_supposed(module: ModuleType) -> None:
 
 
 def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType) -> None:
-    history = module.History()
+    history = module.SuffixHistory()
     history.extend([1, 2, 3])
     with pytest.raises(KeyError), history.supposing([7, 8]):
         raise KeyError
@@ -173,7 +173,7 @@ def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType)
 
 
 def test_nothing_is_supposed_where_it_would_overwrite(module: ModuleType) -> None:
-    history = module.History(limit=16)
+    history = module.SuffixHistory(limit=16)
     history.extend(range(10))
     with history.supposing(range(6)):
         assert len(history) == 16
@@ -184,7 +184,7 @@ def test_nothing_is_supposed_where_it_would_overwrite(module: ModuleType) -> Non
 
 def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
     """Entries hold positions modulo 2**32; a ring that has seen more than that goes on as before."""
-    history = module.History(limit=1024)
+    history = module.SuffixHistory(limit=1024)
     history.state[0] = (1 << 32) - 5
     history.extend([7, 8, 9, 1, 7, 8, 9])
     total = int(history.state[0])
@@ -194,13 +194,13 @@ def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
 
 
 def test_tokens_of_any_vocabulary_fit(module: ModuleType) -> None:
-    history = module.History()
+    history = module.SuffixHistory()
     history.extend([2**31 - 1, 0, 151_935, 5, 2**31 - 1, 0])
     assert places(module, history, [2**31 - 1, 0], 10) == [(2, 2)]
 
 
 def test_a_border_is_put_once_and_not_before_the_first_text(module: ModuleType) -> None:
-    history = module.History()
+    history = module.SuffixHistory()
     history.end_text()
     history.extend([1, 2])
     history.end_text()
@@ -210,7 +210,7 @@ def test_a_border_is_put_once_and_not_before_the_first_text(module: ModuleType) 
 
 
 def test_a_cleared_history_finds_nothing_and_gives_its_memory_back(module: ModuleType) -> None:
-    history = module.History()
+    history = module.SuffixHistory()
     history.extend([1, 2] * 4000)
     large = history.nbytes
     history.clear()
@@ -233,7 +233,7 @@ def test_compiled_and_interpreted_are_really_that() -> None:
 
 def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: ModuleType) -> None:
     """Chains of one level lead to n-grams of that level only."""
-    history = module.History()
+    history = module.SuffixHistory()
     history.extend([1, 2, 3, 4, 5, 6, 7, 8, 9])
     history.end_text()
     history.extend([0] * 600)

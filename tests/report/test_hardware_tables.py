@@ -114,5 +114,5 @@ def test_a_speedup_is_told_only_where_it_is_known() -> None:
 
 
 def test_a_cause_has_its_evidence_and_its_remedy_below() -> None:
-    said = written(causes=[CAUSE], read_errors=["header: \x1b[2J"])
+    said = written(causes=[CAUSE], unread=["header: \x1b[2J"])
     assert said == ("high       too many: 9 \\x1bthreads\n           -> -t 4\nnot read   header: \\x1b[2J\n")

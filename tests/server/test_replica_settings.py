@@ -78,7 +78,10 @@ def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
     ("told", "meant"),
     [
         ("", ""),
-        ("Error:\n  File x\npaceline.core.errors.UsageError: no such file: a.gguf\n", "no such file: a.gguf"),
+        (
+            "Error:\n  File x\npaceline.speculative.errors.UsageError: no such file: a.gguf\n",
+            "no such file: a.gguf",
+        ),
         ("Error:\nTypeError: load() got 1\n\n", "TypeError: load() got 1"),
     ],
 )

@@ -359,7 +359,7 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
 def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
     target, drafter, shown = ToyTarget(V, seed=3), LookupDrafter(), list[Step]()
     request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
-    monkeypatch.setattr(request.memory, "observe", lambda step, features: shown.append(step))
+    monkeypatch.setattr(request.memory, "update", lambda step, features: shown.append(step))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]
     assert shown == steps
     assert steps[-1].stop_reason == "length"

@@ -16,7 +16,7 @@ import os, signal, sys
 from pathlib import Path
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage import remembered
-from paceline.storage.remembered import Remembered, forget
+from paceline.storage.remembered import AnswerHistory, forget
 spelled = b"%d".__mod__
 vocab = Vocab(int(sys.argv[2]), "BPE", None, frozenset(), False, False, spelled, spelled)
 project = Path(sys.argv[1])
@@ -24,7 +24,7 @@ project = Path(sys.argv[1])
 WRITER = """
 print("ready", flush=True)
 sys.stdin.readline()
-with Remembered.open(vocab, project) as store:
+with AnswerHistory.open(vocab, project) as store:
     for i in range(40):
         store.add([int(sys.argv[3]), i, *range(100)])
 """
@@ -35,7 +35,7 @@ for i in range(30):
     forget(project)
 """
 ENDLESS = """
-store = Remembered.open(vocab, project)
+store = AnswerHistory.open(vocab, project)
 for i in range(10**6):
     store.add([int(sys.argv[3]), i % 200, i // 200, *[7] * 3000])
     print(i, flush=True)

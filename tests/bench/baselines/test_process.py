@@ -101,8 +101,8 @@ def test_children_of_a_program_that_has_ended_are_stopped_too() -> None:
 def test_no_program_survives_us_even_if_we_are_killed() -> None:
     script = f"""
         import time
-        from paceline.bench.baselines.process import Program
-        program = Program("peer", ["sh", "-c", "{FOREVER}"])
+        from paceline.bench.baselines.process import BackgroundProgram
+        program = BackgroundProgram("peer", ["sh", "-c", "{FOREVER}"])
         print(program.pid, flush=True)
         time.sleep(60)
     """

@@ -83,7 +83,7 @@ def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, 
         return step, tokens[1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(laws, "Table", Expected)
+        patch.setattr(laws, "OutcomeTable", Expected)
         counted = ContextCounts(made, context, planned=1e9)
         for Expected.weight, (step, second) in outcomes(run):
             counted.add(step, second, shallow)

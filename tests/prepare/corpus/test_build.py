@@ -154,10 +154,10 @@ def test_ctrl_c_at_any_moment_leaves_the_old_corpus_and_no_litter(
 @pytest.mark.parametrize(
     "where",
     [
-        "lab.corpus.build.Spool.add",
+        "prepare.corpus.build.TokenFile.add",
         "drafters.ngram_cache.NgramCache.write",
         "drafters.suffix_sort.build",
-        "machine.corpora.replace",
+        "storage.corpora.replace",
     ],
 )
 def test_a_full_disk_leaves_the_old_corpus_and_no_litter(

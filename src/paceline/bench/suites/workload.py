@@ -15,7 +15,7 @@ from paceline.bench.jsonl import numbered_lines
 from paceline.speculative.errors import UsageError
 
 Message = tuple[str, str | None]  # role and content
-FOLDER = Path(__file__).parent / "suites"
+FOLDER = Path(__file__).parent
 # Several suites by one name.
 GROUPS = {
     "toy": ("code", "edit", "json", "agent", "quote", "prose", "chat"),
