@@ -226,7 +226,8 @@ def require_unset(engine: str, given: Mapping[str, Any]) -> None:
     """Raises UsageError for an option of our own server that was given for another engine's."""
     for name, parameter in inspect.signature(serve).parameters.items():
         if name in given and name not in SHARED and given[name] not in (parameter.default, None, []):
-            option = get_args(parameter.annotation)[1].default  # where typer has the first of its names
+            names: str = get_args(parameter.annotation)[1].default  # where typer has the first of its names
+            option = names.partition("/")[0]
             raise UsageError(f"{option} is for Paceline's own server: {engine}'s arguments go after --")
 
 
