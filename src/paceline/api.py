@@ -142,45 +142,16 @@ class LLM:
         self,
         prompt: str | Sequence[int],
         *,
-        max_tokens: int = 256,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-        ignore_eos: bool = False,
-        plain: bool = False,
-        json_schema: Schema | None = None,
-        regex: str | None = None,
-        logprobs: int | None = None,
-        remember: bool = True,
         on_prefill: OnPrefill | None = None,
-        spelled: Mapping[int, bytes] | None = None,
-        **sampling: Unpack[SamplingSettings],
+        **options: Unpack[RequestOptions],
     ) -> Stream:
         """Decode `prompt` (text or token ids), yielding a StepOutput a step.
 
-        sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
-        plain: without drafts. json_schema or regex: what the whole text must match. logprobs: tell every
-        token's log-probability and the likeliest so many tokens; the target's own, before any sampler.
-        remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
-        on_prefill: told before, between and after the passes that read a long prompt: of how many tokens, and
-        of how many in all. What it raises ends the stream.
-        spelled: control tokens that are text all the same, and how they are spelled (`tool_spelling`).
-        Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
+        on_prefill: called before, between and after the passes that prefill a long prompt, with the tokens
+        so far and of all. What it raises ends the stream.
+        options: see `request`, which also says what is raised.
         """
-        request = self.request(
-            prompt,
-            max_tokens=max_tokens,
-            seed=seed,
-            stop=stop,
-            ignore_eos=ignore_eos,
-            plain=plain,
-            json_schema=json_schema,
-            regex=regex,
-            logprobs=logprobs,
-            remember=remember,
-            spelled=spelled,
-            **sampling,
-        )
-        return self.engine.run_inline(request, on_prefill)
+        return self.engine.run_inline(self.request(prompt, **options), on_prefill)
 
     def request(
         self,
@@ -198,7 +169,18 @@ class LLM:
         remember: bool = True,
         **sampling: Unpack[SamplingSettings],
     ) -> GenerationRequest:
-        """What `stream` decodes, as the engine takes it; its arguments are those of `stream`."""
+        """Make the request that `stream` decodes.
+
+        max_tokens: the most tokens of the answer. seed: of what is drawn.
+        stop: texts that end the answer. ignore_eos: go on after the end of text.
+        plain: without drafts. json_schema or regex: what the whole text must match.
+        logprobs: the log-probability of every token and of so many of the likeliest; the target's own,
+        before any sampler.
+        remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
+        spelled: control tokens that are text all the same, with that text (`tool_spelling`).
+        sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
+        Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
+        """
         return GenerationRequest(
             prompt=self.tokens(prompt),
             max_tokens=max_tokens,
@@ -219,33 +201,42 @@ class LLM:
     ) -> list[Generation]: ...
 
     @overload
-    def generate(self, prompt: str | Sequence[int], **request: Unpack[RequestOptions]) -> Generation: ...
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        on_prefill: OnPrefill | None = None,
+        **request: Unpack[RequestOptions],
+    ) -> Generation: ...
 
-    def generate(self, prompt: Any, **request: Unpack[RequestOptions]) -> Generation | list[Generation]:
-        """As `stream`, all at once. A list of prompts is a batch, the empty list too: they are decoded
-        together, as many at a time as there are `sessions`, each to what it would be alone. Where some of
-        them fail a BatchError is raised at the end, with what the others say; where all do, the first error.
+    def generate(
+        self, prompt: Any, *, on_prefill: OnPrefill | None = None, **request: Unpack[RequestOptions]
+    ) -> Generation | list[Generation]:
+        """Decode as `stream` does, all at once.
+
+        A list of prompts is a batch, the empty list too. They are decoded together, as many at a time as
+        there are `sessions`, each to what it would be alone. If some of them fail, a BatchError with the
+        answers to the others is raised at the end; if all do, the first error.
         """
         if isinstance(prompt, list) and not prompt:
             return []
         batch = isinstance(prompt, list | tuple) and len(prompt) > 0
         if batch and all(isinstance(one, str | list | tuple) for one in prompt):
+            if on_prefill is not None:
+                raise UsageError("on_prefill is told of one prompt: give one, or leave it out")
             return self._generate_all(prompt, **request)
-        with self.stream(prompt, **request) as stream:
+        with self.stream(prompt, on_prefill=on_prefill, **request) as stream:
             for _ in stream:
                 pass
         return stream.result()
 
     def _generate_all(self, prompts: Sequence[Any], **request: Unpack[RequestOptions]) -> list[Generation]:
         errors, handles = dict[int, Exception](), dict[int, RequestHandle]()
-        settings: Any = dict(request)
-        if settings.pop("on_prefill", None) is not None:
-            raise UsageError("on_read tells of one prompt: give one, or leave it out")
         run = self.engine.run_batch()
         try:
             for at, prompt in enumerate(prompts):
                 try:
-                    handles[at] = run.add(self.request(prompt, **settings))
+                    handles[at] = run.add(self.request(prompt, **request))
                 except Exception as error:
                     errors[at] = error
             while not run.is_over:

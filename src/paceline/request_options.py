@@ -1,8 +1,8 @@
-"""What a request may ask for, as editors and type checkers see it: `Sampling` and `LLM.stream` explain it."""
+"""The options of a request, as editors and type checkers see them: see `Sampling` and `LLM.request`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from paceline.text.grammar_source import Schema
@@ -26,7 +26,7 @@ class SamplingSettings(TypedDict, total=False):
 
 
 class RequestOptions(SamplingSettings, total=False):
-    """And what `LLM.stream` takes beside them."""
+    """And what `LLM.request` takes beside them."""
 
     max_tokens: int
     seed: int
@@ -37,5 +37,4 @@ class RequestOptions(SamplingSettings, total=False):
     regex: str | None
     logprobs: int | None
     remember: bool
-    on_prefill: Callable[[int, int], object] | None
     spelled: Mapping[int, bytes] | None

@@ -299,20 +299,3 @@ def test_a_second_interrupt_ends_the_program_at_once() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"True\n", b"")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "module", ["paceline.cli.app", "typer", "numpy", "rich.console", "paceline.cli.run", "exit"]
-)
-def test_an_interrupt_while_the_program_imports_or_exits_shows_no_traceback(module: str) -> None:
-    script = textwrap.dedent(AT_AN_IMPORT.format(action="signal.raise_signal(signal.SIGINT)"))
-    args = ("pull", "zoo:target") if module == "numpy" else ("zoo", "list")
-    done = subprocess.run(
-        [sys.executable, "-c", script, module, *args],
-        capture_output=True,
-        env=environment(),
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (130, b"")
