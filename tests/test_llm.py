@@ -111,7 +111,7 @@ def test_a_request_that_cannot_work_is_refused(
 def test_what_a_request_may_ask_for_is_what_the_type_checker_knows(models: Path) -> None:
     asked, sampling = set(RequestOptions.__annotations__), {field.name for field in fields(Sampling)}
     assert set(SamplingSettings.__annotations__) == sampling
-    takes = set(signature(LLM.stream).parameters) - {"self", "prompt", "sampling"}
+    takes = set(signature(LLM.request).parameters) - {"self", "prompt", "sampling"}
     assert asked - sampling == takes
     with paceline.load(models / "target.gguf", threads=1) as llm:
         assert len(llm.generate([1, 2], max_tokens=2, temperature=0.5, ignore_eos=True).tokens) == 2
