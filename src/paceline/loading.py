@@ -11,7 +11,7 @@ from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.backends.registry import build_of, open_engine, with_kernels
 from paceline.config import Drafting, checked
-from paceline.drafter_factory import Corpora, PathLike, check_needs, make_drafter, make_policy, viewed
+from paceline.drafter_factory import Corpora, PathLike, check_needs, make_drafter, make_policy, resolve_view
 from paceline.drafter_table import DRAFT, DRAFTERS, users
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
@@ -158,7 +158,7 @@ def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) ->
     """A draft model, or a part of the target (view:...). settings: of the target's engine. To be closed
     before `target`. Raises UsageError, ModelError or MissingExtraError."""
     if is_view(draft):
-        return viewed(draft, target, to_stderr)
+        return resolve_view(draft, target, to_stderr)
     return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **beside(settings, draft))
 
 

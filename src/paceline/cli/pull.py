@@ -35,12 +35,12 @@ def pull(
     Prints the files, their sizes and hashes. Whatever -m takes can be given: what ollama:NAME, zoo:target or
     a path stands for is printed, too.
     """
-    from paceline.models.resolve import held
+    from paceline.models.resolve import local_files
     from paceline.models.stores.reference import HUB, parse
     from paceline.system.identity import fingerprint
 
     reference = parse(model)
-    files = _downloaded(reference, offline) if reference.kind == HUB else held(model, reference)
+    files = _downloaded(reference, offline) if reference.kind == HUB else local_files(model, reference)
     if as_json:
         records = [
             {

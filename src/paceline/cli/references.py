@@ -30,7 +30,7 @@ def resolved(text: str) -> Path:
     """Return the file to load, of several the first. stderr is told what a name stands for. Raises UsageError
     where that is not on this machine."""
     from paceline.models.names import HF, is_toy, is_view
-    from paceline.models.resolve import file_of, held, path_of
+    from paceline.models.resolve import file_of, local_files, path_of
     from paceline.models.stores.reference import PATH, parse
 
     if is_toy(text) or is_view(text):
@@ -43,7 +43,7 @@ def resolved(text: str) -> Path:
     reference = parse(text)
     if reference.kind == PATH:
         return path_of(reference)
-    found = held(text, reference)
+    found = local_files(text, reference)
     first = found[0]
     what, value = hash_of(first)
     parts = f", the first of {len(found)} parts" if len(found) > 1 else ""

@@ -66,10 +66,10 @@ def list_models(as_json: options.AsJson = False) -> None:
 @app.command(cls=GroupedCommand)
 def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")]) -> None:
     """Print where a model of the zoo is, for use with other programs."""
-    from paceline.models.resolve import held
+    from paceline.models.resolve import local_files
     from paceline.models.stores.reference import ZOO, Reference
 
-    for one in held(name, Reference(ZOO, name.removeprefix("zoo:"))):
+    for one in local_files(name, Reference(ZOO, name.removeprefix("zoo:"))):
         typer.echo(str(one.path))
 
 

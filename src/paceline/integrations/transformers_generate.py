@@ -13,7 +13,7 @@ from itertools import compress
 from typing import Any
 
 from paceline.config import Drafting
-from paceline.drafter_factory import make_drafter, make_policy, viewed
+from paceline.drafter_factory import make_drafter, make_policy, resolve_view
 from paceline.profiling.pass_costs import costs_of, refresh
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
@@ -148,7 +148,7 @@ def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> CachedEngine
     engine: Any = HfTarget.around(model, sessions=MOST_SESSIONS)
     small: Any = None
     if isinstance(draft_model, str):
-        small = viewed(draft_model, engine)
+        small = resolve_view(draft_model, engine)
     elif draft_model is not None:
         small = HfTarget.around(draft_model, sessions=MOST_SESSIONS)
     costs = costs_of(engine, small) if drafting.policy == "rate" and not drafting.plain else None

@@ -23,7 +23,7 @@ def file_of(text: str | os.PathLike[str]) -> Path:
     if text.startswith(HF) and not os.path.exists(text):  # noqa: PTH110
         return for_transformers(text)
     reference = parse(text)
-    return path_of(reference) if reference.kind == PATH else held(text, reference)[0].path
+    return path_of(reference) if reference.kind == PATH else local_files(text, reference)[0].path
 
 
 def default_name(target: str) -> str:
@@ -43,11 +43,11 @@ def for_transformers(text: str) -> Path:
     reference = parse(name)
     if reference.kind == HUB and not reference.tag:
         return folder_in_cache(reference)
-    path = path_of(reference) if reference.kind == PATH else held(name, reference)[0].path
+    path = path_of(reference) if reference.kind == PATH else local_files(name, reference)[0].path
     return path if is_transformers(path) else Path(f"{HF}{path}")
 
 
-def held(text: str, reference: Reference) -> list[LocalFile]:
+def local_files(text: str, reference: Reference) -> list[LocalFile]:
     """The files on this machine that it stands for, as `text` called it. Raises UsageError where there are
     none, and ModelError where one is not what it should be."""
     try:

@@ -1,4 +1,4 @@
-"""Servers with OpenAIServer's API: what they are asked and what is understood of their answers."""
+"""Servers with OpenAI's API: what they are asked and what is understood of their answers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class PassInput:
 
     @property
     def places(self) -> int:
-        """Of the cache after the pass."""
+        """Return the length of the cache after the pass."""
         return self.start + len(self.tokens)
 
 

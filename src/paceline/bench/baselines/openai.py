@@ -1,4 +1,4 @@
-"""Any server with OpenAIServer's completions API as a System: vLLM, SGLang, llama-server and others."""
+"""Any server with OpenAI's completions API as a System: vLLM, SGLang, llama-server and others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OpenAIServer:
         return models[0]
 
     def _takes_extensions(self) -> bool:
-        """Whether it takes settings that OpenAIServer's own API has not; servers refuse a request over an
+        """Whether it takes settings that OpenAI's own API lacks; servers refuse a request over an
         unknown one, or pass over it. Also finds out, before anything is measured, whether it answers at
         all."""
         ask = BenchRequest("a", (), 1)

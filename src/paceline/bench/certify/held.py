@@ -168,7 +168,7 @@ class SamplingSetup:
         return probabilities(row, self.sampling, history[: len(history) - overlooked])
 
 
-def chosen(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:
+def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:
     """The `n` best, for each kind of mistake in turn; for one kind each time in another text, as long as
     there are."""
     known = [(context, moved(loop, context)) for context in places]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline.bench.certify.frequencies import p_value, smallest_bias
-from paceline.bench.certify.held import Context, FixedRowsTarget, SamplingSetup, chosen, first_q
+from paceline.bench.certify.held import Context, FixedRowsTarget, SamplingSetup, first_q, select_contexts
 from paceline.bench.certify.laws import TESTS, ContextCounts
 from paceline.speculative.loop import ActiveRequest, advance, start
 from paceline.speculative.policy.interface import FixedPolicy
@@ -99,7 +99,7 @@ def check_sampled(
 ) -> SampledCheck:
     """`runs` after each of the `n` best of `places`: fewer where a bias is found sooner or nothing is drafted
     there, more where one is suspected. Ticks after every CHUNK of them."""
-    contexts = chosen(loop, places, n)
+    contexts = select_contexts(loop, places, n)
     overruns, ties = overrun(loop, contexts, seed), misjudged_ties(loop, places)
     every = [ContextRuns(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
     level = FALSE_ALARM / (len(TESTS) * (len(every) + 1))

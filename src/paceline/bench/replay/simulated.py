@@ -97,7 +97,7 @@ class SimulatedSession:
             self._free = self.inner.pending_tokens
 
     def paid(self, computed: int) -> int:
-        """Of the rows of a pass, those that are paid for."""
+        """Return the rows of a pass that cost time."""
         free = min(self._free, computed)
         self._free -= free
         return computed - free
