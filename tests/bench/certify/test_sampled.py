@@ -83,7 +83,7 @@ def test_a_context_where_nothing_is_drafted_is_left_after_the_first_look(
         go_on(runs, times)
         n[row] = runs.n
 
-    monkeypatch.setattr(sampled, "chosen", lambda *_: places[:2])
+    monkeypatch.setattr(sampled, "select_contexts", lambda *_: places[:2])
     monkeypatch.setattr(sampled.ContextRuns, "go_on", without_drafts)
     check_sampled(loop, places, 2, 300, 0, lambda: None)
     assert n == {places[0].row: 100, places[1].row: 300}
