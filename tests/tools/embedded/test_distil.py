@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import gguf
@@ -45,14 +44,3 @@ def test_the_embedded_models_can_be_trained_on_and_other_tokenizers_cannot(tmp_p
     with pytest.raises(ModelError, match="can be trained here"):
         corpus_tokens(tmp_path / "run", other)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_refusal_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tools.embedded.distil import main
-
-    draft = of_type(tmp_path / "draft.gguf", gguf.GGMLQuantizationType.Q4_K)
-    args = ["--draft", str(draft), "--run", str(tmp_path / "run"), "--out", str(tmp_path / "out.gguf")]
-    monkeypatch.setattr(sys, "argv", ["distil", *args])
-    with pytest.raises(SystemExit, match="is Q4_K, which cannot be written here") as raised:
-        main()
-    assert "\n" not in str(raised.value)

@@ -26,11 +26,3 @@ def test_each_text_of_a_row_begins_at_position_0_and_sees_itself_only() -> None:
     alone = [network.hidden(text) for text in ids.split(LENGTHS, 1)]
     assert torch.allclose(row, torch.cat(alone, 1), atol=1e-5)
     assert not torch.allclose(row, network.hidden(ids), atol=1e-2)
-
-
-def test_batches_of_other_texts_have_the_same_shapes() -> None:
-    device = torch.device("cpu")
-    one, other = Packed((5, 1, 9), 8, 16, device), Packed((15,), 8, 16, device)
-    assert one.begins.tolist() == [0, 5, 6, 15, 15, 15, 15, 15, 15]
-    assert one.begins.shape == other.begins.shape
-    assert one.positions.shape == other.positions.shape

@@ -63,20 +63,6 @@ def test_what_is_kept_is_what_the_model_says(shards: Path) -> None:
                 assert said.tokens[0] in shard["ids"][row, :2]  # llama.cpp rounds what it multiplies
 
 
-def test_greedy_answers_are_the_likeliest_tokens_and_turns_end_where_they_should(shards: Path) -> None:
-    shard = np.load(shards / "shard-0-0000.npz")
-    ends = np.cumsum(shard["lengths"])
-    wrote = shard["kind"] == answers.GENERATED
-    cuts = set()
-    for begin, end in zip(ends - shard["lengths"], ends, strict=True):
-        runs = np.diff(np.flatnonzero(np.diff(np.concatenate(([0], wrote[begin:end], [0])))))[::2]
-        cuts |= set(runs.tolist())
-    assert max(cuts) == 12  # an answer
-    assert 8 in cuts  # a question
-    same = shard["ids"][:-1, 0] == shard["tokens"][1:]
-    assert same[wrote[:-1]].mean() > 0.5 > same[~wrote[:-1]].mean()
-
-
 def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,13 +104,6 @@ def test_weights_are_rounded_as_the_file_holds_them() -> None:
     kind = gguf.GGMLQuantizationType.Q4_0
     held = gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), kind), kind)
     assert np.array_equal(rounding.q4_0(weight).numpy(), held)
-
-
-def test_the_likeliest_are_those_of_a_search_through_all() -> None:
-    logits = torch.randn(7, 49152, generator=torch.Generator().manual_seed(0))
-    values, ids = answers.likeliest(logits, 32)
-    assert torch.equal(values, logits.topk(32).values)
-    assert torch.equal(logits.gather(1, ids), values)
 
 
 def test_prompts_are_read_as_llama_cpp_reads_them() -> None:

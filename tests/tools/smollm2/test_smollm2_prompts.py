@@ -23,12 +23,6 @@ def test_there_are_turns_of_the_model_s_own_and_none_with_a_gap_left_open() -> N
         assert not any(gap in turn for turn in given if "```" not in turn)
 
 
-def test_texts_are_the_standard_library_s() -> None:
-    assert len(prompts.paragraphs()) > 1000
-    assert all(60 <= len(text) <= 900 for text in prompts.paragraphs())
-    assert len(prompts.functions()) > 500
-
-
 def test_what_the_model_asks_and_answers_comes_again() -> None:
     written = prompts.Written()
     story = "Once there was a river. " * 12
@@ -41,10 +35,3 @@ def test_what_the_model_asks_and_answers_comes_again() -> None:
     turns = [turn or "" for talk in islice(prompts.conversations(0, written), 200) for turn in talk.turns]
     assert written.questions[0] in turns
     assert any(story.strip() in turn for turn in turns)
-
-
-def test_questions_are_of_conversations_about_something_and_answers_are_no_code() -> None:
-    written = prompts.Written()
-    turn = "<|im_start|>user\nWhat is in this file?<|im_end|>\n<|im_start|>assistant\n```" + "x = 1\n" * 80
-    written.read(f"<|im_start|>system\nYou are SmolLM.<|im_end|>\n{turn}")
-    assert (written.questions, written.texts) == ([], [])
