@@ -235,7 +235,7 @@ def test_stdin_without_an_end_is_refused_before_it_fills_the_memory(
         ("--draft guess", "unknown drafter 'guess': choose from suffix, lookup, ngram"),
         ("--draft model", "draft model"),
         ("--draft none --compare", "nothing to compare"),
-        ("--draft-temp 0.8", "temperature of 0.8 is for a draft model's tokens: give one (draft, -md)"),
+        ("--draft-temp 0.8", "temperature of 0.8 is for a draft model: give one (draft, -md)"),
         ("--cache-type q3", "unknown cache type 'q3'"),
         ("--logit-bias 13=much", "--logit-bias 13=much: write TOKEN=BIAS"),
         ("--logit-bias 1000=2", "logit_bias for token 1000: the model's tokens are 0 to 257"),
