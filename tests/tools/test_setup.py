@@ -58,11 +58,7 @@ def test_the_model_is_installed_alone_and_only_until_it_is_there(venv: Path) -> 
     assert asked(venv) == []
 
 
-def test_kernels_are_compiled_and_the_set_up_goes_on_without(venv: Path, capsys: Capture) -> None:
-    setup.main()
-    said = (venv / "asked").read_text().splitlines()
-    assert [line for line in said if "kernels" in line] == ["-m paceline.backends.llama_cpp.kernels"]
-    assert "kernels" not in capsys.readouterr().err
+def test_the_set_up_goes_on_without_kernels(venv: Path, capsys: Capture) -> None:
     (venv / "python").write_text('#!/bin/sh\ncase "$*" in *kernels*) exit 1;; esac\n')
     setup.main()
     first, *_ = capsys.readouterr().err.splitlines()

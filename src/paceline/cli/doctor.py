@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from paceline.hardware.probe import Hardware
 
 MEASURING = "Measuring"
-STEPS = 100  # of a progress bar
 
 
 @takes(models=MODEL_OPTIONS)
@@ -53,11 +49,18 @@ def doctor(
         raise UsageError(f"--seconds {seconds}: must be above 0")
     models = resolve_models(models)
 
+    from paceline.report import costs as report
     from paceline.speculative.policy.cost_measurement import ROWS
+    from paceline.speculative.policy.cost_model import bucket
     from paceline.storage.costs import MeasurementEffort
+    from paceline.system.whole import check_output
 
-    effort = MeasurementEffort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
-    check_plot(plot)
+    # Of context lengths that costs do not tell apart the longest is measured.
+    lengths = tuple({bucket(n): n for n in numbers(depths, "--depths")}.values())
+    effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else ROWS)
+    if plot is not None:  # before minutes of measuring
+        report.require_plotly()
+        check_output(plot, force=True)
     hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"], again)
     record = {"hardware": hardware.as_dict()}
     try:
@@ -71,29 +74,14 @@ def doctor(
     if as_json:
         print_json(record)
     else:
-        from paceline.report.costs import write
-
-        write(record, sys.stdout)
+        report.write(record, sys.stdout)
         doctor_machine.write(record)
     if record["kept"]:
-        said = " and ".join(record["kept"])
-        note(f"{said}: as measured before and updated by use; --again measures anew")
+        roles = " and ".join(record["kept"])
+        note(f"{roles}: as measured before and updated by use; --again measures anew")
     if plot is not None:
-        from paceline.report.costs import html
-
-        html(record, plot)
+        report.html(record, plot)
     return 0
-
-
-def check_plot(plot: Path | None) -> None:
-    """Before minutes of measuring, not after."""
-    if plot is None:
-        return
-    from paceline.report.costs import require_plotly
-    from paceline.system.whole import check_output
-
-    require_plotly()
-    check_output(plot, force=True)
 
 
 def _examined(
@@ -101,7 +89,7 @@ def _examined(
 ) -> dict[str, Any]:
     """What `--json` prints of the models. as_json: nothing is shown before all is known."""
     from paceline.backends.interface import ThreadSwitch
-    from paceline.cli.progress import progress
+    from paceline.cli.progress import STEPS, by_share, progress
     from paceline.doctor import gathering, thread_trials
     from paceline.doctor.stored_costs import WITHOUT, compares, examine
     from paceline.loading import load
@@ -126,35 +114,13 @@ def _examined(
         if llm.draft is not None:
             work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
         with progress(work, interrupts) as tick:
-            tell = in_steps(tick)
+            tell = by_share(tick)
             record = examine(llm, effort, to_stderr, tell, again=again).as_dict()
             record |= {
-                "trials": doctor_machine.try_threads(llm, counts, tell) if counts else None,
+                "trials": doctor_machine.try_threads(llm.target, counts, tell) if counts else None,
                 "attention": doctor_machine.try_attention(llm.target, tell) if attends else None,
             }
             return record | {"diagnosis": doctor_machine.diagnose(llm, hardware, record, tick)}
-
-
-def in_steps(tick: Callable[[str], None]) -> Callable[[str, float], None]:
-    """A progress bar's tick for each percent that is over."""
-    done: Counter[str] = Counter()
-
-    def tell(role: str, share: float) -> None:
-        while done[role] < int(share * STEPS):
-            done[role] += 1
-            tick(role)
-
-    return tell
-
-
-def depths_of(text: str) -> tuple[int, ...]:
-    from paceline.speculative.policy.cost_model import bucket
-
-    depths = numbers(text, "--depths")
-    for a, b in pairwise(sorted(depths)):
-        if bucket(a) == bucket(b):
-            raise UsageError(f"--depths {text}: {a} and {b} are too much alike; keep a factor of two")
-    return depths
 
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:

@@ -60,8 +60,8 @@ def show(hardware: Hardware) -> None:
 
 
 def is_stateful(target: str | None) -> bool:
-    """Whether its header says that drafts cannot be taken back from it: why that loses is told then, instead
-    of refusing the pair."""
+    """Return whether a header says that drafts cannot be taken back: why that loses is told then, instead of
+    refusing the pair."""
     from pathlib import Path
 
     from paceline.doctor.gathering import header
@@ -71,13 +71,10 @@ def is_stateful(target: str | None) -> bool:
     return facts is not None and facts.memory in (HYBRID, RECURRENT)
 
 
-def try_threads(llm: LLM, counts: list[int], tell: Tell) -> dict[str, Any]:
-    """With the names of `--json`."""
-    from paceline.backends.interface import ThreadSwitch
+def try_threads(target: Any, counts: list[int], tell: Tell) -> dict[str, Any]:
+    """Try numbers of threads with a target that can switch them; with the names of `--json`."""
     from paceline.doctor.thread_trials import STAGE, best, tried
 
-    target = llm.target
-    assert isinstance(target, ThreadSwitch)  # the caller has asked
     before = target.settings["threads"]
     try:
         trials = tried(target, target.use_threads, counts, progress=partial(tell, STAGE))
@@ -91,20 +88,19 @@ def may_choose(target: Backend) -> bool:
     from paceline.backends.interface import FlashAttentionSwitch
     from paceline.profiling.pass_costs import goes_without_flash
 
-    if not isinstance(target, FlashAttentionSwitch) or target.caps.rollback != "free":
+    given = target.settings
+    if not isinstance(target, FlashAttentionSwitch) or target.caps.rollback != "free" or given.get("kernels"):
         return False
-    if target.settings.get("kernels"):
-        return False
-    return goes_without_flash(target.settings["gpu_layers"], target.settings["cache_type"])
+    return goes_without_flash(given["gpu_layers"], given["cache_type"])
 
 
-def try_attention(target: Backend, tell: Tell) -> dict[str, Any] | None:
-    """With the names of `--json`; None where there is no room for it. What is best is kept."""
-    from paceline.backends.interface import FlashAttentionSwitch
+def try_attention(target: Any, tell: Tell) -> dict[str, Any] | None:
+    """Try a target that may choose with and without flash attention, and keep what is best.
+
+    With the names of `--json`; None where there is no room for it."""
     from paceline.profiling.flash_attention import STAGE, best, keep, try_both
     from paceline.profiling.pass_costs import to_stderr
 
-    assert isinstance(target, FlashAttentionSwitch)  # may_choose() was asked
     try:
         found = try_both(target, partial(tell, STAGE))
     except PacelineError as error:
@@ -124,19 +120,15 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         None if model is None or not model.path.exists() else gathering.header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
-    given = llm.target.settings
-    doubt = next(iter(record["doubts"].values()), "")
-    evidence, run = (
-        gathering.of_models(
-            hardware,
-            target,
-            draft,
-            DecodingCosts.read(record),
-            doubt,
-            threads=given["threads"],
-            gpu_layers=given.get("gpu_layers", 0),
-        ),
-        None,
+    given, run = llm.target.settings, None
+    evidence = gathering.of_models(
+        hardware,
+        target,
+        draft,
+        DecodingCosts.read(record),
+        next(iter(record["doubts"].values()), ""),
+        threads=given["threads"],
+        gpu_layers=given.get("gpu_layers", 0),
     )
     if llm.draft is not None:
         evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)

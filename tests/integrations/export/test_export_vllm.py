@@ -125,7 +125,7 @@ def test_models_are_named_as_vllm_knows_them(tmp_path: Path) -> None:
 
 
 def test_what_vllm_is_told_beside_drafting_goes_in() -> None:
-    served = {"n_ctx": 4096, "host": "0.0.0.0", "port": 9000, "name": "m", "api_key": "k"}
+    served: Json = {"n_ctx": 4096, "host": "0.0.0.0", "port": 9000, "name": "m", "api_key": "k"}
     words = command("vllm", Asked(MODEL, drafters=("none",), extra=("--model-impl", "auto"), **served))
     address = "--max-model-len 4096 --host 0.0.0.0 --port 9000 --served-model-name m --api-key k"
     assert words == ["vllm", "serve", MODEL, *address.split(), "--model-impl", "auto"]

@@ -52,13 +52,6 @@ def test_held_out_files_are_known_by_name_and_folder(path: str, expected: bool) 
     assert corpus.is_held_out(Path(path)) is expected
 
 
-def test_windows_ignore_indentation_and_blank_lines() -> None:
-    lines = [f"line {i}" for i in range(9)]
-    assert list(corpus.windows("\n".join(lines))) == list(corpus.windows("\n\n  ".join(lines)))
-    assert len(list(corpus.windows("\n".join(lines)))) == 9 - corpus.WINDOW + 1
-    assert not list(corpus.windows("\n".join(lines[: corpus.WINDOW - 1])))
-
-
 def test_the_same_seed_generates_the_same_documents() -> None:
     words = ["parser", "socket"]
     first, again, other = (Records(seed, words) for seed in (1, 1, 2))

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.models import zoo
 from tools.embedded.corpus import held_out
-from tools.embedded.evaluate import compare, is_python, load, loops
+from tools.embedded.evaluate import compare, is_python, load
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,6 @@ def test_a_function_that_breaks_off_is_python_and_a_mistake_is_not(
     first: str, body: str, expected: bool
 ) -> None:
     assert is_python(first, body) == expected
-
-
-def test_a_loop_repeats_its_end() -> None:
-    assert loops([1, 2, 3, *[7, 8] * 20])
-    assert not loops(list(range(80)))
-    assert not loops([5] * 20), "too few to tell"
 
 
 def test_draft_agrees_with_the_target_on_more_than_a_third_of_unseen_tokens() -> None:

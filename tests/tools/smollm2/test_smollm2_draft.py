@@ -86,17 +86,6 @@ def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
         assert answer.stats.by_source["model"].tried > 0
 
 
-def test_a_step_takes_whole_conversations_each_once(shards: Path) -> None:
-    told = draft.Answers(shards, torch.device("cpu"))
-    rng, seen = np.random.default_rng(0), list[int]()
-    while len(seen) < len(told.begins):
-        at, packed = told.batch(rng, 400)
-        starts = at[packed.positions == 0].tolist()
-        assert len(at) == len(packed.positions) == 400
-        seen += starts
-    assert sorted(seen[: len(told.begins)]) == told.begins.tolist()
-
-
 def test_weights_are_rounded_as_the_file_holds_them() -> None:
     gguf = pytest.importorskip("gguf")
     weight = torch.randn(6, 96, generator=torch.Generator().manual_seed(0))

@@ -7,13 +7,6 @@ from itertools import islice
 from tools.smollm2 import prompts, topics
 
 
-def test_a_seed_asks_the_same_again_and_another_something_else() -> None:
-    first, again, other = (
-        list(islice(prompts.conversations(seed, prompts.Written()), 60)) for seed in (3, 3, 4)
-    )
-    assert first == again != other
-
-
 def test_there_are_turns_of_the_model_s_own_and_none_with_a_gap_left_open() -> None:
     asked = [turn for talk in islice(prompts.conversations(0, prompts.Written()), 400) for turn in talk.turns]
     assert 0.2 < asked.count(None) / len(asked) < 0.5

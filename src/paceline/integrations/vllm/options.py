@@ -92,8 +92,9 @@ def drafter_of(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
     names = options.drafters
     if names == (AUTO,):
         names = tuple(name for name in CHEAP if not DRAFTERS[name].missing(corpora.available))
-    lengths = {"ngram_min": options.ngram_min, "ngram_max": options.ngram_max}
-    drafting = Drafting(names, n_draft=n_draft, width=1, **lengths)
+    drafting = Drafting(
+        names, n_draft=n_draft, width=1, ngram_min=options.ngram_min, ngram_max=options.ngram_max
+    )
     check_needs(drafting, corpora.available)
     target = cast("Target", SimpleNamespace(vocab=vocab))  # drafters that copy read nothing else of it
     parts = DrafterInputs(drafting, target, caches=corpora.caches, stores=corpora.stores)
