@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import command, run
+from command_line import run
 from damaged import DAMAGES, write_damaged
 
 Capture = pytest.CaptureFixture[str]
@@ -46,20 +46,6 @@ def test_a_damaged_target_is_refused_in_one_line_that_names_it(
     said = done.err.splitlines()[-1]  # --compare has a heading before
     assert said.startswith(f"paceline: {damaged[damage]}: its logits are not numbers (NaN) at position ")
     assert "the file is damaged (download it again)" in said
-
-
-def test_nothing_is_certified_or_measured_of_a_damaged_target(
-    capsys: Capture, damaged: dict[str, Path], tmp_path: Path
-) -> None:
-    damage = ONE
-    small = ("--samples", "100", "--contexts", "2", "--sequences", "2", "-n", "8", "-t", "1")
-    done = command(capsys, "certify", "-m", damaged[damage], "--draft", "lookup", *small)
-    done.refused(1, str(damaged[damage]), "its logits are not numbers (NaN)")
-    few = ("--suite", "code", "--items", "1", "--rounds", "1", "-n", "8", "--methods", "lookup", "-t", "1")
-    done = command(capsys, "bench", "-m", damaged[damage], *few, "--history", tmp_path / "history.db")
-    assert done.code == 1
-    assert "its logits are not numbers (NaN)" in done.err
-    assert "identical" not in done.out
 
 
 DRAFTERS: dict[str, tuple[str, ...]] = {

@@ -94,22 +94,6 @@ def test_a_signal_while_the_program_loads_ends_it_at_once(number: signal.Signals
     assert (process.returncode, out, err) == (code, b"", b"")
 
 
-def test_what_the_one_who_started_us_ignores_stays_ignored() -> None:
-    """As `nohup` has it."""
-    script = """
-        import signal
-        from paceline.cli.interrupts import Interrupts, end_cleanly
-
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        end_cleanly()
-        with Interrupts():
-            signal.raise_signal(signal.SIGHUP)
-        print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"True\n", b"")
-
-
 @pytest.mark.slow
 def test_a_signal_outside_of_any_work_ends_the_process_and_what_it_was_writing(tmp_path: Path) -> None:
     script = """
@@ -133,25 +117,6 @@ def test_a_signal_outside_of_any_work_ends_the_process_and_what_it_was_writing(t
         process.communicate(timeout=60)
     assert process.returncode == 143
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupt_that_arrives_in_a_callback_from_c_is_not_lost() -> None:
-    """As when llama.cpp logs: an exception raised there would be printed by ctypes and forgotten."""
-    script = """
-        import ctypes, signal, time
-        from paceline.cli.interrupts import Interrupts
-
-        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-        def compare(a, b):
-            signal.raise_signal(signal.SIGINT)
-            return 0
-
-        with Interrupts():
-            ctypes.CDLL(None).qsort((ctypes.c_int * 2)(2, 1), 2, 4, compare)
-            time.sleep(60)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 # The program, which writes a byte when it imports the command line.
@@ -228,18 +193,41 @@ def on_a_terminal(args: list[str]) -> tuple[int, bytes]:
         return process.wait(timeout=60), seen
 
 
-@pytest.mark.slow
-def test_a_second_interrupt_ends_the_program_at_once() -> None:
-    script = """
-        import signal, time
-        from paceline.cli.interrupts import Interrupts
+AGAIN = """
+    with Interrupts() as interrupts:
+        interrupts.hold()
+        signal.raise_signal(signal.SIGINT)
+        print(interrupts.pressed, flush=True)
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(60)
+"""
+IGNORED = """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    end_cleanly()
+    with Interrupts():
+        signal.raise_signal(signal.SIGHUP)
+    print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+"""
+# As when llama.cpp logs: an exception raised there would be printed by ctypes and forgotten.
+FROM_C = """
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    def compare(a, b):
+        signal.raise_signal(signal.SIGINT)
+        return 0
 
-        with Interrupts() as interrupts:
-            interrupts.hold()
-            signal.raise_signal(signal.SIGINT)
-            print(interrupts.pressed, flush=True)
-            signal.raise_signal(signal.SIGINT)
-            time.sleep(60)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"True\n", b"")
+    with Interrupts():
+        ctypes.CDLL(None).qsort((ctypes.c_int * 2)(2, 1), 2, 4, compare)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "out"),
+    [(AGAIN, 130, b"True\n"), (IGNORED, 0, b"True\n"), (FROM_C, 130, b"")],
+    ids=["a second interrupt ends it", "what is ignored stays so, as with nohup", "in a callback from C"],
+)
+def test_signals_end_the_process_at_once_or_are_noted(script: str, code: int, out: bytes) -> None:
+    head = "import ctypes, signal, time\nfrom paceline.cli.interrupts import Interrupts, end_cleanly\n"
+    args = [sys.executable, "-c", head + textwrap.dedent(script)]
+    done = subprocess.run(args, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, b"")

@@ -25,8 +25,6 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("odd")
     write_llama(folder / "bert.gguf", arch="bert")
     write_llama(folder / "unheard-of.gguf", arch="unheard-of")
-    write_llama(folder / "one.gguf", extra_tokens=("one",))
-    write_llama(folder / "two.gguf", extra_tokens=("two",))
     (folder / "text.gguf").write_text("Once upon a time\n")
     (folder / "nothing.txt").write_bytes(b"")
     (folder / "latin-1.txt").write_bytes("café".encode("latin-1"))
@@ -121,12 +119,6 @@ def test_a_model_that_would_end_the_process_is_refused_in_one_line(target: Path,
     (tmp_path / "alike.gguf").write_bytes(alike.write())
     words = "llama.cpp does not survive it ("
     program("run", "-m", tmp_path / "alike.gguf", "hi").refused(1, "alike.gguf: ", words)
-
-
-def test_a_draft_with_another_vocabulary_is_refused(capsys: Capture, odd: Path) -> None:
-    done = run(capsys, odd / "one.gguf", "-md", odd / "two.gguf", "hi")
-    words = ("token 258 is b'two', target b'one'", "use a draft of the same family")
-    done.refused(2, "the draft has another vocabulary", *words)
 
 
 @pytest.mark.parametrize(

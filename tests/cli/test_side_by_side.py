@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import PROGRAM, Done, environment, program, start
+from command_line import Done, program, start
 from paceline.models import zoo
-from paceline.models.zoo.inflate import inflate
 
 pytestmark = pytest.mark.slow
 
@@ -45,19 +44,6 @@ def test_of_inflations_into_one_file_one_succeeds_and_the_others_say_why_not(tmp
             done.refused(2, f"{out} ", "choose another name, or", "--force")
     assert names(tmp_path) == ["other.gguf", "out.gguf"]
     assert out.read_bytes() == other.read_bytes()
-
-
-def test_inflations_that_replace_one_file_each_tell_of_their_own(tmp_path: Path) -> None:
-    out, sizes = tmp_path / "out.gguf", (20, 24, 28)
-    ends = together([("zoo", "inflate", out, *INFLATE, f"{size}M", "--force") for size in sizes])
-    assert [done.code for done in ends] == [0] * 3
-    assert names(tmp_path) == ["out.gguf"]
-    alone = []
-    for size, done in zip(sizes, ends, strict=True):
-        layout, written = inflate(zoo.target_path(), tmp_path / "alone.gguf", size * 10**6, force=True)
-        assert done.err == f"{layout.parameters / 1e6:,.0f}M parameters, {written / 1e6:,.0f} MB\n"
-        alone.append((tmp_path / "alone.gguf").read_bytes())
-    assert out.read_bytes() in alone
 
 
 def test_builds_of_one_corpus_all_succeed_and_one_of_them_stays(tmp_path: Path) -> None:
@@ -118,14 +104,4 @@ def test_an_inflation_that_is_ended_leaves_nothing(
         time.sleep(0.05)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, b"", b"")
-    assert names(tmp_path) == []
-
-
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    limited = ["sh", "-c", 'ulimit -f 1024 && exec "$@"', "sh", *PROGRAM]  # blocks: 0.5 or 1 MB
-    args = ["zoo", "inflate", str(tmp_path / "out.gguf"), *INFLATE, "20M"]
-    done = subprocess.run([*limited, *args], capture_output=True, env=environment(), timeout=120, check=False)
-    Done(done.returncode, done.stdout.decode(), done.stderr.decode()).refused(
-        1, f"{tmp_path / 'out.gguf'}: cannot be written (File too large); make room"
-    )
     assert names(tmp_path) == []
