@@ -90,7 +90,6 @@ def test_what_asks_for_more_is_measured(
     [
         (("--seconds", "0"), ("--seconds 0.0", "above 0")),
         (("--rows", "1,x"), ("--rows 1,x", "whole numbers")),
-        (("--plot", "/nowhere/plot.html"), ("/nowhere", "folder")),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(
@@ -102,13 +101,12 @@ def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(
 def test_the_machine_is_told_first_then_costs_then_what_is_wrong(
     capsys: Capture, models: Path, tmp_path: Path
 ) -> None:
-    plot = tmp_path / "plot.html"
-    done = doctor(capsys, models, tmp_path, *QUICK, "--plot", str(plot), draft=True)
+    # Two seconds: for a busy machine, too.
+    done = doctor(capsys, models, tmp_path, *QUICK, "--seconds", "2", draft=True)
     lines = done.out.splitlines()
     assert (done.code, done.err) == (0, "")
     assert lines[0].startswith("processor  ")
     assert [line.split()[0] for line in lines if line[:4].strip().isdigit()][:3] == ["1", "2", "4"]
-    assert "after 16 tokens" in plot.read_text(encoding="utf-8")
     first = [next(i for i, line in enumerate(lines) if words in line) for words in ORDER]
     assert first == sorted(first)
     assert any("read at 12.5 GB/s (measured)" in line for line in lines)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import doctor_machine, options
 from paceline.cli.groups import MODEL_OPTIONS, takes
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, flag, option
+from paceline.cli.options import flag, option
 from paceline.cli.output import note, print_json
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import MissingExtraError, UsageError
@@ -34,9 +33,6 @@ def doctor(
     measure: Annotated[
         bool, flag(MEASURING, "--measure", "Try numbers of threads, and flash attention.")
     ] = False,
-    plot: Annotated[
-        Path | None, option(OUTPUT, "--plot", "FILE", "A plot as one HTML file.", env=False)
-    ] = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Tell what this machine has for decoding, what a pass of a model costs on it by the number of tokens in
@@ -49,18 +45,13 @@ def doctor(
         raise UsageError(f"--seconds {seconds}: must be above 0")
     models = resolve_models(models)
 
-    from paceline.report import costs as report
     from paceline.speculative.policy.cost_measurement import ROWS
     from paceline.speculative.policy.cost_model import bucket
     from paceline.storage.costs import MeasurementEffort
-    from paceline.system.whole import check_output
 
     # Of context lengths that costs do not tell apart the longest is measured.
     lengths = tuple({bucket(n): n for n in numbers(depths, "--depths")}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else ROWS)
-    if plot is not None:  # before minutes of measuring
-        report.require_plotly()
-        check_output(plot, force=True)
     hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"], again)
     record = {"hardware": hardware.as_dict()}
     try:
@@ -74,13 +65,13 @@ def doctor(
     if as_json:
         print_json(record)
     else:
-        report.write(record, sys.stdout)
+        from paceline.report.costs import write
+
+        write(record, sys.stdout)
         doctor_machine.write(record)
     if record["kept"]:
         roles = " and ".join(record["kept"])
         note(f"{roles}: as measured before and updated by use; --again measures anew")
-    if plot is not None:
-        report.html(record, plot)
     return 0
 
 
