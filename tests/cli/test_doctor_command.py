@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from paceline.cli.replay_input import costs_of
 from paceline.models.headers.facts import RECURRENT, ModelFacts
 from paceline.speculative.errors import MissingExtraError, ModelError
 from paceline.speculative.policy.cost_model import DecodingCosts
-from paceline.speculative.policy.pass_timer import PassTimer
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
@@ -123,26 +121,6 @@ def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
     assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
-
-
-def test_ctrl_c_during_the_trials_ends_it(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples = []
-
-    def sample(timer: PassTimer, length: int, passes: int) -> tuple[float, float]:
-        samples.append(length)
-        if len(samples) == 4:  # of the second number
-            signal.raise_signal(signal.SIGINT)
-        return 1.0, 1.0
-
-    monkeypatch.setattr("paceline.doctor.thread_trials._read_and_decode", sample)
-    monkeypatch.setattr("paceline.doctor.thread_trials.counts_for", lambda cores, limits: [1, 1])
-    done = doctor(capsys, models, tmp_path, *QUICK, "--measure")
-    assert (done.code, done.err) == (130, "")
-    assert done.out.startswith("processor  ")
-    assert "target, after" not in done.out
-    assert len(samples) < 8
 
 
 def test_threads_and_flash_attention_are_tried_and_the_best_are_named(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tools.embedded import corpus
-from tools.embedded.records import Records
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +48,3 @@ def test_neither_a_held_out_module_nor_a_copy_of_a_part_of_it_is_in_the_training
 )
 def test_held_out_files_are_known_by_name_and_folder(path: str, expected: bool) -> None:
     assert corpus.is_held_out(Path(path)) is expected
-
-
-def test_the_same_seed_generates_the_same_documents() -> None:
-    words = ["parser", "socket"]
-    first, again, other = (Records(seed, words) for seed in (1, 1, 2))
-    produced = [[generator.document() for _ in range(50)] for generator in (first, again, other)]
-    assert produced[0] == produced[1] != produced[2]
-
-
-def test_generated_calls_carry_arguments_that_parse() -> None:
-    generator = Records(4, [])
-    for _ in range(100):
-        for line in generator.conversation().splitlines():
-            if line.startswith('{"role"'):
-                for call in json.loads(line).get("tool_calls", []):
-                    assert isinstance(json.loads(call["function"]["arguments"]), dict)
