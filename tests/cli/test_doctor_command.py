@@ -45,7 +45,7 @@ def test_which_kernels_are_active_or_why_none_are_is_one_line(
 def test_json_is_what_costs_are_read_from_with_where_it_came_from(
     capsys: Capture, models: Path, tmp_path: Path
 ) -> None:
-    record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
+    record = doctor(capsys, models, tmp_path, *QUICK, "--seconds", "1", "--json", draft=True).json
     costs = DecodingCosts.read(record)
     assert costs.draft is not None
     assert (costs.target.rows, costs.draft.rows) == ((1, 2, 4), (1, 2, 4))
