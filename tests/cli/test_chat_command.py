@@ -146,7 +146,7 @@ def test_ctrl_c_ends_a_chat_with_nobody_there(
 
 
 def test_a_model_without_a_chat_template_is_refused(capsys: Capture, target: Path) -> None:
-    words = "is a base model, without a chat template: use paceline run"
+    words = "is a base model, without a chat template: use an instruct model"
     chat(capsys, target, "hi\n").refused(1, str(target), words)
     command(capsys, "chat", "-m", "toy:", stdin=b"hi\n").refused(1, words)
 

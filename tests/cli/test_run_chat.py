@@ -49,8 +49,8 @@ def test_a_system_prompt_and_messages_stand_before_the_prompt(
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["--system", "s"], 1, "it is a base model; give a plain prompt, without --chat, --system"),
-        (["--chat"], 1, "this model has no chat template: it is a base model"),
+        (["--system", "s"], 1, "is a base model, without a chat template: use an instruct model"),
+        (["--chat"], 1, "is a base model, without a chat template"),
         (["--system", "s", "--no-chat"], 2, "--no-chat with --system or --messages"),
         (["--messages", "none.json"], 2, "none.json: cannot be read"),
     ],

@@ -11,8 +11,7 @@ from paceline.cli.conversation import Conversation, MessagesFile, SystemPrompt, 
 from paceline.cli.groups import CHAT_SAMPLING_OPTIONS, DRAFTING_OPTIONS, MEMORY_OPTIONS, MODEL_OPTIONS, takes
 from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
-from paceline.cli.references import is_base, resolve_models
-from paceline.speculative.errors import ModelError
+from paceline.cli.references import base_model, require_template, resolve_models
 
 MODEL = "zoo:smollm2"  # whom one talks with who names nobody
 
@@ -61,8 +60,7 @@ def chat(
     from paceline.system.home import home
     from paceline.text.default_sampling import chat_sampling
 
-    if is_base(models["target"]):
-        raise base_model(models["target"])
+    require_template(models["target"])
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():
         llm = load(**models, drafters=draft, **drafting, **memory)
@@ -83,9 +81,3 @@ def chat(
         with early:
             talk.go(typed_in(home() / "chat_history", say, early.forget))
     return 0
-
-
-def base_model(name: str) -> ModelError:
-    return ModelError(
-        f"{name}: is a base model, without a chat template: use paceline run, or an instruct model"
-    )

@@ -18,6 +18,7 @@ from paceline.bench.replay.recording import PLAIN, Recorder
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import note, print_json
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_stopped
+from paceline.cli.references import base_model
 from paceline.report import where
 from paceline.report.sources import SourceMarks
 from paceline.report.table import comparison, summary
@@ -62,7 +63,7 @@ class Completion:
         if self._chat and not wants_chat:
             note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
         elif wants_chat and not llm.chats:
-            raise no_template(llm.target.origin)
+            raise base_model(llm.target.origin)
         try:
             tokens = llm.chat_tokens(messages) if self._chat else llm.tokens(text)
         except ModelError as error:
@@ -191,14 +192,6 @@ class Completion:
 
     def _print_json(self, record: dict[str, Any]) -> None:
         print_json(record | {"provenance": provenance(self._llm, self._request | {"chat": self._chat})})
-
-
-def no_template(name: str) -> ModelError:
-    """For a base model that a chat was asked of."""
-    return ModelError(
-        f"{name}: this model has no chat template: it is a base model; give a plain prompt, without --chat, "
-        "--system and --messages"
-    )
 
 
 def as_record(generation: Generation) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from paceline.cli.groups import (
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag, option
 from paceline.cli.output import note
-from paceline.cli.references import is_base, resolve_models
+from paceline.cli.references import require_template, resolve_models
 from paceline.cli.texts import read_prompt
 from paceline.speculative.errors import UsageError
 
@@ -108,12 +108,12 @@ def run(
     else:
         text, conversation = "", begun
 
-    from paceline.cli.completion import Completion, no_template
+    from paceline.cli.completion import Completion
     from paceline.loading import load
 
     wants_chat = chat is True or bool(begun)
-    if wants_chat and is_base(models["target"] or str(zoo.target_path())):
-        raise no_template(models["target"] or "the embedded model")
+    if wants_chat:
+        require_template(models["target"] or str(zoo.target_path()))
     with (
         Interrupts() as interrupts,
         load(**models, drafters=draft, **drafting, **memory) as llm,
