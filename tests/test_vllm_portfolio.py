@@ -91,20 +91,6 @@ def test_rows_that_move_join_leave_and_are_replaced_draft_as_each_would_alone() 
     assert min(request.accepted for request in together) > 30
 
 
-def test_a_request_that_was_put_off_is_drafted_for_again_when_it_returns() -> None:
-    runner = Runner(Portfolio(vllm_config()))
-    request, other = runner.add(repeating(1)), runner.add(repeating(2))
-    for _ in range(3):
-        runner.step()
-    runner.remove(request)
-    runner.step()
-    before, request.draft = request.accepted, []
-    runner.add(request)
-    runner.run()
-    assert request.accepted - before > 15
-    assert other.accepted > 30
-
-
 @pytest.mark.parametrize(("stages", "opened"), [(2, 2), (1, 12)])
 def test_with_stages_in_a_pipeline_a_request_may_be_missing_for_a_step(
     stages: int, opened: int, monkeypatch: pytest.MonkeyPatch

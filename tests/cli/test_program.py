@@ -10,21 +10,10 @@ from pathlib import Path
 import pytest
 
 import paceline
-from command_line import PROGRAM, chunks, environment, program
+from command_line import PROGRAM, environment, program
 
 PLAIN = ("--draft", "none")  # to import what compiles drafters takes longer than all the rest
-HEAVY = {
-    "torch",
-    "scipy",
-    "fastapi",
-    "llama_cpp",
-    "optuna",
-    "transformers",
-    "numpy",
-    "gguf",
-    "jinja2",
-    "llguidance",
-}
+HEAVY = {"torch", "fastapi", "llama_cpp", "transformers", "numpy", "gguf", "jinja2", "llguidance"}
 
 
 def test_the_module_runs_as_the_program(target: Path) -> None:
@@ -75,36 +64,6 @@ def test_a_stream_that_was_closed_before_is_no_error_of_ours(target: Path, close
     assert done.returncode == code
     assert done.stderr == b""
     assert bool(done.stdout) == (code == 0)
-
-
-@pytest.mark.parametrize(
-    ("env", "found", "missing"),
-    [
-        ({}, "\x1b[36m", "[model:"),
-        ({"NO_COLOR": "1"}, "[model:", "\x1b[3"),
-        ({"TERM": "dumb"}, "[model:", "\x1b"),
-    ],
-)
-def test_sources_are_coloured_on_a_terminal_unless_it_asks_for_none(
-    target: Path, env: dict[str, str], found: str, missing: str
-) -> None:
-    args = ["run", "-m", target, "-md", target, "--draft", "model", "hello", "-n", "20", "--ignore-eos"]
-    out = on_a_terminal(*map(str, args), "--show-sources", **env)
-    assert found in out
-    assert missing not in out
-
-
-def on_a_terminal(*args: str, **env: str) -> str:
-    """What the program shows on a terminal of 80 columns: both streams."""
-    ours, theirs = os.openpty()
-    with subprocess.Popen(
-        [*PROGRAM, *args], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(COLUMNS="80", **env)
-    ) as process:
-        os.close(theirs)
-        shown = b"".join(chunks(ours))
-    os.close(ours)
-    assert process.returncode == 0
-    return shown.decode().replace("\r\n", "\n")
 
 
 def imported(code: str) -> set[str]:

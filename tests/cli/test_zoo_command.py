@@ -31,13 +31,6 @@ def missing(name: str) -> None:
     raise PackageNotFoundError(name)
 
 
-def test_list_as_json_is_an_array_with_paths(capsys: Capture) -> None:
-    done = command(capsys, "zoo", "list", "--json")
-    models = [model for model in json.loads(done.out) if model["path"]]
-    assert [model["path"] for model in models[:2]] == [str(zoo.target_path()), str(zoo.draft_path())]
-    assert all(Path(model["path"]).stat().st_size == model["size"] for model in models)
-
-
 def test_path_prints_where_a_model_is(capsys: Capture) -> None:
     done = command(capsys, "zoo", "path", "target")
     assert (done.code, done.out, done.err) == (0, f"{zoo.target_path()}\n", "")

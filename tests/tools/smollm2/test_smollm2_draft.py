@@ -46,23 +46,6 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_what_is_kept_is_what_the_model_says(shards: Path) -> None:
-    """At each row the likeliest token is the one that plain decoding would have chosen there."""
-    shard = np.load(shards / "shard-0-0000.npz")
-    tokens, lengths, kind = shard["tokens"], shard["lengths"], shard["kind"]
-    assert lengths.sum() == len(tokens) == len(kind)
-    assert shard["ids"].shape == shard["logprobs"].shape == (len(tokens), answers.KEPT)
-    known = kind > 0
-    assert (shard["logprobs"][known, 0] >= shard["logprobs"][known, 1]).all()
-    with load(zoo.target_path(), drafters="none") as llm:
-        for end, length in zip(np.cumsum(lengths)[:4], lengths[:4], strict=True):
-            begin = end - length
-            assert kind[begin : begin + answers.HEADER].sum() == kind[end - 1] == 0
-            for row in begin + np.flatnonzero(known[begin:end])[[0, -1]]:
-                said = llm.generate([int(t) for t in tokens[begin : row + 1]], max_tokens=1, ignore_eos=True)
-                assert said.tokens[0] in shard["ids"][row, :2]  # llama.cpp rounds what it multiplies
-
-
 def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
