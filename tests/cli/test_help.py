@@ -52,9 +52,7 @@ def test_without_a_command_the_help_goes_to_stderr_with_code_2(capsys: Capture, 
     assert done.err.startswith("Usage: paceline ")
 
 
-def test_the_environment_sets_options_and_the_command_line_wins(
-    capsys: Capture, models: Path
-) -> None:
+def test_the_environment_sets_options_and_the_command_line_wins(capsys: Capture, models: Path) -> None:
     target = models / "target.gguf"
     short = run(capsys, target, "hi", "--json", PACELINE_N_PREDICT="3", PACELINE_SEED="7").json
     assert (short["n_tokens"], short["provenance"]["request"]["seed"]) == (3, 7)
