@@ -58,7 +58,7 @@ from paceline.bench.runner import Runner
 from paceline.bench.suites import workload
 from paceline.bench.summary import SystemSummary, ratio, summarize
 from paceline.bench.system import BenchRequest
-from paceline.cli.options import FLASH_ATTENTION
+from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.config import Drafting
 from paceline.hardware.threads import choose_threads

@@ -46,7 +46,7 @@ from paceline.bench.replay.recording import Recorder
 from paceline.bench.replay.replay import Replay, methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.bench.suites import workload
-from paceline.cli.options import FLASH_ATTENTION
+from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.loading import load
 from paceline.models import zoo

@@ -13,7 +13,7 @@ for engine in ("vllm", "sglang"):
     print(shown(command(engine, Asked("Qwen/Qwen3-8B", n_draft=8, n_ctx=8192))))
     print(shown(command(engine, Asked("Qwen/Qwen3-8B", draft="Qwen/Qwen3-0.6B-Base", n_draft=4))))
 try:
-    command("sglang", Asked("Qwen/Qwen3-8B", own={"speculative_accept_threshold_acc": 0.5}))
+    command("sglang", Asked("Qwen/Qwen3-8B", extra=("--speculative-accept-threshold-acc", "0.5")))
 except UsageError as error:
     print(f"refused: {error}")
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-CTRL_C, CTRL_D, ALT_ENTER, ENTER = "\x03", "\x04", "\x1b\r", "\r"
+CTRL_C, CTRL_D, ENTER = "\x03", "\x04", "\r"
 # Makes the terminal the controlling one, so that Ctrl-C is a signal.
 LAUNCH = (
     "import fcntl, os, sys, termios\n"
@@ -33,8 +33,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            # It answers no questions about the cursor.
-            env={**env, "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "100", "LINES": "40"},
+            env={**env, "COLUMNS": "100", "LINES": "40"},
         )
         os.close(theirs)
         self.seen = ""

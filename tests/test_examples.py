@@ -35,7 +35,7 @@ def test_the_example_of_other_engines_prints_commands_and_a_refusal_and_drafts()
     assert (done.returncode, done.stderr) == (0, "")
     *commands, refused, steps, _ = done.stdout.splitlines()
     assert [line.split()[:2] for line in commands] == [["vllm", "serve"]] * 2 + [["sglang", "serve"]] * 2
-    assert refused.startswith("refused: SGLang: speculative_accept_threshold_acc 0.5 accepts more")
+    assert refused.startswith("refused: --speculative-accept-threshold-acc is made by Paceline")
     found = re.fullmatch(r"(\d+) steps for 210 tokens, (\d+) of (\d+) drafted tokens accepted", steps)
     assert found is not None
     taken, accepted, drafted = map(int, found.groups())

@@ -29,12 +29,17 @@ CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
 @dataclass(frozen=True)
 class Drafting:
-    """drafters: called in this order. policy: who decides how much of their drafts is verified
-    (speculative/policy/interface.py); left open, "rate" for the preset auto and "p_min" for drafters that are
-    named. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
-    p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
-    its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree,
-    or token and recursive where rows are long (verify.py).
+    """What is drafted, and how much of it.
+
+    drafters: called in this order.
+    policy: who decides how much of their drafts is verified (speculative/policy/interface.py); left open,
+    "rate" for the preset auto and "p_min" for drafters that are named.
+    n_draft: longest draft.
+    width: most leaves of a draft tree (1: a chain).
+    p_min, p_split: see Budget.
+    temperature: of the draft model; 0 drafts greedily, above it samples from its top_k.
+    verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree, or token and
+    recursive where rows are long (verify.py).
     least: how many tokens of one drafter are enough for those after it not to be called.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
     window, level, guesses: lookahead's columns, the length of its n-grams and how many of them it tries; they
@@ -64,7 +69,6 @@ class Drafting:
         if not self.policy:
             object.__setattr__(self, "policy", "rate" if "auto" in self.drafters else "p_min")
         self._check_names()
-        self._check_policy()
         n_draft, width, p_split = LEFT_OPEN[self.policy]
         if self.verify in CHAINS or self.cross_vocab == "slem":
             width = 1  # which have no use for branches
@@ -72,28 +76,20 @@ class Drafting:
             if getattr(self, name) == UNSET:
                 object.__setattr__(self, name, value)
         lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
-        for name, low in lows.items():
+        for name, low in (lows | {"ngram_min": 1, "ngram_max": self.ngram_min}).items():
             value = getattr(self, name)
             if value < low:
                 raise refusal(name, value, f"at least {low}")
             if value > MOST and name not in ("top_k", "least"):
                 raise refusal(name, value, f"at most {MOST:,}")
-        for name in ("p_min", "p_split"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UsageError(f"{name} {getattr(self, name)}: must be between 0 and 1")
-        if not 0.0 <= self.temperature <= LARGEST:
-            raise UsageError(f"draft temperature {self.temperature}: must be between 0 and {LARGEST:g}")
-        if self.verify not in VERIFY:
-            raise UsageError(f"unknown verify rule {self.verify!r}: choose from {', '.join(VERIFY)}")
+        for name, most in (("p_min", 1.0), ("p_split", 1.0), ("temperature", LARGEST)):
+            value = getattr(self, name)
+            if not 0.0 <= value <= most:
+                what = "draft temperature" if name == "temperature" else name
+                raise UsageError(f"{what} {value}: must be between 0 and {most:g}")
         if self.verify in CHAINS and self.width > 1:
-            raise UsageError(
-                f"verify {self.verify} is for chains (width 1): for a tree choose from "
-                f"{', '.join(rule for rule in VERIFY if rule not in CHAINS)}"
-            )
-        if not 1 <= self.ngram_min <= self.ngram_max:
-            raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
-        if self.ngram_max > MOST:
-            raise refusal("ngram_max", self.ngram_max, f"at most {MOST:,}")
+            trees = ", ".join(rule for rule in VERIFY if rule not in CHAINS)
+            raise UsageError(f"verify {self.verify} is for chains (width 1): for a tree choose from {trees}")
         self._check_cross_vocab()
 
     def _check_names(self) -> None:
@@ -108,32 +104,29 @@ class Drafting:
         for row in self.rows:
             if row.alone and len(self.drafters) > 1:
                 raise UsageError(f"{row.name!r} {row.alone}: name it without other drafters")
-        if len(models := users(self.drafters, DRAFT)) > 1:
-            raise UsageError(f"{' and '.join(models)} draft with the same draft model: name one of them")
-
-    def _check_policy(self) -> None:
-        if self.policy not in POLICIES:
-            raise UsageError(f"unknown policy {self.policy!r}: choose from {', '.join(POLICIES)}")
-        for row in self.rows:
             if row.window and self.policy == "rate":
                 raise UsageError(f"{row.name!r} {row.alone}: use policy fixed or p_min")
+        if len(models := users(self.drafters, DRAFT)) > 1:
+            raise UsageError(f"{' and '.join(models)} draft with the same draft model: name one of them")
+        for what, choices in (("policy", POLICIES), ("verify rule", VERIFY), ("cross_vocab", CROSS_VOCAB)):
+            value = getattr(self, what.removesuffix(" rule"))
+            if value not in choices:
+                raise UsageError(f"unknown {what} {value!r}: choose from {', '.join(choices)}")
 
     def _check_cross_vocab(self) -> None:
-        if self.cross_vocab not in CROSS_VOCAB:
-            raise UsageError(
-                f"unknown cross_vocab {self.cross_vocab!r}: choose from {', '.join(CROSS_VOCAB)}"
-            )
         if self.cross_vocab != "off" and not users(self.drafters, DRAFT):
             raise UsageError(
                 f"cross_vocab {self.cross_vocab} translates for a draft model: give one (draft, -md), "
                 "with 'model' among the drafters"
             )
-        if self.cross_vocab == "slem" and (self.temperature > 0 or self.width > 1):
+        if self.cross_vocab != "slem":
+            return
+        if self.temperature > 0 or self.width > 1:
             raise UsageError(
                 "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees"
             )
         for row in self.rows:
-            if row.token_ids and self.cross_vocab == "slem":
+            if row.token_ids:
                 raise UsageError(
                     f"slem drafts text, and {row.name!r} needs token ids: use cross_vocab tli, or 'model'"
                 )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from threading import Timer
 from time import perf_counter
 from typing import Any
 
@@ -44,18 +41,6 @@ PathLike = str | Path
 ENOUGH = 0.95
 
 
-@contextlib.contextmanager
-def slowly(what: str, after: float = 2.0) -> Iterator[None]:
-    """Say in a terminal what takes so long, where it takes longer than a moment."""
-    timer = Timer(after, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
-    if sys.stderr is not None and sys.stderr.isatty():
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 @dataclass(frozen=True)
 class Corpora:
     """caches: static n-gram caches in llama.cpp's format. stores: folders of suffix arrays."""
@@ -72,15 +57,17 @@ class Corpora:
     def find(cls, names: Sequence[PathLike], vocab: Vocab | None = None) -> Corpora:
         """Of corpora by name or folder, and of cache files, which do not tell whose tokens they hold. With
         `vocab` they must be that vocabulary's: VocabError."""
-        paths = {name: expanded(name) for name in names}
-        # What is a bare name is a corpus's, whatever lies in the folder we are in.
-        files = [
-            path for name, path in paths.items() if path.is_file() and (path.suffix or str(path) != path.name)
-        ]
-        named = [name for name, path in paths.items() if path not in files]
-        found = [find_corpus(name) if vocab is None else open_corpus(name, vocab) for name in named]
-        caches = [*files, *(one.static for one in found if one.static is not None)]
-        return cls(tuple(caches), tuple(one.datastore for one in found if one.datastore is not None))
+        caches, stores = list[Path](), list[Path]()
+        for name in names:
+            path = expanded(name)
+            # What is a bare name is a corpus's, whatever lies in the folder we are in.
+            if path.is_file() and (path.suffix or str(path) != path.name):
+                caches.append(path)
+                continue
+            found = find_corpus(name) if vocab is None else open_corpus(name, vocab)
+            caches += [] if found.static is None else [found.static]
+            stores += [] if found.datastore is None else [found.datastore]
+        return cls(tuple(caches), tuple(stores))
 
 
 NO_CORPORA = Corpora()
@@ -99,11 +86,10 @@ def check_needs(drafting: Drafting, available: Collection[str]) -> None:
 
 
 def make(name: str, parts: DrafterInputs) -> Drafter:
-    with slowly(f"preparing the drafter {name!r}; the first time takes longest"):
-        # A draft model whose text is translated drafts in a way of its own.
-        module = "slem" if name == MODEL and parts.translation is not None else name
-        made: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
-        return made
+    # A draft model whose text is translated drafts in a way of its own.
+    module = "slem" if name == MODEL and parts.translation is not None else name
+    made: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
+    return made
 
 
 def make_drafter(
@@ -147,28 +133,27 @@ def make_drafter(
 
 
 def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: None) -> Backend:
-    """The part of `target` that is meant (backends/views.py). Raises UsageError."""
+    """Return the part of `target` that is meant (backends/views.py): the one that was searched for, where
+    the reference names none. Raises UsageError."""
     if not isinstance(target, SupportsViews):
         raise UsageError(
             f"{reference}: no part of {target.path} can draft for it as it is loaded: views are for "
             "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
             "of its own (paceline views materialise)"
         )
-    found = [one or kept_view(reference, target, warn) for one in parse_all(reference, target.layers)]
-    first, *others = (target.view(one) for one in found)
+    found = list(parse_all(reference, target.layers))
+    if None in found:
+        kept = views.recall(target.identity()["model"], warn)
+        if kept is None:
+            raise UsageError(
+                f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
+            )
+        searched = parse(f"{VIEW}{kept.words}", target.layers) or ModelView()
+        found = [one or searched for one in found]
+    first, *others = (target.view(one) for one in found if one is not None)
     if isinstance(first, HasSiblingViews):
         first.besides = others
     return first
-
-
-def kept_view(reference: PathLike, target: Any, warn: Warn) -> ModelView:
-    """The one that was searched for. Raises UsageError where none is kept."""
-    kept = views.recall(target.identity()["model"], warn)
-    if kept is None:
-        raise UsageError(
-            f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
-        )
-    return parse(f"{VIEW}{kept.words}", target.layers) or ModelView()
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:
@@ -204,13 +189,11 @@ def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, T
     if drafting.cross_vocab == "auto":
         trees = drafting.width > 1 and drafting.policy != "rate"  # which takes chains as they come
         tli = not text_will_do or trees or translation.coverage(ours.encode(TEXT.encode())) >= ENOUGH
-        drafting = (
-            replace(drafting, cross_vocab="tli") if tli else replace(drafting, cross_vocab="slem", width=1)
-        )
+        chosen: dict[str, Any] = {"cross_vocab": "tli"} if tli else {"cross_vocab": "slem", "width": 1}
+        drafting = replace(drafting, **chosen)
     if drafting.cross_vocab == "tli" and len(translation.common) == 0:
-        slem = "cross_vocab slem (--cross-vocab), or " if text_will_do and drafting.width == 1 else ""
         raise VocabError(
-            "the draft's vocabulary has no token in common with the target's: use "
-            f"{slem}the drafter lookup (drafters, --draft), which needs no draft model"
+            "the draft's vocabulary has no token in common with the target's: use cross_vocab slem "
+            "(--cross-vocab), or the drafter lookup (drafters, --draft), which needs no draft model"
         )
     return drafting, translation

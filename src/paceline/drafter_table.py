@@ -11,15 +11,19 @@ DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
 
 @dataclass(frozen=True)
 class DrafterEntry:
-    """name: in drafters/, on the command line and in settings. about: what it drafts from, for --help.
+    """A row of the table.
 
-    uses: what it drafts from beside the text. optional: it can be made without that.
-    learns: it drafts from the answers of earlier requests, too. in_auto: `auto` has it, where there is all
-    that it uses; in the order of the table. alone: why it cannot be named with others.
+    name: in drafters/, on the command line and in settings.
+    about: what it drafts from, for --help.
+    uses: what it drafts from beside the text.
+    optional: it can be made without that.
+    learns: it drafts from the answers of earlier requests, too.
+    in_auto: `auto` has it, where there is all that it uses; in the order of the table.
+    alone: why it cannot be named with others.
     window: its drafts carry a window of guesses that the target computes and nobody verifies.
     token_ids: it uses a draft model's token ids, so that one that drafts text (SLEM) will not do.
-    colour: of its text on a terminal; what drafts together differs in hue. source: what marks its tokens,
-    where that is not the name."""
+    colour: of its text on a terminal; what drafts together differs in hue.
+    source: what marks its tokens, where that is not the name."""
 
     name: str
     about: str
@@ -40,47 +44,22 @@ class DrafterEntry:
 
 # What costs least comes first.
 _ROWS = (
-    DrafterEntry(
-        "suffix", "votes of all places like this one", learns=True, in_auto=True, colour="bright_blue"
-    ),
+    DrafterEntry("suffix", "votes of all places like this one",
+                 learns=True, in_auto=True, colour="bright_blue"),
     DrafterEntry("lookup", "the last place like this one", in_auto=True, colour="green"),
-    DrafterEntry(
-        "ngram",
-        "llama.cpp's n-gram counts",
-        uses=(NGRAMS,),
-        optional=True,
-        learns=True,
-        in_auto=True,
-        colour="yellow",
-    ),
+    DrafterEntry("ngram", "llama.cpp's n-gram counts",
+                 uses=(NGRAMS,), optional=True, learns=True, in_auto=True, colour="yellow"),
     DrafterEntry("datastore", "places in a corpus", uses=(DATASTORE,), in_auto=True, colour="magenta"),
-    DrafterEntry(
-        "lookahead",
-        "n-grams that the target makes itself",
-        alone="needs its window in every pass",
-        window=True,
-        colour="bright_green",
-    ),
+    DrafterEntry("lookahead", "n-grams that the target makes itself",
+                 alone="needs its window in every pass", window=True, colour="bright_green"),
     DrafterEntry("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
-    DrafterEntry(
-        "cascade",
-        "a draft model that suffix drafts for",
-        uses=(DRAFT,),
-        learns=True,
-        token_ids=True,
-        colour="bright_cyan",
-        source="later",
-    ),
-    DrafterEntry(
-        "auto",
-        "all that there is something for, where it pays",
-        uses=(DRAFT, NGRAMS, DATASTORE),
-        optional=True,
-        learns=True,
-        alone="is all drafters that there is something for",
-    ),
+    DrafterEntry("cascade", "a draft model that suffix drafts for",
+                 uses=(DRAFT,), learns=True, token_ids=True, colour="bright_cyan", source="later"),
+    DrafterEntry("auto", "all that there is something for, where it pays",
+                 uses=(DRAFT, NGRAMS, DATASTORE), optional=True, learns=True,
+                 alone="is all drafters that there is something for"),
     DrafterEntry("none", "plain decoding", alone="means plain decoding"),
-)
+)  # fmt: skip
 DRAFTERS = {row.name: row for row in _ROWS}
 
 

@@ -25,11 +25,6 @@ from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage.remembered import AnswerHistory, project_of
 
-NOT_A_CHAIN = (
-    "exact greedy output without kernels of our own needs drafts that are chains: use width 1, and not "
-    "lookahead"
-)
-
 
 def load(
     target: PathLike | None = None,
@@ -97,7 +92,11 @@ def load(
     check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
-    check_transformers(Path(target), device, dtype, attention)
+    if {device, dtype, attention} != {"auto"} and not is_transformers(Path(target)):
+        raise UsageError(
+            f"{target}: device, dtype and attention (--device, ...) are for transformers models; a "
+            "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
+        )
     if gpu_layers and not build_of(Path(target)).offload:
         to_stderr(
             f"gpu_layers (-ngl) {gpu_layers}: the engine was built without a GPU, and all layers stay on the "
@@ -123,15 +122,15 @@ def load(
             drafting = one_shape
             check_uses(drafting, available, draft is not None, bool(remember))
             if drafting.budget.width > 1:
-                raise UsageError(NOT_A_CHAIN)
+                raise UsageError(
+                    "exact greedy output without kernels of our own needs drafts that are chains: use width "
+                    "1, and not lookahead"
+                )
         settle(engine)
         if engine.caps.rollback == "none" and left_open:
             draft, drafting = None, Drafting(drafters=("none",))
             if remember:
-                raise UsageError(
-                    f"{target}: nothing can be drafted for it, so nothing is remembered: leave out "
-                    "remember (--remember)"
-                )
+                raise UsageError(f"{target}: nothing can be drafted for it: leave out remember (--remember)")
         if engine.caps.rollback == "none" and not drafting.plain:
             raise UsageError(
                 f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
@@ -162,29 +161,18 @@ def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) ->
     return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **beside(settings, draft))
 
 
-def check_transformers(target: Path, *given: str) -> None:
-    """Raises UsageError for settings of transformers' where the target is another engine's."""
-    if set(given) != {"auto"} and not is_transformers(target):
-        raise UsageError(
-            f"{target}: device, dtype and attention (--device, ...) are for transformers models; a "
-            "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
-        )
-
-
 def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
     """Raises UsageError for what is given and no drafter uses. corpora: what drafters can use of them."""
     names = ",".join(drafting.drafters)
     if draft and not users(drafting.drafters, DRAFT):
         raise UsageError(f"a draft model is given, but the drafters (--draft) {names} have no 'model'")
-    if drafting.temperature > 0 and not draft:
-        raise UsageError(
-            f"a draft temperature of {drafting.temperature:g} is for a draft model's tokens: give one "
-            "(draft, -md), or leave it out (temperature, --draft-temp)"
-        )
-    if drafting.cross_vocab != "off" and not draft:
-        raise UsageError(
-            f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (draft, -md)"
-        )
+    tuned = {
+        f"a draft temperature of {drafting.temperature:g}": drafting.temperature > 0,
+        f"cross_vocab {drafting.cross_vocab}": drafting.cross_vocab != "off",
+    }
+    for what, given in tuned.items():
+        if given and not draft:
+            raise UsageError(f"{what} is for a draft model: give one (draft, -md), or leave it out")
     if remember and not any(row.learns for row in drafting.rows):
         learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
         raise UsageError(f"nothing learns from what is remembered: name one of {learners}")

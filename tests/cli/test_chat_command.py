@@ -12,7 +12,6 @@ import paceline
 from command_line import Done, command, run
 from gguf_files import write_llama
 from paceline.cli.conversation import Conversation
-from paceline.cli.lines import is_open, unquoted
 from paceline.engine import Stream
 from paceline.request_handle import StepOutput
 from real_model import smollm2
@@ -65,17 +64,13 @@ def test_a_saved_conversation_goes_on(capsys: Capture, model: Path, tmp_path: Pa
     chat(capsys, model, f"two\n/save {second}\n", "--messages", first)
     chat(capsys, model, f"one\ntwo\n/save {first}\n")  # replaces what it can read
     assert saved(second) == saved(first)
-
-
-def test_save_replaces_no_file_that_is_no_conversation(capsys: Capture, model: Path, tmp_path: Path) -> None:
-    file = tmp_path / "thesis.txt"
-    file.write_text("years of work")
-    done = chat(capsys, model, f"/save {file}\n/save {tmp_path}/none/a.json\n/save\n")
-    assert (done.code, file.read_text()) == (2, "years of work")
-    lines = done.err.splitlines()
-    assert "thesis.txt exists, and is no conversation: choose another name" in lines[0]
-    assert "no folder" in lines[1]
-    assert "Name a file" in lines[2]
+    first.write_text("years of work")
+    done = chat(capsys, model, f"/save {first}\n/save {tmp_path}/none/a.json\n/save\n")
+    assert (done.code, first.read_text()) == (2, "years of work")
+    taken, nowhere, nameless = done.err.splitlines()
+    assert "first.json exists, and is no conversation: choose another name" in taken
+    assert "no folder" in nowhere
+    assert "Name a file" in nameless
 
 
 def test_clear_forgets_all_but_the_system_prompt(capsys: Capture, model: Path, tmp_path: Path) -> None:
@@ -87,7 +82,7 @@ def test_clear_forgets_all_but_the_system_prompt(capsys: Capture, model: Path, t
     assert done.err.splitlines()[:4] == [
         "system prompt: be brief",
         "(cut after 6 tokens: -n)",
-        "forgotten; the system prompt stays",
+        "forgotten, but for the system prompt",
         "system prompt: be brief",
     ]
 
@@ -99,28 +94,13 @@ def test_several_lines_in_quotes_are_one_turn(capsys: Capture, model: Path, tmp_
     assert asked == ["one\n\n  two", "three", "/help is text", "/usr/bin too"]
 
 
-@pytest.mark.parametrize(
-    ("text", "goes_on", "inner"),
-    [
-        ("plain", False, "plain"),
-        ('"""', True, ""),
-        ('"""a', True, "a"),
-        ('"""a"""', False, "a"),
-        ('"""a\nb""" ', False, "a\nb"),
-        ('say """', False, 'say """'),
-    ],
-)
-def test_a_block_ends_with_three_quotes(text: str, goes_on: bool, inner: str) -> None:
-    assert (is_open(text), unquoted(text)) == (goes_on, inner)
-
-
 def test_statistics_and_sources_on_request(capsys: Capture, model: Path) -> None:
     done = chat(capsys, model, "/stats\nab ab ab ab\n/stats\n/sources\nab ab ab ab\n/sources\n")
     assert done.code == 0
-    assert "nothing was said yet; 0 of " in done.err
+    assert "turns: 0, 0 of " in done.err
     assert "6 tokens, " in done.err
     assert "\ntime of " in done.err
-    assert "1 turn, " in done.err
+    assert "turns: 1, " in done.err
     assert "sources: target, [lookup:text]\n" in done.err
     assert done.err.endswith("sources: not shown\n")
 
@@ -136,7 +116,6 @@ def test_what_goes_wrong_in_a_turn_is_a_line_and_the_next_one_goes_on(
     assert lines[1].startswith("paceline: the prompt has ")
     assert [one["content"] for one in saved(file)][0::2] == ["hi"]
     assert "no longer sees" not in done.err
-    assert all(line.startswith(("paceline: ", "(cut after", "2 messages")) for line in lines)
 
 
 def test_a_full_context_drops_the_oldest_turns_and_says_so(
@@ -167,7 +146,7 @@ def test_ctrl_c_ends_a_chat_with_nobody_there(
 
 
 def test_a_model_without_a_chat_template_is_refused(capsys: Capture, target: Path) -> None:
-    words = "is a base model, without a chat template: use paceline run"
+    words = "is a base model, without a chat template: use an instruct model"
     chat(capsys, target, "hi\n").refused(1, str(target), words)
     command(capsys, "chat", "-m", "toy:", stdin=b"hi\n").refused(1, words)
 
@@ -176,10 +155,8 @@ def test_a_model_without_a_chat_template_is_refused(capsys: Capture, target: Pat
     ("text", "words"),
     [
         ("[", "is no JSON"),
-        ('"hi"', "write a list"),
+        ('["hi"]', "write a list"),
         ('[{"role": "user"}]', "messages[0]: its content None: must be text"),
-        ('[{"content": "a"}]', "messages[0]: is no object with role and content"),
-        ('[{"role": "a b", "content": ""}]', "messages[0]: its role is no word"),
         ('[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]', "in the middle"),
     ],
 )
@@ -212,33 +189,23 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("suggested", "args", "shown"),
+    ("args", "shown"),
     [
-        ({}, (), "temp 0.8, top-k 40, top-p 0.95, min-p 0.05; seed 7"),
-        ({"temp": 0.5, "top_k": 20}, (), "temp 0.5, top-k 20, top-p 0.95, min-p 0.05; seed 7"),
-        (
-            {"temp": 0.5},
-            ("--temp", "1.5", "--top-k", "0"),
-            "temp 1.5, top-k 0, top-p 0.95, min-p 0.05; seed 7",
-        ),
+        ((), "temp 0.5, top-k 20, top-p 0.95, min-p 0.05"),
+        (("--temp", "1.5", "--top-k", "0"), "temp 1.5, top-k 0, top-p 0.95, min-p 0.05"),
     ],
 )
 def test_a_chat_is_sampled_as_the_file_or_the_user_says_and_says_so(
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    suggested: dict[str, float],
-    args: tuple[str, ...],
-    shown: str,
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, args: tuple[str, ...], shown: str
 ) -> None:
     monkeypatch.setattr("secrets.randbelow", lambda _: 7)
-    metadata = {f"general.sampling.{key}": value for key, value in suggested.items()}
+    metadata = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
     file = write_llama(tmp_path / "chat.gguf", chat_template=TEMPLATE, metadata=metadata)
     options = ("-t", "1", "--draft", "lookup", "-n", "6", *args)
     done = command(capsys, "chat", "-m", file, *options, stdin=b"hi\n/sampling\n")
     assert done.code == 0
-    assert done.err.splitlines()[0].startswith(shown)
-    assert done.err.splitlines()[-1] == shown.partition(";")[0]
+    assert done.err.splitlines()[0].startswith(f"{shown}; seed 7")
+    assert done.err.splitlines()[-1] == shown
 
 
 def test_a_user_changes_the_sampling_between_turns(capsys: Capture, model: Path, tmp_path: Path) -> None:
@@ -250,11 +217,11 @@ def test_a_user_changes_the_sampling_between_turns(capsys: Capture, model: Path,
     assert saved(greedy) == saved(changed)
 
 
-@pytest.mark.parametrize("word", ["temp", "temp=warm", "heat=1", "top-k=1.5"])
-def test_a_sampling_that_is_none_is_refused(capsys: Capture, model: Path, word: str) -> None:
-    done = chat(capsys, model, f"/sampling {word}\n/sampling temp=-1\n/sampling\n")
+def test_a_sampling_that_is_none_is_refused(capsys: Capture, model: Path) -> None:
+    done = chat(capsys, model, "/sampling heat=1\n/sampling top-k=1.5\n/sampling temp=-1\n/sampling\n")
     assert done.code == 2
-    first, second, last = done.err.splitlines()
-    assert f"/sampling {word}: write NAME=NUMBER; the names are temp, top-k, top-p, min-p" in first
-    assert "temperature" in second
+    name, number, bound, last = done.err.splitlines()
+    assert "/sampling heat=1: write NAME=NUMBER; the names are temp, top-k, top-p, min-p" in name
+    assert "/sampling top-k=1.5: write NAME=NUMBER" in number
+    assert "temperature" in bound
     assert last == "temp 0, top-k 40, top-p 0.95, min-p 0.05"

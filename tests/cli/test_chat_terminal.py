@@ -10,11 +10,11 @@ import pytest
 
 from command_line import PROGRAM, environment
 from real_model import smollm2
-from terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, Terminal
+from terminal import CTRL_C, CTRL_D, ENTER, Terminal
 
 pytestmark = pytest.mark.slow
 
-READY = r"\n>>> |^>>> "
+READY = r"\n>>>|^>>>"
 
 
 def chat(home: Path, *args: str) -> Terminal:
@@ -32,7 +32,7 @@ def test_an_answer_is_stopped_and_the_conversation_goes_on(tmp_path: Path) -> No
         terminal.write(CTRL_C)
         terminal.expect(READY)
         terminal.write("/stats" + ENTER)
-        assert "1 turn, " in terminal.expect("tokens of context")
+        assert "turns: 1, " in terminal.expect("tokens of context")
         terminal.expect(READY)
         terminal.write(f"/save {file}{ENTER}")
         terminal.expect("3 messages are in ")
@@ -51,7 +51,12 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
         terminal.write(f'"""one{ENTER}two"""{ENTER}')
         terminal.expect(r"cut after 4 tokens")
         terminal.expect(READY)
-        terminal.write(f"never said{CTRL_C}a{ALT_ENTER}b{ENTER}")
+        terminal.write("never said")
+        terminal.expect("never said")
+        terminal.write(CTRL_C)
+        terminal.expect("Ctrl-D or /bye ends the chat")
+        terminal.expect(READY)
+        terminal.write(f"ax\x7fb{ENTER}")  # a key deletes
         terminal.expect(r"cut after 4 tokens")
         terminal.expect(READY)
         terminal.write(f"/save {file}{ENTER}")
@@ -60,18 +65,15 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
         terminal.write("/clear" + ENTER)
         terminal.expect("forgotten")
         terminal.expect(READY)
-        terminal.write(CTRL_C)
-        terminal.expect("Ctrl-D or /bye ends the chat")
-        terminal.expect(READY)
         terminal.write("\x1b[A" * 3 + ENTER)  # three lines up: what was said before /save
         terminal.expect(r"cut after 4 tokens")
         terminal.expect(READY)
         terminal.write("/stats" + ENTER)
-        terminal.expect("1 turn, ")
+        terminal.expect("turns: 1, ")
         terminal.expect(READY)
         terminal.write("/bye" + ENTER)
         assert terminal.ended() == 0
-    assert [one["content"] for one in json.loads(file.read_text())[::2]] == ["one\ntwo", "a\nb"]
+    assert [one["content"] for one in json.loads(file.read_text())[::2]] == ["one\ntwo", "ab"]
     history = home / "chat_history"
     assert "never said" not in history.read_text()
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
@@ -86,7 +88,7 @@ def test_ctrl_c_while_the_prompt_is_read_takes_the_message_back(tmp_path: Path) 
         terminal.expect("stopped before the first word: your message is taken back")
         terminal.expect(READY)
         terminal.write("/stats" + ENTER)
-        terminal.expect("0 of 1,024 tokens of context")
+        terminal.expect("turns: 0, 0 of 1,024 tokens of context")
         terminal.expect(READY)  # before that, Ctrl-D ends nothing
         terminal.write(CTRL_D)
         assert terminal.ended() == 0

@@ -31,34 +31,6 @@ def test_compare_finds_the_output_unchanged(
     assert provenance["draft"]["file"] == foreign_draft.name
 
 
-@pytest.mark.parametrize(
-    ("args", "complaint"),
-    [
-        (
-            "--cross-vocab uag",
-            "unknown cross_vocab 'uag': choose from off, tli, slem, auto",
-        ),
-        (
-            "--cross-vocab slem --draft-temp 0.5",
-            "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees",
-        ),
-        (
-            "--cross-vocab slem --width 2",
-            "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees",
-        ),
-        (
-            "--cross-vocab auto --draft lookup",
-            "cross_vocab auto translates for a draft model: give one (draft, -md), with 'model'",
-        ),
-    ],
-)
-def test_a_mode_that_cannot_work_is_refused(
-    capsys: Capture, foreign_draft: Path, args: str, complaint: str
-) -> None:
-    done = command(capsys, "run", "hi", "-m", zoo.target_path(), "-md", foreign_draft, *args.split())
-    done.refused(2, complaint)
-
-
 def test_another_vocabulary_is_refused_with_the_way_out(capsys: Capture, foreign_draft: Path) -> None:
     done = command(capsys, "run", "hi", "-m", zoo.target_path(), "-md", foreign_draft, "-t", "1")
     done.refused(

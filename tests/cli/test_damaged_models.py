@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import command, run
+from command_line import run
 from damaged import DAMAGES, write_damaged
 
 Capture = pytest.CaptureFixture[str]
@@ -25,13 +25,9 @@ WAYS: dict[str, tuple[str, ...]] = {
     "auto": (),
     "lookup": ("--draft", "lookup"),
     "lookahead": ("--draft", "lookahead"),
-    "sampled": ("--temp", "0.8"),
-    "top-k": ("--temp", "0.8", "--top-k", "5"),
     "all filters": ("--temp", "1", "--top-k", "9", "--typical", "0.9", "--top-p", "0.9", "--min-p", "0.1"),
-    "penalties": ("--repeat-penalty", "1.2"),
     "json": ("--json", "--logprobs", "3"),
     "compare": ("--compare", "--draft", "lookup"),
-    "compare, sampled": ("--compare", "--draft", "lookup", "--temp", "1"),
 }
 
 
@@ -52,27 +48,11 @@ def test_a_damaged_target_is_refused_in_one_line_that_names_it(
     assert "the file is damaged (download it again)" in said
 
 
-@pytest.mark.parametrize("damage", ["NaN everywhere", ONE])
-def test_nothing_is_certified_or_measured_of_a_damaged_target(
-    capsys: Capture, damaged: dict[str, Path], tmp_path: Path, damage: str
-) -> None:
-    small = ("--samples", "100", "--contexts", "2", "--sequences", "2", "-n", "8", "-t", "1")
-    done = command(capsys, "certify", "-m", damaged[damage], "--draft", "lookup", *small)
-    done.refused(1, str(damaged[damage]), "its logits are not numbers (NaN)")
-    few = ("--suite", "code", "--items", "1", "--rounds", "1", "-n", "8", "--methods", "lookup", "-t", "1")
-    done = command(capsys, "bench", "-m", damaged[damage], *few, "--history", tmp_path / "history.db")
-    assert done.code == 1
-    assert "its logits are not numbers (NaN)" in done.err
-    assert "identical" not in done.out
-
-
 DRAFTERS: dict[str, tuple[str, ...]] = {
     "auto": (),
     "model": ("--draft", "model"),
-    "a tree": ("--draft", "model", "--width", "3"),
     "cascade": ("--draft", "cascade"),
     "stack": ("--draft", "lookup,suffix,model", "--least", "3"),
-    "sampled": ("--draft", "model", "--draft-temp", "0.8"),
 }
 
 

@@ -1,14 +1,19 @@
-"""How far a long prompt is read: a line on a terminal, gone afterwards; elsewhere one every few seconds."""
+"""How far a long prompt is read: a line on a terminal, gone afterwards.
+
+Slow passes are noticed; usual ones are not spoken of."""
 
 from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.reading import PrefillProgress
+from paceline.cli.reading import MIN_PASSES, PrefillProgress, SlowPassMonitor
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
 
 class Screen(io.StringIO):
@@ -16,15 +21,9 @@ class Screen(io.StringIO):
         return True
 
 
-def shown_on(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Not a fixture: pytest sets stderr anew after those."""
+def test_a_terminal_shows_a_line_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
-    return screen
-
-
-def test_a_terminal_shows_a_line_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = shown_on(monkeypatch)
     tell = PrefillProgress(Interrupts())
     tell(0, 2776)
     assert screen.getvalue() == "\rreading the prompt: 0 of 2,776 tokens"
@@ -36,26 +35,37 @@ def test_a_terminal_shows_a_line_and_takes_it_away(monkeypatch: pytest.MonkeyPat
     assert screen.getvalue().endswith(f"\r{' ' * len(last)}\r")
 
 
-def test_a_short_prompt_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = shown_on(monkeypatch)
-    PrefillProgress(Interrupts())(0, 100)
-    assert screen.getvalue() == ""
-
-
-def test_elsewhere_there_is_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    now = 0.0
-    tell = PrefillProgress(Interrupts(), clock=lambda: now)
-    for number in range(8):
-        now = 2.0 * number
-        tell(512 * number, 4096)
-    assert capsys.readouterr().err == (
-        "paceline: reading the prompt: 1,536 of 4,096 tokens, 256 tokens/s\n"
-        "paceline: reading the prompt: 3,072 of 4,096 tokens, 256 tokens/s\n"
-    )
-
-
 def test_ctrl_c_stops_the_reading() -> None:
     pressed = Interrupts()
     pressed.pressed = True
     with pytest.raises(KeyboardInterrupt):
         PrefillProgress(pressed)(512, 4096)
+
+
+KNOWN = 0.02  # seconds of a pass over one row; a row more takes half of that
+
+
+def warning(taken: float, known: float = KNOWN) -> str:
+    """The warning after passes that take so many times what is known."""
+    cost = PassCosts({256: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, 1.0)
+    target = SimpleNamespace(on_pass=None)
+    costs = DecodingCosts(cost)
+    llm: Any = SimpleNamespace(policy=SimpleNamespace(costs=costs), target=target)
+    watch = SlowPassMonitor(llm)
+    for rows in [1, 3] * MIN_PASSES:
+        cost.update(rows, 300, taken * cost.seconds(rows, 300))  # the policy's adapts
+        if target.on_pass is not None:
+            target.on_pass(rows, 300, taken * known * (1 + rows) / 2)
+    said = watch.warning()
+    assert costs.usual == (said == "")  # what such a run has taught is not kept
+    return said
+
+
+@pytest.mark.parametrize(
+    ("taken", "known", "slow"), [(2.8, KNOWN, False), (8.0, KNOWN, True), (8.0, 0.001, False)]
+)
+def test_slow_passes_are_spoken_of_where_they_are_not_short_anyway(
+    taken: float, known: float, slow: bool
+) -> None:
+    words = "passes took 8.0 times what they usually take here; paceline doctor tells why"
+    assert warning(taken, known) == words * slow

@@ -49,8 +49,8 @@ def test_a_system_prompt_and_messages_stand_before_the_prompt(
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["--system", "s"], 1, "it is a base model; give a plain prompt, without --chat, --system"),
-        (["--chat"], 1, "this model has no chat template: it is a base model"),
+        (["--system", "s"], 1, "is a base model, without a chat template: use an instruct model"),
+        (["--chat"], 1, "is a base model, without a chat template"),
         (["--system", "s", "--no-chat"], 2, "--no-chat with --system or --messages"),
         (["--messages", "none.json"], 2, "none.json: cannot be read"),
     ],
@@ -79,7 +79,7 @@ def test_a_broken_template_can_be_left_out(capsys: Capture, tmp_path: Path) -> N
 def test_an_answer_that_is_empty_is_said_to_be(capsys: Capture, target: Path) -> None:
     done = run(capsys, target, "hi", *FEW, "--logit-bias", "256=1e15")  # the end
     assert (done.code, done.out) == (0, "\n")
-    assert done.err.startswith("the text is empty: the model ended it at once (--ignore-eos goes on)\n")
+    assert done.err.startswith("the text is empty: the model ended it at once (--ignore-eos goes on)")
 
 
 def test_control_tokens_in_a_message_are_text_and_end_nothing(capsys: Capture) -> None:

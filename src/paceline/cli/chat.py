@@ -6,16 +6,14 @@ import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
-from paceline.cli import messages as conversations
 from paceline.cli import options
+from paceline.cli.conversation import Conversation, MessagesFile, SystemPrompt, first_messages
 from paceline.cli.groups import CHAT_SAMPLING_OPTIONS, DRAFTING_OPTIONS, MEMORY_OPTIONS, MODEL_OPTIONS, takes
 from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
-from paceline.cli.references import is_base, resolve_models
-from paceline.speculative.errors import ModelError
+from paceline.cli.references import base_model, require_template, resolve_models
 
 MODEL = "zoo:smollm2"  # whom one talks with who names nobody
-HISTORY = "chat_history"
 
 
 @takes(
@@ -26,8 +24,8 @@ HISTORY = "chat_history"
 )
 def chat(
     *,
-    system: conversations.System = None,
-    messages: conversations.Messages = None,
+    system: SystemPrompt = None,
+    messages: MessagesFile = None,
     models: Any,
     n_predict: Annotated[
         int | None,
@@ -52,19 +50,17 @@ def chat(
     gets the answers alone. Temperature, top-k, top-p and min-p are what the model's file suggests, else 0.8,
     40, 0.95 and 0.05; --temp 0 is greedy.
     """
-    begun = conversations.begun(system, messages)
+    first = first_messages(system, messages)
     sampling, given = sampling
     models = resolve_models(models | {"target": models["target"] or MODEL})
 
     from paceline.cli.chatting import ChatLoop, say, shown
-    from paceline.cli.conversation import Conversation
     from paceline.cli.lines import piped, typed_in
     from paceline.loading import load
     from paceline.system.home import home
     from paceline.text.default_sampling import chat_sampling
 
-    if is_base(models["target"]):
-        raise base_model(models["target"])
+    require_template(models["target"])
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():
         llm = load(**models, drafters=draft, **drafting, **memory)
@@ -72,22 +68,16 @@ def chat(
         if not llm.chats:  # of a model without a file
             raise base_model(models["target"])
         sampling = replace(sampling, **chat_sampling(llm.target, given))
-        first, by_chance = options.seed_for(seed, sampling)
-        conversation = Conversation(llm, begun)
-        request = {"max_tokens": n_predict, "seed": first}
+        drawn, by_chance = options.seed_for(seed, sampling)
+        conversation = Conversation(llm, first)
+        request = {"max_tokens": n_predict, "seed": drawn}
         early = PendingInterrupt()
         talk = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
         if by_chance:
-            say(f"{shown(sampling)}; {options.by_chance(first)}")
+            say(f"{shown(sampling)}; {options.by_chance(drawn)}")
         if not terminal:
             return talk.go(piped())
-        say(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context")
+        say(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
         with early:
-            talk.go(typed_in(home() / HISTORY, say, early.forget))
+            talk.go(typed_in(home() / "chat_history", say, early.forget))
     return 0
-
-
-def base_model(name: str) -> ModelError:
-    return ModelError(
-        f"{name}: is a base model, without a chat template: use paceline run, or an instruct model"
-    )

@@ -1,14 +1,81 @@
-"""A conversation with a model: who said what, as messages and as the tokens of the next request."""
+"""A conversation with a model: who said what, in files and as the tokens of the next request."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from paceline.api import LLM
-from paceline.cli.messages import Message
-from paceline.request_handle import Generation
+from paceline.cli.options import PROMPT, option
+from paceline.cli.texts import read_text
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import PacelineError, UsageError
 
+if TYPE_CHECKING:
+    from paceline.api import LLM
+    from paceline.request_handle import Generation
+
+Message = dict[str, str]
+MessagesFile = Annotated[
+    Path | None,
+    option(
+        PROMPT,
+        "--messages",
+        "FILE",
+        "Begin with a conversation: a JSON list of messages with role and content.",
+        env=False,
+    ),
+]
+SystemPrompt = Annotated[
+    str | None, option(PROMPT, "--system", "TEXT", "A system prompt: how the model is to answer.")
+]
+FORM = 'write a list: [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
 ROOM = 256  # tokens that an answer has at least, or a quarter of a small context
+
+
+def read_messages(file: Path) -> list[Message]:
+    """Read a JSON list of messages with role and content. Raises UsageError for what is no conversation."""
+    try:
+        data = json.loads(read_text(file))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file}: is no JSON ({error}); {FORM}") from error
+    if isinstance(data, dict):
+        data = data.get("messages")  # as a request to a server has it
+    if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
+        raise UsageError(f"{file}: is no list of messages; {FORM}")
+    messages = []
+    for number, one in enumerate(data):
+        where = f"{file}: messages[{number}]"
+        role = typed.text(f"{where}: its role", one.get("role"))
+        messages.append({"role": role, "content": typed.text(f"{where}: its content", one.get("content"))})
+        if number and role == "system":
+            raise UsageError(f"{where}: a system prompt in the middle: it has to be the first message")
+    return messages
+
+
+def first_messages(system: str | None, file: Path | None) -> list[Message]:
+    """Return what --system and --messages begin a conversation with. Raises UsageError."""
+    messages = [] if file is None else read_messages(file)
+    if system is None:
+        return messages
+    if messages and messages[0]["role"] == "system":
+        raise UsageError(f"--system and {file}, which has a system prompt: leave out one of them")
+    return [{"role": "system", "content": typed.text("--system", system)}, *messages]
+
+
+def write_messages(file: Path, messages: list[Message]) -> None:
+    """Replace a file that `read_messages` can read, and no other. Raises PacelineError."""
+    from paceline.system.whole import check_output, whole
+
+    check_output(file, force=True)
+    if file.exists():
+        try:
+            read_messages(file)
+        except PacelineError:
+            raise UsageError(f"{file} exists, and is no conversation: choose another name") from None
+    with whole(file) as part:
+        part.write_text(json.dumps(messages, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 class Conversation:
@@ -31,62 +98,52 @@ class Conversation:
         self.messages[: self.system is not None] = [{"role": "system", "content": text}]
 
     @property
-    def turns(self) -> int:
-        return sum(one["role"] == "user" for one in self.messages)
-
-    @property
     def tokens(self) -> int:
-        """Of the context that the last turn took."""
+        """The part of the context that the last turn took."""
         return sum(map(len, self._last))
 
     def ask(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
 
     def take_back(self) -> None:
-        """The question that got no answer."""
+        """Forget the question that got no answer."""
         self.messages.pop()
 
-    def answered(self, prompt: Sequence[int], said: Generation) -> None:
-        """prompt: the tokens that the question was asked with."""
-        self.messages.append({"role": "assistant", "content": said.text})
-        self._last = list(prompt), list(said.tokens)
+    def answered(self, prompt: Sequence[int], generation: Generation) -> None:
+        """Add an answer. prompt: the tokens that the question was asked with."""
+        self.messages.append({"role": "assistant", "content": generation.text})
+        self._last = list(prompt), list(generation.tokens)
 
     def clear(self) -> None:
-        """All but the system prompt is forgotten."""
+        """Forget all but the system prompt."""
         del self.messages[self.system is not None :]
         self._hidden, self._last = 0, ([], [])
 
     def prompt(self) -> tuple[list[int], int]:
-        """The tokens to ask with; and how many turns the model has just lost sight of, because the context is
-        full: then as many of the oldest as leave half of it free, so that this happens rarely. None are lost
-        to a message that is too long by itself."""
+        """Return the tokens to ask with, and how many turns the model has just lost sight of.
+
+        Where the context is full these are as many of the oldest as leave half of it free, so that this
+        happens rarely. None are lost to a message that is too long by itself."""
         n_ctx = self._llm.target.caps.n_ctx
-        tokens = self._encoded()
+        tokens = self._encoded(self._hidden)
         if len(tokens) + min(ROOM, n_ctx // 4) <= n_ctx:
             return tokens, 0
-        dropped, before = 0, self._hidden
-        while len(tokens) > n_ctx // 2 and (after := self._next_turn()) is not None:
-            self._hidden = after
-            dropped += 1
-            tokens = self._encoded()
-        if len(tokens) > n_ctx:  # the last message alone is too long
-            self._hidden, dropped = before, 0
-        return tokens, dropped
+        after_system = self.messages[self.system is not None :]
+        turns = [
+            at for at in range(self._hidden + 1, len(after_system)) if after_system[at]["role"] == "user"
+        ]
+        for dropped, hidden in enumerate(turns, 1):
+            shorter = self._encoded(hidden)
+            if len(shorter) <= n_ctx // 2 or (hidden == turns[-1] and len(shorter) <= n_ctx):
+                self._hidden = hidden
+                return shorter, dropped
+        return tokens, 0
 
-    def _next_turn(self) -> int | None:
-        """How many messages are hidden where one more turn is."""
-        said = self.messages[self.system is not None :]
-        later = (at for at in range(self._hidden + 1, len(said)) if said[at]["role"] == "user")
-        return next(later, None)
-
-    def _encoded(self) -> list[int]:
+    def _encoded(self, hidden: int) -> list[int]:
         start = int(self.system is not None)
-        seen = self.messages[:start] + self.messages[start + self._hidden :]
-        return self._as_said(self._llm.chat_tokens(seen))
-
-    def _as_said(self, tokens: list[int]) -> list[int]:
-        """With the last answer in the tokens that it was said in: the same text may have others, which would
-        not be in the cache."""
+        tokens = self._llm.chat_tokens(self.messages[:start] + self.messages[start + hidden :])
+        # The last answer keeps the tokens that it was said in: the same text may have others, which would not
+        # be in the cache.
         prompt, answer = self._last
         vocab = self._llm.target.vocab
         if answer and answer[-1] in vocab.eos:

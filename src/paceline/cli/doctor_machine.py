@@ -1,4 +1,6 @@
-"""The machine's side of `paceline doctor`: what it has, which threads are fastest, why drafting loses."""
+"""What `paceline doctor` finds: what the machine has, what passes cost, and why drafting loses.
+
+Imported once the command's options are known to be right."""
 
 from __future__ import annotations
 
@@ -6,44 +8,51 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from paceline.api import LLM
+from paceline.backends import registry
+from paceline.backends.interface import Backend, FlashAttentionSwitch, KernelStatus, ThreadSwitch
+from paceline.cli.interrupts import Interrupts
+from paceline.cli.progress import STEPS, by_share, progress
+from paceline.doctor import diagnosis, gathering, thread_trials
+from paceline.doctor.stored_costs import WITHOUT, compares, examine
+from paceline.hardware.bandwidth import measured
+from paceline.hardware.probe import Hardware, probe
+from paceline.hardware.threads import choose_threads
+from paceline.loading import load
+from paceline.models import zoo
+from paceline.models.headers.facts import HYBRID, RECURRENT
+from paceline.models.resolve import file_of
+from paceline.profiling import flash_attention
+from paceline.profiling.pass_costs import goes_without_flash, to_stderr
+from paceline.report import costs as costs_report
+from paceline.report import hardware as hardware_report
 from paceline.speculative.errors import MissingExtraError, PacelineError
-
-if TYPE_CHECKING:
-    from paceline.api import LLM
-    from paceline.backends.interface import Backend
-    from paceline.hardware.probe import Hardware
+from paceline.speculative.policy.cost_model import DecodingCosts
 
 Tick = Callable[[str], None]
 Tell = Callable[[str, float], None]  # which share of a stage is over
 
 
 def look(target: str | None, threads: int | None, kernels: str, again: bool) -> Hardware:
-    """What can be read without loading a model; memory is measured with so many threads. target: says which
-    engine is meant; None: the embedded one. kernels: "off" leaves them out."""
-    from paceline.backends.interface import KernelStatus
-    from paceline.backends.registry import build_of, kernels_of
-    from paceline.hardware.bandwidth import measured
-    from paceline.hardware.probe import probe
-    from paceline.hardware.threads import choose_threads
-    from paceline.models import zoo
-    from paceline.models.resolve import file_of
-    from paceline.profiling.pass_costs import to_stderr
+    """Read what can be read without loading a model; memory is measured with so many threads.
 
-    threads, read_errors = choose_threads(threads), []
+    target: says which engine is meant; None: the embedded one. kernels: "off" leaves them out."""
+    read_errors = []
     engine = offload = bandwidth = None
     status = KernelStatus(reason="--kernels off")
     try:
         path = file_of(target or zoo.target_path())
-        build = build_of(path)
+        build = registry.build_of(path)
         engine, offload = build.features, build.offload
         if kernels != "off":
-            status = kernels_of(path)
+            status = registry.kernels_of(path)
     except MissingExtraError as error:
         read_errors.append(f"what the engine can use: {error}")
     try:
-        bandwidth = measured(threads, warn=to_stderr, again=again)
+        bandwidth = measured(choose_threads(threads), warn=to_stderr, again=again)
     except PacelineError as error:
         read_errors.append(f"how fast memory is read: {error}")
     found = probe(engine=engine, offload=offload, bandwidth=bandwidth)
@@ -52,91 +61,98 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
 
 
 def show(hardware: Hardware) -> None:
-    from paceline.report.hardware import write
-
-    write(hardware.as_dict(), sys.stdout)
+    hardware_report.write(hardware.as_dict(), sys.stdout)
     sys.stdout.write("\n")
     sys.stdout.flush()  # the rest takes a while
 
 
+def examined(
+    models: dict[str, Any], hardware: Hardware, effort: Any, again: bool, measure: bool, as_json: bool
+) -> dict[str, Any]:
+    """Return what `--json` prints of the models. as_json: nothing is shown before all is known."""
+    # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
+    # too, and so has a draft of another vocabulary.
+    if is_stateful(models["target"]):
+        models |= {"draft": None}
+    alone = models["target"] is not None and models["draft"] is None
+    drafting: dict[str, Any] = {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
+    with Interrupts() as interrupts, load(**models, **drafting) as llm:
+        if not as_json:
+            show(hardware)
+        tries = measure and isinstance(llm.target, ThreadSwitch)
+        counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
+        attends = measure and may_choose(llm.target)
+        stages = {"target": True, thread_trials.STAGE: bool(counts), flash_attention.STAGE: attends}
+        stages[WITHOUT] = compares(llm.target)
+        work = {stage: STEPS for stage, wanted in stages.items() if wanted}
+        if llm.draft is not None:
+            work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
+        with progress(work, interrupts) as tick:
+            tell = by_share(tick)
+            record = examine(llm, effort, to_stderr, tell, again=again).as_dict()
+            record |= {
+                "trials": try_threads(llm.target, counts, tell) if counts else None,
+                "attention": try_attention(llm.target, tell) if attends else None,
+            }
+            return record | {"diagnosis": diagnose(llm, hardware, record, tick)}
+
+
 def is_stateful(target: str | None) -> bool:
-    """Whether its header says that drafts cannot be taken back from it: why that loses is told then, instead
-    of refusing the pair."""
-    from pathlib import Path
-
-    from paceline.doctor.gathering import header
-    from paceline.models.headers.facts import HYBRID, RECURRENT
-
-    facts = None if target is None or not Path(target).is_file() else header(Path(target), [])
+    """Return whether a header says that drafts cannot be taken back: why that loses is told then, instead of
+    refusing the pair."""
+    facts = None if target is None or not Path(target).is_file() else gathering.header(Path(target), [])
     return facts is not None and facts.memory in (HYBRID, RECURRENT)
 
 
-def try_threads(llm: LLM, counts: list[int], tell: Tell) -> dict[str, Any]:
-    """With the names of `--json`."""
-    from paceline.backends.interface import ThreadSwitch
-    from paceline.doctor.thread_trials import STAGE, best, tried
-
-    target = llm.target
-    assert isinstance(target, ThreadSwitch)  # the caller has asked
+def try_threads(target: Any, counts: list[int], tell: Tell) -> dict[str, Any]:
+    """Try numbers of threads with a target that can switch them; with the names of `--json`."""
     before = target.settings["threads"]
+    progress = partial(tell, thread_trials.STAGE)
     try:
-        trials = tried(target, target.use_threads, counts, progress=partial(tell, STAGE))
+        trials = thread_trials.tried(target, target.use_threads, counts, progress=progress)
     finally:
         target.use_threads(before)
-    return {"tried": [trial.as_dict() for trial in trials], "best": trials.index(best(trials))}
+    best = trials.index(thread_trials.best(trials))
+    return {"tried": [trial.as_dict() for trial in trials], "best": best}
 
 
 def may_choose(target: Backend) -> bool:
-    """Whether it is worth trying with and without flash attention: not with kernels of our own."""
-    from paceline.backends.interface import FlashAttentionSwitch
-    from paceline.profiling.pass_costs import goes_without_flash
-
-    if not isinstance(target, FlashAttentionSwitch) or target.caps.rollback != "free":
+    """Return whether it is worth trying with and without flash attention: not with kernels of our own."""
+    given = target.settings
+    if not isinstance(target, FlashAttentionSwitch) or target.caps.rollback != "free" or given.get("kernels"):
         return False
-    if target.settings.get("kernels"):
-        return False
-    return goes_without_flash(target.settings["gpu_layers"], target.settings["cache_type"])
+    return goes_without_flash(given["gpu_layers"], given["cache_type"])
 
 
-def try_attention(target: Backend, tell: Tell) -> dict[str, Any] | None:
-    """With the names of `--json`; None where there is no room for it. What is best is kept."""
-    from paceline.backends.interface import FlashAttentionSwitch
-    from paceline.profiling.flash_attention import STAGE, best, keep, try_both
-    from paceline.profiling.pass_costs import to_stderr
+def try_attention(target: Any, tell: Tell) -> dict[str, Any] | None:
+    """Try a target that may choose with and without flash attention, and keep what is best.
 
-    assert isinstance(target, FlashAttentionSwitch)  # may_choose() was asked
+    With the names of `--json`; None where there is no room for it."""
     try:
-        found = try_both(target, partial(tell, STAGE))
+        found = flash_attention.try_both(target, partial(tell, flash_attention.STAGE))
     except PacelineError as error:
         to_stderr(f"flash attention is not tried: {error}")
         return None
-    keep(target, found, to_stderr)
-    return {"tried": [asdict(one) for one in found], "best": found.index(best(found))}
+    flash_attention.keep(target, found, to_stderr)
+    return {"tried": [asdict(one) for one in found], "best": found.index(flash_attention.best(found))}
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     """record: what passes cost and what was tried, as `--json` has it."""
-    from paceline.doctor import diagnosis, gathering
-    from paceline.speculative.policy.cost_model import DecodingCosts
-
     read_errors: list[str] = []
     target, draft = (
         None if model is None or not model.path.exists() else gathering.header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
-    given = llm.target.settings
-    doubt = next(iter(record["doubts"].values()), "")
-    evidence, run = (
-        gathering.of_models(
-            hardware,
-            target,
-            draft,
-            DecodingCosts.read(record),
-            doubt,
-            threads=given["threads"],
-            gpu_layers=given.get("gpu_layers", 0),
-        ),
-        None,
+    given, run = llm.target.settings, None
+    evidence = gathering.of_models(
+        hardware,
+        target,
+        draft,
+        DecodingCosts.read(record),
+        next(iter(record["doubts"].values()), ""),
+        threads=given["threads"],
+        gpu_layers=given.get("gpu_layers", 0),
     )
     if llm.draft is not None:
         evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)
@@ -149,12 +165,11 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
 
 
 def write(record: Mapping[str, Any]) -> None:
-    """What comes after the costs."""
-    from paceline.report.hardware import attention, diagnosis, faster, fastest, trials
-
+    """Print the costs, what was tried, and the diagnosis."""
+    costs_report.write(record, sys.stdout)
     for found, table, named in (
-        (record["trials"], trials, fastest),
-        (record["attention"], attention, faster),
+        (record["trials"], hardware_report.trials, hardware_report.fastest),
+        (record["attention"], hardware_report.attention, hardware_report.faster),
     ):
         if found is not None:
             block = table(found["tried"], found["best"])
@@ -162,4 +177,4 @@ def write(record: Mapping[str, Any]) -> None:
             block.write(sys.stdout)
             sys.stdout.write(f"{named(found['tried'][found['best']])}\n")
     sys.stdout.write("\n")
-    diagnosis(record["diagnosis"], sys.stdout)
+    hardware_report.diagnosis(record["diagnosis"], sys.stdout)

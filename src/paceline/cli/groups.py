@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from paceline.cli import options
-from paceline.cli.options import DRAFTING, FLASH_ATTENTION, OUTPUT, SAMPLING, flag, option
+from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
 from paceline.cli.output import note
 from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.bench.replay.recording import Recorder
+
+
+FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
 
 @dataclass(frozen=True)
@@ -51,67 +54,74 @@ def takes(**groups: OptionGroup) -> Callable[[Callable[..., Any]], Callable[...,
     return decorate
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _table(panel: str, *rows: tuple[str, Any, Any, str, str, str]) -> list[inspect.Parameter]:
-    """rows: the setting's name, its type, its default, the option, its value's name, its help."""
+def _table(panel: str, *rows: tuple[Any, ...]) -> list[inspect.Parameter]:
+    """rows: the setting's name, its type, its default, the option, its value's name, its help; and the least
+    value, where there is one."""
     return [
-        _parameter(
+        inspect.Parameter(
             name,
-            Annotated[
-                kind, flag(panel, names, text) if kind is bool else option(panel, names, metavar, text)
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[
+                kind,
+                flag(panel, names, text)
+                if kind is bool
+                else option(panel, names, metavar, text, minimum=least[0] if least else None),
             ],
-            default,
         )
-        for name, kind, default, names, metavar, text in rows
+        for name, kind, default, names, metavar, text, *least in rows
     ]
 
 
-def _models(*, model: str | None, **given: Any) -> dict[str, Any]:
+def _models(*, model: str | None = None, **given: Any) -> dict[str, Any]:
     """Return what `load` takes to find and run the models, which are named as they were given."""
     if "model_draft" in given:
         given["draft"] = given.pop("model_draft")
+    if "ctx_size" in given:
         given["n_ctx"] = given.pop("ctx_size") or 0
         given["flash_attention"] = FLASH_ATTENTION[given.pop("flash_attn")]
     return {"target": model, **given}
 
 
 MODEL_OPTIONS = OptionGroup(
-    [
-        _parameter("model", options.Model, None),
-        _parameter("model_draft", options.DraftModel, None),
-        _parameter("ctx_size", options.Context, None),
-        _parameter("threads", options.Threads, None),
-        _parameter("gpu_layers", options.GpuLayers, 0),
-        _parameter("flash_attn", options.FlashAttention, "auto"),
-        _parameter("cache_type", options.CacheType, "f16"),
-        _parameter("kernels", options.Kernels, "auto"),
-        _parameter("device", options.Device, "auto"),
-        _parameter("dtype", options.Dtype, "auto"),
-        _parameter("attention", options.Attention, "auto"),
-    ],
+    _table(
+        MODELS,
+        ("model", str | None, None, "-m --model", "MODEL",
+         "The target: a GGUF file, a folder of a transformers model, or a name such as ollama:llama3.2:3b or "
+         "hf:USER/REPO. Default: the embedded one; in a chat zoo:smollm2."),
+        ("model_draft", str | None, None, "-md --model-draft", "MODEL",
+         "A draft model: smaller, with the same vocabulary (or see --cross-vocab)."),
+        ("ctx_size", int | None, None, "-c --ctx-size", "N",
+         "Tokens of context. Default: the model's, up to 4,096.", 1),
+        ("threads", int | None, None, "-t --threads", "N",
+         "Default: one thread a physical core, within a container's quota."),
+        ("gpu_layers", int, 0, "-ngl --gpu-layers", "N", "Layers to keep on a GPU."),
+        ("flash_attn", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE",
+         "Flash attention: on, off or auto (llama.cpp's choice; on a processor tried once)."),
+        ("cache_type", str, "f16", "--cache-type", "TYPE", "KV cache: f32, f16, bf16 or q8_0."),
+        ("kernels", Literal["auto", "off"], "auto", "--kernels", "MODE",
+         "Kernels of our own for GGUF models: auto, compiled once where they can be, or off."),
+        ("device", str, "auto", "--device", "NAME",
+         "Of a transformers model: cpu, cuda, cuda:1, mps or auto."),
+        ("dtype", str, "auto", "--dtype", "TYPE",
+         "Of its weights: auto, as they are stored; float32, bfloat16 or float16."),
+        ("attention", str, "auto", "--attention", "NAME",
+         "Its implementation in transformers: sdpa, eager, ...; auto: as it chooses."),
+    ),
     _models,
-)
-# Of a model of transformers alone.
-DEVICE_OPTIONS = OptionGroup(
-    [
-        one
-        for one in MODEL_OPTIONS.parameters
-        if one.name in ("model", "threads", "device", "dtype", "attention")
-    ],
-    _models,
-)
+)  # fmt: skip
+
+
+def _of_models(*names: str) -> OptionGroup:
+    return OptionGroup([one for one in MODEL_OPTIONS.parameters if one.name in names], _models)
+
+
+DEVICE_OPTIONS = _of_models("model", "threads", "device", "dtype", "attention")  # of transformers alone
+LLAMA_OPTIONS = _of_models("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
 
 
 def _given(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _optional(one: inspect.Parameter) -> inspect.Parameter:
-    kind, info = get_args(one.annotation)
-    return one.replace(default=None, annotation=Annotated[kind | None, info])
 
 
 def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
@@ -140,14 +150,21 @@ SAMPLING_OPTIONS = OptionGroup(
     _sampling,
 )  # fmt: skip
 # Of a server and a chat: what is not given is OpenAI's, or what the model's file suggests.
-SERVER_SAMPLING_OPTIONS = OptionGroup([_optional(one) for one in SAMPLING_OPTIONS.parameters[:4]], _given)
+SERVER_SAMPLING_OPTIONS = OptionGroup(
+    [
+        one.replace(default=None, annotation=Annotated[kind | None, info])
+        for one in SAMPLING_OPTIONS.parameters[:4]
+        for kind, info in [get_args(one.annotation)]
+    ],
+    _given,
+)
 
 
 def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
     """Return a `Sampling`, and those of its fields that were given and that a file may suggest."""
     chosen = _given(**given)
-    suggested = [one.name for one in SERVER_SAMPLING_OPTIONS.parameters]
-    return _sampling(**{"temperature": 1.0} | chosen), {n: chosen[n] for n in suggested if n in chosen}
+    suggested = {one.name: chosen.get(one.name) for one in SERVER_SAMPLING_OPTIONS.parameters}
+    return _sampling(**{"temperature": 1.0} | chosen), _given(**suggested)
 
 
 CHAT_SAMPLING_OPTIONS = OptionGroup(
@@ -195,11 +212,34 @@ def _memory(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
 
 MEMORY_OPTIONS = OptionGroup(
     [
-        _parameter("corpora", options.Corpora, None),
+        inspect.Parameter(
+            "corpora", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=options.Corpora
+        ),
         *_table(DRAFTING, ("remember", bool, False, "--remember", "", "Keep answers, and draft from them.")),
     ],
     _memory,
-)  # fmt: skip
+)
+
+
+def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
+    """Return what a request takes of grammars. Raises UsageError."""
+    from paceline.cli.texts import read_schema
+    from paceline.text.grammar_source import chosen
+
+    schema = read_schema(json_schema, json_schema_file)
+    chosen(schema, regex)
+    return {"json_schema": schema, "regex": regex}
+
+
+GRAMMAR_OPTIONS = OptionGroup(
+    _table(
+        "Grammar",
+        ("json_schema", str | None, None, "-j --json-schema", "SCHEMA", "JSON that this schema allows."),
+        ("json_schema_file", Path | None, None, "-jf --json-schema-file", "FILE", "The same, from a file."),
+        ("regex", str | None, None, "--regex", "PATTERN", "Text that matches this as a whole."),
+    ),
+    _grammar,
+)
 
 
 def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:

@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,12 +24,10 @@ EPILOG = (
 if TYPE_CHECKING:
     from paceline.speculative.sampling import Sampling
 
-FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 MODELS = "Models"
 PROMPT = "Prompt"
 GENERATION = "Generation"
 SAMPLING = "Sampling"
-GRAMMAR = "Grammar"
 DRAFTING = "Drafting"
 OUTPUT = "Output"
 
@@ -79,16 +77,6 @@ def variable(name: str) -> str:
     return "PACELINE_" + name.lstrip("-").replace("-", "_").upper()
 
 
-Model = Annotated[
-    str | None,
-    option(
-        MODELS,
-        "-m --model",
-        "MODEL",
-        "The target: a GGUF file, a folder of a transformers model, or a name such as "
-        "ollama:llama3.2:3b or hf:USER/REPO. Default: the embedded one; in a chat zoo:smollm2.",
-    ),
-]
 DraftModel = Annotated[
     str | None,
     option(
@@ -98,62 +86,10 @@ DraftModel = Annotated[
         "A draft model: smaller, with the same vocabulary (or see --cross-vocab).",
     ),
 ]
-Context = Annotated[
-    int | None,
-    option(MODELS, "-c --ctx-size", "N", "Tokens of context. Default: the model's, up to 4,096.", minimum=1),
-]
 Threads = Annotated[
     int | None,
     option(MODELS, "-t --threads", "N", "Default: one thread a physical core, within a container's quota."),
 ]
-GpuLayers = Annotated[int, option(MODELS, "-ngl --gpu-layers", "N", "Layers to keep on a GPU.")]
-FlashAttention = Annotated[
-    Literal["on", "off", "auto"],
-    option(
-        MODELS,
-        "-fa --flash-attn",
-        "MODE",
-        "Flash attention: on, off or auto (llama.cpp's choice; on a processor tried once).",
-    ),
-]
-CacheType = Annotated[str, option(MODELS, "--cache-type", "TYPE", "KV cache: f32, f16, bf16 or q8_0.")]
-Kernels = Annotated[
-    Literal["auto", "off"],
-    option(
-        MODELS,
-        "--kernels",
-        "MODE",
-        "Kernels of our own for GGUF models: auto, compiled once where they can be, or off.",
-    ),
-]
-Device = Annotated[
-    str, option(MODELS, "--device", "NAME", "Of a transformers model: cpu, cuda, cuda:1, mps or auto.")
-]
-Dtype = Annotated[
-    str,
-    option(
-        MODELS,
-        "--dtype",
-        "TYPE",
-        "Of its weights: auto, as they are stored; float32, bfloat16 or float16.",
-    ),
-]
-Attention = Annotated[
-    str,
-    option(
-        MODELS,
-        "--attention",
-        "NAME",
-        "Its implementation in transformers: sdpa, eager, ...; auto: as it chooses.",
-    ),
-]
-JsonSchema = Annotated[
-    str | None, option(GRAMMAR, "-j --json-schema", "SCHEMA", "JSON that this schema allows.")
-]
-JsonSchemaFile = Annotated[
-    Path | None, option(GRAMMAR, "-jf --json-schema-file", "FILE", "The same, from a file.")
-]
-Regex = Annotated[str | None, option(GRAMMAR, "--regex", "PATTERN", "Text that matches this as a whole.")]
 Drafters = Annotated[
     str | None,
     option(

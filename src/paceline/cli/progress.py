@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
@@ -21,14 +22,15 @@ from paceline.cli.interrupts import Interrupts
 from paceline.system.leaving import undone
 
 UNKNOWN = -1  # steps
+STEPS = 100  # of work that tells which share of it is over
 SHOW_CURSOR = b"\x1b[?25h\n"  # below the bars
 
 
 @contextmanager
-def bars(*columns: ProgressColumn, drawn: bool = True) -> Iterator[Progress]:
+def bars(*columns: ProgressColumn) -> Iterator[Progress]:
     """rich hides the cursor as long as it draws: it is shown again, whatever ends the process."""
     console = Console(file=sys.stderr)
-    drawn = drawn and console.is_terminal  # elsewhere it would leave an empty line
+    drawn = console.is_terminal  # elsewhere it would leave an empty line
     with ExitStack() as stack:
         if drawn:
             stack.enter_context(undone(lambda: os.write(sys.stderr.fileno(), SHOW_CURSOR)))
@@ -61,3 +63,15 @@ def progress(
         yield tick
     if at_end:  # after the last tick
         interrupts.check()
+
+
+def by_share(tick: Callable[[str], None]) -> Callable[[str, float], None]:
+    """Return what takes a kind of work and the share of it that is over, and ticks for each of STEPS."""
+    done = Counter[str]()
+
+    def tell(kind: str, share: float) -> None:
+        while done[kind] < int(share * STEPS):
+            done[kind] += 1
+            tick(kind)
+
+    return tell

@@ -95,12 +95,11 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
     )
 
     from paceline.cli.progress import bars
-    from paceline.models.stores.hub_layout import is_set
 
     name_column = TextColumn("{task.description}", markup=False)
     columns = (name_column, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     tasks = {}
-    with bars(*columns, drawn=not is_set("HF_HUB_DISABLE_PROGRESS_BARS")) as progress:
+    with bars(*columns) as progress:
 
         def watch(name: str, done: int, total: int) -> None:
             if name not in tasks:

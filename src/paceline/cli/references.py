@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.output import note
+from paceline.speculative.errors import ModelError
 
 if TYPE_CHECKING:
     from paceline.models.stores.reference import LocalFile
@@ -58,11 +59,19 @@ def hash_of(one: LocalFile) -> tuple[str, str]:
     return ("sha256", one.sha256) if one.sha256 else ("fingerprint", fingerprint(one.path))
 
 
-def is_base(target: str) -> bool:
-    """Return whether a file's header says that the model has no chat template, before it is loaded and
-    measured. False for what is no file and for a header that cannot be read: loading tells."""
+def require_template(target: str) -> None:
+    """Raise ModelError where a file's header says that the model has no chat template, before it is loaded
+    and measured. For what is no file, and for a header that cannot be read, loading tells."""
     from paceline.doctor.gathering import header
     from paceline.models.names import place_of
 
     facts = header(Path(target), []) if place_of(Path(target)).is_file() else None
-    return facts is not None and facts.chat_template is None
+    if facts is not None and facts.chat_template is None:
+        raise base_model(target)
+
+
+def base_model(name: str) -> ModelError:
+    return ModelError(
+        f"{name}: is a base model, without a chat template: use an instruct model, or paceline run with a "
+        "plain prompt, without --chat, --system and --messages"
+    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline.cli import messages as conversations
 from paceline.cli import options
+from paceline.cli.conversation import MessagesFile, SystemPrompt, first_messages
 from paceline.cli.groups import (
     DRAFTING_OPTIONS,
+    GRAMMAR_OPTIONS,
     MEMORY_OPTIONS,
     MODEL_OPTIONS,
     RECORD_OPTIONS,
@@ -18,14 +19,15 @@ from paceline.cli.groups import (
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag, option
 from paceline.cli.output import note
-from paceline.cli.references import is_base, resolve_models
-from paceline.cli.texts import read_prompt, read_schema
+from paceline.cli.references import require_template, resolve_models
+from paceline.cli.texts import read_prompt
 from paceline.speculative.errors import UsageError
 
 
 @takes(
     models=MODEL_OPTIONS,
     sampling=SAMPLING_OPTIONS,
+    grammar=GRAMMAR_OPTIONS,
     drafting=DRAFTING_OPTIONS,
     memory=MEMORY_OPTIONS,
     recorder=RECORD_OPTIONS,
@@ -41,8 +43,8 @@ def run(
     file: Annotated[
         Path | None, option(PROMPT, "-f --file", "FILE", "Read the prompt from a text file.", env=False)
     ] = None,
-    system: conversations.System = None,
-    messages: conversations.Messages = None,
+    system: SystemPrompt = None,
+    messages: MessagesFile = None,
     chat: Annotated[
         bool | None,
         flag(
@@ -64,9 +66,7 @@ def run(
     ] = False,
     sampling: Any,
     seed: options.Seed = None,
-    json_schema: options.JsonSchema = None,
-    json_schema_file: options.JsonSchemaFile = None,
-    regex: options.Regex = None,
+    grammar: Any,
     draft: options.Drafters = None,
     drafting: Any,
     memory: Any,
@@ -98,12 +98,8 @@ def run(
     drawn, by_chance = options.seed_for(seed, sampling)
 
     from paceline.models import zoo
-    from paceline.text.grammar_source import chosen
 
-    # Bad values are refused before a prompt is read or a model loaded.
-    schema = read_schema(json_schema, json_schema_file)
-    chosen(schema, regex)
-    begun = conversations.begun(system, messages)
+    begun = first_messages(system, messages)
     if chat is False and begun:
         raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
     if messages is None or any(given is not None for given in (prompt, prompt_option, file)):
@@ -112,12 +108,12 @@ def run(
     else:
         text, conversation = "", begun
 
-    from paceline.cli.completion import Completion, no_template
+    from paceline.cli.completion import Completion
     from paceline.loading import load
 
     wants_chat = chat is True or bool(begun)
-    if wants_chat and is_base(models["target"] or str(zoo.target_path())):
-        raise no_template(models["target"] or "the embedded model")
+    if wants_chat:
+        require_template(models["target"] or str(zoo.target_path()))
     with (
         Interrupts() as interrupts,
         load(**models, drafters=draft, **drafting, **memory) as llm,
@@ -127,10 +123,8 @@ def run(
             "seed": drawn,
             "stop": stop or [],
             "ignore_eos": ignore_eos,
-            "json_schema": schema,
-            "regex": regex,
             "logprobs": logprobs,
-        }
+        } | grammar
         completion = Completion(
             llm,
             request,

@@ -36,12 +36,10 @@ def list_models(as_json: options.AsJson = False) -> None:
     if as_json:
         print_json(
             [
-                {
-                    "name": m.name,
+                vars(m)
+                | {
                     "path": None if m.path is None else str(m.path),
-                    "size": m.size,
                     "parameters": m.parameters or None,
-                    "description": m.description,
                     "missing": m.missing or None,
                 }
                 for m in models
@@ -102,24 +100,15 @@ def inflate(
 
     The file's path goes to stdout when it is complete; before that there is no file.
     """
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-
-    from paceline.cli.progress import bars
+    from paceline.cli.progress import STEPS, by_share, progress
     from paceline.models import zoo
     from paceline.models.zoo.inflate import inflate as write
 
-    count = parse_count(params)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Interrupts() as interrupts, bars(*columns, TimeElapsedColumn()) as drawing:
-        # What is half written must be removed, so the writing stops between steps.
-        interrupts.hold()
-        tasks = {phase: drawing.add_task(phase, total=1.0, visible=False) for phase in ("write", "quantize")}
-
-        def progress(phase: str, done: float) -> None:
-            drawing.update(tasks[phase], completed=done, visible=True)
-            interrupts.check()
-
-        layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=progress)
+    count, work = parse_count(params), {"write": STEPS, "quantize": STEPS}
+    # What is half written must be removed, so the writing stops between steps.
+    with Interrupts() as interrupts, progress(work, interrupts, at_end=False) as tick:
+        tell = by_share(tick)
+        layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=tell)
     note(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB")
     typer.echo(str(out))
 

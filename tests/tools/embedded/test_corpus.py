@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tools.embedded import corpus
-from tools.embedded.records import Records
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +24,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         own = [f"own = {i}" for i in range(before + 20)]
         (library / name).write_text("\n".join([*own, *copied, *own]))
     return corpus.build(record_bytes=200_000, packages=False, library=library)
-
-
-def test_held_out_modules_exist_in_this_python() -> None:
-    found = corpus.held_out()
-    assert len(found) == len(corpus.HELD_OUT) == 20
-    assert all(len(text) > 1000 for text in found.values())
 
 
 def test_neither_a_held_out_module_nor_a_copy_of_a_part_of_it_is_in_the_training_text(
@@ -56,52 +48,3 @@ def test_neither_a_held_out_module_nor_a_copy_of_a_part_of_it_is_in_the_training
 )
 def test_held_out_files_are_known_by_name_and_folder(path: str, expected: bool) -> None:
     assert corpus.is_held_out(Path(path)) is expected
-
-
-def test_windows_ignore_indentation_and_blank_lines() -> None:
-    lines = [f"line {i}" for i in range(9)]
-    assert list(corpus.windows("\n".join(lines))) == list(corpus.windows("\n\n  ".join(lines)))
-    assert len(list(corpus.windows("\n".join(lines)))) == 9 - corpus.WINDOW + 1
-    assert not list(corpus.windows("\n".join(lines[: corpus.WINDOW - 1])))
-
-
-def test_every_source_has_text(texts: dict[str, list[str]]) -> None:
-    sizes = {name: sum(map(len, documents)) for name, documents in texts.items()}
-    assert sizes["packages"] == 0
-    assert sizes["library"] > 100_000
-    assert sizes["tests"] > 200
-    assert sizes["prose"] > 100_000
-    assert sizes["records"] >= 200_000
-
-
-def test_the_same_seed_generates_the_same_documents() -> None:
-    words = ["parser", "socket"]
-    first, again, other = (Records(seed, words) for seed in (1, 1, 2))
-    produced = [[generator.document() for _ in range(50)] for generator in (first, again, other)]
-    assert produced[0] == produced[1] != produced[2]
-
-
-def test_frequent_words_do_not_depend_on_order() -> None:
-    texts = ["alpha beta beta gamma " * 3, "delta alpha"]
-    assert corpus.frequent_words(texts) == corpus.frequent_words(texts[::-1])
-
-
-def test_generated_json_parses() -> None:
-    generator = Records(3, ["parser", "socket", "buffer"])
-    for _ in range(300):
-        json.loads(generator.json_document())
-
-
-def test_generated_calls_carry_arguments_that_parse() -> None:
-    generator = Records(4, [])
-    for _ in range(100):
-        for line in generator.conversation().splitlines():
-            if line.startswith('{"role"'):
-                for call in json.loads(line).get("tool_calls", []):
-                    assert isinstance(json.loads(call["function"]["arguments"]), dict)
-
-
-def test_generated_documents_hardly_repeat() -> None:
-    generator = Records(5, [])
-    produced = [generator.document() for _ in range(500)]
-    assert len(set(produced)) == len(produced)

@@ -46,37 +46,6 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_what_is_kept_is_what_the_model_says(shards: Path) -> None:
-    """At each row the likeliest token is the one that plain decoding would have chosen there."""
-    shard = np.load(shards / "shard-0-0000.npz")
-    tokens, lengths, kind = shard["tokens"], shard["lengths"], shard["kind"]
-    assert lengths.sum() == len(tokens) == len(kind)
-    assert shard["ids"].shape == shard["logprobs"].shape == (len(tokens), answers.KEPT)
-    known = kind > 0
-    assert (shard["logprobs"][known, 0] >= shard["logprobs"][known, 1]).all()
-    with load(zoo.target_path(), drafters="none") as llm:
-        for end, length in zip(np.cumsum(lengths)[:4], lengths[:4], strict=True):
-            begin = end - length
-            assert kind[begin : begin + answers.HEADER].sum() == kind[end - 1] == 0
-            for row in begin + np.flatnonzero(known[begin:end])[[0, -1]]:
-                said = llm.generate([int(t) for t in tokens[begin : row + 1]], max_tokens=1, ignore_eos=True)
-                assert said.tokens[0] in shard["ids"][row, :2]  # llama.cpp rounds what it multiplies
-
-
-def test_greedy_answers_are_the_likeliest_tokens_and_turns_end_where_they_should(shards: Path) -> None:
-    shard = np.load(shards / "shard-0-0000.npz")
-    ends = np.cumsum(shard["lengths"])
-    wrote = shard["kind"] == answers.GENERATED
-    cuts = set()
-    for begin, end in zip(ends - shard["lengths"], ends, strict=True):
-        runs = np.diff(np.flatnonzero(np.diff(np.concatenate(([0], wrote[begin:end], [0])))))[::2]
-        cuts |= set(runs.tolist())
-    assert max(cuts) == 12  # an answer
-    assert 8 in cuts  # a question
-    same = shard["ids"][:-1, 0] == shard["tokens"][1:]
-    assert same[wrote[:-1]].mean() > 0.5 > same[~wrote[:-1]].mean()
-
-
 def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,17 +69,6 @@ def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
         assert answer.stats.by_source["model"].tried > 0
 
 
-def test_a_step_takes_whole_conversations_each_once(shards: Path) -> None:
-    told = draft.Answers(shards, torch.device("cpu"))
-    rng, seen = np.random.default_rng(0), list[int]()
-    while len(seen) < len(told.begins):
-        at, packed = told.batch(rng, 400)
-        starts = at[packed.positions == 0].tolist()
-        assert len(at) == len(packed.positions) == 400
-        seen += starts
-    assert sorted(seen[: len(told.begins)]) == told.begins.tolist()
-
-
 def test_weights_are_rounded_as_the_file_holds_them() -> None:
     gguf = pytest.importorskip("gguf")
     weight = torch.randn(6, 96, generator=torch.Generator().manual_seed(0))
@@ -118,13 +76,6 @@ def test_weights_are_rounded_as_the_file_holds_them() -> None:
     kind = gguf.GGMLQuantizationType.Q4_0
     held = gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), kind), kind)
     assert np.array_equal(rounding.q4_0(weight).numpy(), held)
-
-
-def test_the_likeliest_are_those_of_a_search_through_all() -> None:
-    logits = torch.randn(7, 49152, generator=torch.Generator().manual_seed(0))
-    values, ids = answers.likeliest(logits, 32)
-    assert torch.equal(values, logits.topk(32).values)
-    assert torch.equal(logits.gather(1, ids), values)
 
 
 def test_prompts_are_read_as_llama_cpp_reads_them() -> None:

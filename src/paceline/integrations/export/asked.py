@@ -10,20 +10,13 @@ from typing import Any
 from paceline.config import MOST, Drafting, checked
 from paceline.speculative.errors import UsageError
 
-NAMED = ("drafters", "n_draft")  # which have arguments of their own
-# What engines do whether or not it is asked for, and why they do nothing else.
+# What engines do whether or not it is asked for.
 ANYWAY: dict[str, tuple[Any, ...]] = {
     "width": (1,),
     "temperature": (0.0,),
     "verify": ("auto", "token"),
     "policy": ("fixed", "p_min"),
     "cross_vocab": ("off",),
-}
-WHY = {
-    "width": " here, where drafts are chains",
-    "temperature": ", the draft model's own",
-    "policy": ", where drafts have a fixed length",
-    "cross_vocab": ", where a draft has the target's vocabulary",
 }
 
 
@@ -40,7 +33,6 @@ class Asked:
     api_key: what clients must show.
     corpora: names or folders of Paceline's corpora.
     settings: other fields of Drafting, as they were tuned; refused where they have no meaning there.
-    own: the engine's speculative settings by the engine's names, refused where they change the output.
     extra: the engine's other arguments, passed on unchanged ("--tensor-parallel-size", "2").
     """
 
@@ -56,25 +48,18 @@ class Asked:
     api_key: str = ""
     corpora: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.model:
             raise UsageError("no model is named: give one (-m)")
-        for what, value, most in (("n_draft", self.n_draft, MOST), ("port", self.port, 65535)):
-            if not 0 <= value <= most:
-                raise UsageError(f"{what} {value}: must be from 0 to {most:,}")
-        if self.n_ctx < 0:
-            raise UsageError(
-                f"a context of {self.n_ctx} tokens: must be at least 1, or 0 for the model's own"
-            )
-        if named := sorted(set(self.settings) & set(NAMED)):
-            raise UsageError(f"{named[0]} stands among the settings: it has an argument of its own")
+        for what, most in (("n_draft", MOST), ("port", 65535), ("n_ctx", 1 << 31)):
+            if not 0 <= getattr(self, what) <= most:
+                raise UsageError(f"{what} {getattr(self, what)}: must be from 0 to {most:,}")
         if self.method and self.drafters != ("auto",):
             names = ",".join(self.drafters)
             raise UsageError(f"the method {self.method} and the drafters {names}: name one of the two")
-        if self.drafting.plain and (self.settings or self.own or self.draft):
+        if self.drafting.plain and (self.settings or self.draft):
             raise UsageError(
                 "nothing is drafted (none): leave out the draft model and the settings of drafts"
             )
@@ -93,34 +78,26 @@ class Asked:
         for name in self.settings:
             value = getattr(self.drafting, name)
             if name not in translated and value not in ANYWAY.get(name, ()):
-                raise UsageError(
-                    f"{engine} has no counterpart of {name} {value}{WHY.get(name, '')}: leave it out"
-                )
+                raise UsageError(f"{engine} has no counterpart of {name} {value}: leave it out")
 
-    def serving(self, context: str) -> list[str]:
-        """Return the arguments that engines have in common. context: the engine's flag for the context."""
+    def serving(self, context: str, taken: Collection[str]) -> list[str]:
+        """Return the arguments that engines have in common, and those that are passed on.
+
+        context: the engine's flag for the context. taken: beginnings of other flags that Paceline makes.
+        Raises UsageError for an extra argument that Paceline makes and checks itself."""
         flags = {
+            "--model": "",  # named elsewhere in the command
+            "--model-path": "",
             context: self.n_ctx,
             "--host": self.host,
             "--port": self.port,
             "--served-model-name": self.name,
             "--api-key": self.api_key,
         }
-        return [word for flag, value in flags.items() if value for word in (flag, str(value))]
-
-
-def merged(engine: str, tuned: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both mappings as one. Raises UsageError for a setting that is in both."""
-    if twice := sorted(set(own) & set(tuned)):
-        raise UsageError(f"{engine}: {twice[0]} is set twice, by Paceline's name for it and by its own")
-    return {**tuned, **own}
-
-
-def require_free(engine: str, extra: Collection[str], taken: Collection[str]) -> None:
-    """Raise UsageError for an extra argument that Paceline makes itself. taken: flags; `--x*` is a prefix."""
-    for argument in extra:
-        flag = argument.partition("=")[0].replace("_", "-")
-        if any(flag == one or (one.endswith("*") and flag.startswith(one[:-1])) for one in taken):
-            raise UsageError(
-                f"{engine}: {flag} is made by Paceline, which checks it, and not passed on: use its option"
-            )
+        for argument in self.extra:
+            flag = argument.partition("=")[0].replace("_", "-")
+            if flag in flags or flag.startswith(tuple(taken)):
+                raise UsageError(
+                    f"{flag} is made by Paceline, which checks it, and not passed on: use its option"
+                )
+        return [*(word for flag, value in flags.items() if value for word in (flag, str(value))), *self.extra]

@@ -1,21 +1,28 @@
-"""Which of an engine's methods is meant: the one that is named, or what the drafters come to."""
+"""The engine's method that is meant, and what models are called elsewhere."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from paceline.drafter_table import DRAFT
 from paceline.integrations.export.asked import Asked
-from paceline.integrations.export.reference import kind_of, plain
 from paceline.speculative.errors import UsageError
 
 COPIES = "copies"  # of texts, by whatever the engine has for it
+DRAFT_MODEL = "draft_model"
 NO, MAY, MUST = "no", "may", "must"  # whether a method is given a draft model
+HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?")
+# By which vLLM tells a draft's kind from its name, in this order (config/speculative.py).
+NAMES = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 
 
 def named(engine: str, methods: Mapping[str, str], asked: Asked) -> str:
-    """The engine's method that is named. methods: all of them, with whether each is given a draft model.
-    Raises UsageError."""
+    """Return the engine's method that is named.
+
+    methods: all of them, with whether each is given a draft model. Raises UsageError."""
     method = asked.method.lower()
     if method not in methods:
         raise UsageError(f"{engine} has no method {asked.method!r}: choose from {', '.join(methods)}")
@@ -27,23 +34,65 @@ def named(engine: str, methods: Mapping[str, str], asked: Asked) -> str:
 
 
 def meant(engine: str, asked: Asked) -> str:
-    """By the drafters: "" for plain decoding, COPIES, or the kind of the draft model. Raises UsageError for
-    what an engine that has one method at a time cannot combine."""
+    """Return what the drafters come to: "" for plain decoding, COPIES, or the kind of the draft model.
+
+    Raises UsageError for what an engine that has one method at a time cannot combine."""
     if asked.drafting.plain:
         return ""
-    rows, names = asked.drafting.rows, ",".join(asked.drafters)
-    if any(row.window for row in rows):
+    names = ",".join(asked.drafters)
+    if any(row.window for row in asked.drafting.rows):
         raise UsageError(
             f"{engine} shows a drafter no rows of the target, which {names} needs: use --draft auto"
         )
-    auto = asked.drafters == ("auto",)
     if not asked.draft:
-        if not auto and any(DRAFT in row.uses for row in rows):
+        if names != "auto" and any(DRAFT in row.uses for row in asked.drafting.rows):
             raise UsageError(f"--draft {names} needs a draft model: give one (-md)")
         return COPIES
-    if not auto and asked.drafters != ("model",):
+    if names not in ("auto", "model"):
         raise UsageError(
             f"{engine} drafts by one method at a time, and {names} with a draft model is another: use "
             "--draft model, or leave out -md"
         )
-    return kind_of(plain(asked.draft, "draft"))
+    return kind_of(plain(asked.draft))
+
+
+def plain(text: str) -> str:
+    """Return a model's folder, file or USER/REPO[:QUANT], without Paceline's prefixes.
+
+    Raises UsageError for what only Paceline knows, and for a path that leads nowhere."""
+    name = text.removeprefix("hf:").removeprefix("hf.co/")
+    path = Path(name).expanduser()
+    if path.exists():
+        return str(path)
+    if HUB.fullmatch(name.partition(":")[0]):
+        return name
+    raise UsageError(
+        f"{text}: other engines do not know this model: give its file, its folder, or USER/REPO of the hub"
+    )
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a name as `plain` has it stands for a GGUF file."""
+    path = Path(name)
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    # USER/REPO:QUANT, USER/REPO/FILE.gguf
+    return not path.exists() and (":" in name or name.lower().endswith(".gguf"))
+
+
+def kind_of(draft: str) -> str:
+    """Return draft_model, eagle, eagle3, dflash or dspark: by config.json, and by the name as vLLM does.
+
+    Raises UsageError for a damaged config.json."""
+    path = Path(draft) / "config.json"
+    if path.is_file():
+        try:
+            config = json.loads(path.read_bytes())
+            known = f"{config.get('speculators_model_type')} {config.get('architectures')}".lower()
+        except (ValueError, AttributeError) as error:
+            raise UsageError(f"{path}: is damaged: give the draft anew, or name the method") from error
+        for kind in ("eagle3", "dflash", "dspark", "eagle"):
+            if kind in known:
+                return kind
+    return next((kind for word, kind in NAMES if word in draft.lower()), DRAFT_MODEL)

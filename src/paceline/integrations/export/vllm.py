@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from paceline.integrations.export.asked import Asked, merged, require_free
-from paceline.integrations.export.method import COPIES, MAY, MUST, NO, meant, named
-from paceline.integrations.export.reference import DRAFT_MODEL, is_gguf, plain
+from paceline.integrations.export.asked import Asked
+from paceline.integrations.export.method import (
+    COPIES,
+    DRAFT_MODEL,
+    MAY,
+    MUST,
+    NO,
+    is_gguf,
+    meant,
+    named,
+    plain,
+)
 from paceline.speculative.errors import UsageError
 
 ENGINE = "vLLM"
-PORTFOLIO = "paceline.integrations.vllm.Portfolio"
 CUSTOM = "custom_class"
 METHODS = {CUSTOM: NO, "ngram": NO, "ngram_gpu": NO, "suffix": NO, DRAFT_MODEL: MUST}
 METHODS |= {"eagle": MUST, "eagle3": MUST, "dflash": MUST, "mtp": MAY, "dspark": MAY}
 NGRAM = ("ngram", "ngram_gpu")
 # Where nothing is asked for: copies are cheap to make, and of a model's drafts every token costs a pass.
 N_DRAFT = {CUSTOM: 8, "ngram": 8, "ngram_gpu": 8, DRAFT_MODEL: 4, "eagle": 3, "eagle3": 3, "mtp": 1}
-N, TLI, BLOCK = "num_speculative_tokens", "use_heterogeneous_vocab", "rejection_sample_method"
-LOSSY = ("synthetic", "fly")
 # What Paceline's settings are called; the portfolio's section has its own names.
 NAMES: dict[str, dict[str, str]] = {
     CUSTOM: {"p_min": "p_min", "ngram_min": "ngram_min", "ngram_max": "ngram_max"},
@@ -28,24 +33,19 @@ NAMES: dict[str, dict[str, str]] = {
     **{name: {"ngram_min": "prompt_lookup_min", "ngram_max": "prompt_lookup_max"} for name in NGRAM},
 }
 NGRAMS = {"ngram_min", "ngram_max"}
-SECTION = ("p_min", "ngram_min", "ngram_max", "rows", "learn")
-TAKEN = (
-    *("--spec*", "-sc*", "--additional-config*", "--model", "--max-model-len"),
-    *("--host", "--port", "--served-model-name", "--api-key"),
-)
+TAKEN = ("--spec", "-sc", "--additional-config")
 
 
 def arguments(asked: Asked) -> list[str]:
     """Return the command. Raises UsageError for what vLLM cannot do, or not with the model's own output."""
     model = plain(asked.model)
-    draft = plain(asked.draft, "draft") if asked.draft else ""
+    draft = plain(asked.draft) if asked.draft else ""
     for name in (model, draft):
         if is_gguf(name):
             raise UsageError(
                 f"{name}: vLLM 0.33 reads no GGUF files of itself: give the folder or hub name of the model "
                 "in safetensors, or use --engine sglang"
             )
-    require_free(ENGINE, asked.extra, TAKEN)
     out = ["vllm", "serve", model]
     method = named(ENGINE, METHODS, asked) if asked.method else meant(ENGINE, asked)
     if method:
@@ -53,40 +53,30 @@ def arguments(asked: Asked) -> list[str]:
         speculative, section = configuration(asked, method, draft)
         out += ["--speculative-config", json.dumps(speculative)]
         out += ["--additional-config", json.dumps({"paceline": section})] if section else []
-    return [*out, *asked.serving("--max-model-len"), *asked.extra]
+    return [*out, *asked.serving("--max-model-len", TAKEN)]
 
 
 def configuration(asked: Asked, method: str, draft: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the speculative configuration and the portfolio's section. Raises UsageError."""
     out: dict[str, Any] = {"method": method}
-    if model := PORTFOLIO if method == CUSTOM else draft:
+    if model := "paceline.integrations.vllm.Portfolio" if method == CUSTOM else draft:
         out["model"] = model
     if n_draft := asked.n_draft or N_DRAFT.get(method, 0):
-        out[N] = n_draft
+        out["num_speculative_tokens"] = n_draft
     elif method == "dflash" or (method == "dspark" and not draft):
         raise UsageError(f"vLLM's {method} needs the length of its blocks: give the longest draft")
-    settings = merged(ENGINE, tuned(asked, method), lossless(asked.own))
-    section: dict[str, Any] = {}
-    if method == CUSTOM:
-        section = {name: settings.pop(name) for name in SECTION if name in settings}
-    if method == CUSTOM and asked.drafters != ("auto",):
-        section["drafters"] = list(asked.drafters)
-    if asked.corpora:
-        if method != CUSTOM:
+    settings = tuned(asked, method)
+    if asked.settings.get("verify") == "block":
+        out["rejection_sample_method"] = "block"
+    if method != CUSTOM:
+        if asked.corpora:
             raise UsageError(f"vLLM's {method} does not draft from corpora: leave out them, or the method")
-        section["corpora"] = list(asked.corpora)
-    return out | settings, section
-
-
-def lossless(own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `own`. Raises UsageError for a setting that accepts tokens the target would not emit."""
-    for name, value in own.items():
-        if name.startswith(LOSSY) or (name == BLOCK and value in LOSSY):
-            raise UsageError(
-                f"vLLM: {name} {value} accepts drafted tokens that the model itself would not have said: "
-                "leave it out"
-            )
-    return own
+        return out | settings, {}
+    if asked.drafters != ("auto",):
+        settings["drafters"] = list(asked.drafters)
+    if asked.corpora:
+        settings["corpora"] = list(asked.corpora)
+    return out, settings
 
 
 def tuned(asked: Asked, method: str) -> dict[str, Any]:
@@ -96,10 +86,9 @@ def tuned(asked: Asked, method: str) -> dict[str, Any]:
     out = {there: getattr(asked.drafting, here) for here, there in names.items() if here in given}
     translated = {*names}
     if method == DRAFT_MODEL and asked.settings.get("cross_vocab") == "tli":
-        out[TLI] = True
+        out["use_heterogeneous_vocab"] = True
         translated.add("cross_vocab")
     if asked.settings.get("verify") == "block":
-        out[BLOCK] = "block"
         translated.add("verify")
     asked.require_settled(f"vLLM's {method}", translated)
     return out

@@ -1,17 +1,29 @@
-"""What the operator of a vLLM server may set. `--speculative-config` refuses keys that vLLM does not know, so
-they stand in `--additional-config`, under "paceline", which vLLM hands on as it is."""
+"""What the operator of a vLLM server may set, and the drafters that it comes to.
+
+`--speculative-config` refuses keys that vLLM does not know. So settings stand in `--additional-config`, under
+"paceline", which vLLM hands on as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from paceline.config import Drafting, checked
-from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, DrafterEntry
+from paceline.drafter_factory import NO_CORPORA, Corpora, check_needs, make
+from paceline.drafter_table import DATASTORE, DRAFTERS, NGRAMS, DrafterEntry
+from paceline.drafters.compose import PortfolioDrafter
+from paceline.drafters.parts import DrafterInputs
+from paceline.models.headers.header import read
+from paceline.models.headers.vocabulary import vocabulary
+from paceline.models.resolve import file_of
 from paceline.speculative import validation as typed
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.interfaces import Target
 from paceline.speculative.validation import settle
+from paceline.speculative.vocabulary import Vocab
 
 SECTION = "paceline"
 AUTO = "auto"
@@ -22,13 +34,17 @@ CHEAP = ("suffix", "datastore")
 
 @dataclass(frozen=True)
 class Options:
-    """drafters: names, in the order they are called; of those that copy. corpora: names or folders of what
-    `paceline corpus build` made, or n-gram caches. p_min: a token is drafted while its chance to be accepted
-    is at least this. rows: the most drafted tokens of all requests together, the likeliest of them. A pass of
-    a dense model in 16 bits takes longer by the row from about 300 rows on (an H100: 989 TFLOP/s over 3.35
-    TB/s, two operations a weight of two bytes). learn: whether what a request has said is drafted from for
-    others; how fast they get it tells them that somebody was told the same. ngram_min, ngram_max: see
-    Drafting."""
+    """Settings of the drafters in vLLM.
+
+    drafters: names, in the order they are called; of those that copy.
+    corpora: names or folders of what `paceline corpus build` made, or n-gram caches.
+    p_min: a token is drafted while its chance to be accepted is at least this.
+    rows: the most drafted tokens of all requests together, the likeliest of them. A pass of a dense model in
+    16 bits takes longer by the row from about 300 rows on (an H100: 989 TFLOP/s over 3.35 TB/s, two
+    operations a weight of two bytes).
+    learn: whether what a request has said is drafted from for others; how fast they get it tells them that
+    somebody was told the same.
+    ngram_min, ngram_max: see Drafting."""
 
     drafters: tuple[str, ...] = (AUTO,)
     corpora: tuple[str, ...] = ()
@@ -44,55 +60,55 @@ class Options:
             raise UsageError(f"p_min {self.p_min}: must be from 0 to less than 1")
         if self.rows < 1:
             raise typed.refusal("rows", self.rows, "at least 1")
+        known = [AUTO, *(row.name for row in DRAFTERS.values() if copies(row))]
         for name in self.drafters:
-            check(name)
+            if name not in known:
+                raise UsageError(
+                    f"the drafter {name!r} does not draft from texts alone: in vLLM choose from "
+                    f"{', '.join(known)}; a draft model is vLLM's own method draft_model"
+                )
 
     @classmethod
     def of(cls, vllm_config: Any) -> Options:
-        """As a vLLM configuration has them. Raises UsageError."""
-        additional = getattr(vllm_config, "additional_config", None)
-        section = additional.get(SECTION, {}) if isinstance(additional, Mapping) else {}
+        """Read the options of a vLLM configuration. Raises UsageError."""
+        section = (getattr(vllm_config, "additional_config", None) or {}).get(SECTION, {})
         if not isinstance(section, Mapping):
             raise UsageError(f'--additional-config: "{SECTION}" must hold settings, as {{"p_min": 0.2}}')
         return checked(cls, section)
-
-    def rows_of(self, available: list[str]) -> list[DrafterEntry]:
-        """The drafters, of what is available to draft from. Raises UsageError."""
-        if self.drafters == (AUTO,):
-            return [DRAFTERS[name] for name in CHEAP if not DRAFTERS[name].missing(available)]
-        rows = [DRAFTERS[name] for name in self.drafters]
-        for row in rows:
-            if row.missing(available) and not row.optional:
-                raise UsageError(
-                    f'the drafter {row.name!r} needs a corpus that has a datastore: "corpora": ["NAME"] '
-                    "(paceline corpus build makes one)"
-                )
-        return rows
-
-    def drafting(self, rows: list[DrafterEntry], n_draft: int) -> Drafting:
-        """The settings that these drafters are made with. Raises UsageError."""
-        return Drafting(
-            drafters=tuple(row.name for row in rows),
-            n_draft=n_draft,
-            width=1,
-            ngram_min=self.ngram_min,
-            ngram_max=self.ngram_max,
-        )
-
-
-def check(name: str) -> None:
-    """Whether vLLM can use the drafter. Raises UsageError."""
-    row = DRAFTERS.get(name)
-    copying = [one.name for one in DRAFTERS.values() if copies(one)]
-    if row is None or not (copies(row) or name == AUTO):
-        why = "is not known"
-        if row is not None and DRAFT in row.uses:
-            why = 'needs a draft model, which vLLM runs itself: {"method": "draft_model", "model": DRAFT}'
-        elif row is not None:
-            why = "does not draft from texts"
-        raise UsageError(f"the drafter {name!r} {why}; in vLLM choose from {', '.join([AUTO, *copying])}")
 
 
 def copies(row: DrafterEntry) -> bool:
     """Whether it drafts from texts alone: vLLM shows a drafter's class tokens, and nothing of the model."""
     return not row.alone and not row.window and set(row.uses) <= {NGRAMS, DATASTORE}
+
+
+def drafter_of(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
+    """Make the drafters. model: vLLM's ModelConfig. Raises UsageError, VocabError or ModelError."""
+    n_vocab = int(model.get_vocab_size())
+    vocab, corpora = Vocab(n_vocab, "", None, frozenset(), False, False, spelled, spelled), NO_CORPORA
+    if options.corpora:
+        vocab = vocabulary_of(str(model.tokenizer or model.model))
+        corpora = Corpora.find(options.corpora, vocab)
+    names = options.drafters
+    if names == (AUTO,):
+        names = tuple(name for name in CHEAP if not DRAFTERS[name].missing(corpora.available))
+    drafting = Drafting(
+        names, n_draft=n_draft, width=1, ngram_min=options.ngram_min, ngram_max=options.ngram_max
+    )
+    check_needs(drafting, corpora.available)
+    target = cast("Target", SimpleNamespace(vocab=vocab))  # drafters that copy read nothing else of it
+    parts = DrafterInputs(drafting, target, caches=corpora.caches, stores=corpora.stores)
+    return PortfolioDrafter([make(name, parts) for name in names])
+
+
+def vocabulary_of(name: str) -> Vocab:
+    """Read the vocabulary of a folder, a file, or a model in the cache. Raises UsageError, ModelError."""
+    path = Path(name)
+    facts = read(path if path.exists() else file_of(f"hf:{name}"))
+    if facts.tokenizer is None:
+        raise ModelError(f"{name}: has no tokenizer that corpora can be compared with: leave them out")
+    return vocabulary(facts.tokenizer)
+
+
+def spelled(token: int) -> bytes:
+    return b"%d" % token

@@ -11,17 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.integrations.vllm.making import drafter_of
-from paceline.integrations.vllm.options import Options
-from paceline.integrations.vllm.requests import RequestTracker, Tokens, TrackedRequest, follow
-from paceline.speculative.interfaces import Budget
+from paceline.integrations.vllm.options import Options, drafter_of
+from paceline.integrations.vllm.requests import RequestTracker, Tokens, TrackedRequest
+from paceline.speculative.interfaces import NOTHING, Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel
+from paceline.speculative.stats import TARGET, Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
 
 log = logging.getLogger("paceline.integrations.vllm")
@@ -36,39 +35,20 @@ class ConfidenceBudget(Budget):
         return max(draft().reach_probability, default=0.0) < SURE
 
 
-@dataclass(frozen=True)
-class DraftLimits:
-    """n_draft: tokens of a draft. n_ctx: of a text. n_vocab: ids lie below it. p_min, rows: see Options."""
-
-    n_draft: int
-    n_ctx: int
-    n_vocab: int
-    p_min: float
-    rows: int
-
-    def room(self, length: int) -> int:
-        """How many tokens may be drafted after so many: the target's own token follows them."""
-        return max(0, min(self.n_draft, self.n_ctx - length - 1))
-
-
 class Portfolio:
     """Owns its drafters, what they have learned of ended requests, and the memories of those in the batch."""
 
     def __init__(self, vllm_config: Any) -> None:
         """vllm_config: vLLM's VllmConfig. Raises UsageError, VocabError or ModelError."""
         model, options = vllm_config.model_config, Options.of(vllm_config)
-        self._limits = DraftLimits(
-            n_draft=int(vllm_config.speculative_config.num_speculative_tokens),
-            n_ctx=int(model.max_model_len),
-            n_vocab=int(model.get_vocab_size()),
-            p_min=options.p_min,
-            rows=options.rows,
-        )
-        self._drafter = drafter_of(options, model, self._limits.n_draft)
+        self._n_draft = int(vllm_config.speculative_config.num_speculative_tokens)
+        self._n_ctx, self._n_vocab = int(model.max_model_len), int(model.get_vocab_size())
+        self._options = options
+        self._drafter = drafter_of(options, model, self._n_draft)
         self._belief = AcceptanceModel()
         stages = int(vllm_config.parallel_config.pipeline_parallel_size)
         self._requests = RequestTracker(lambda prompt: self._drafter.open(prompt, 0), patience=stages - 1)
-        self._learns, self._failed = options.learn, False
+        self._failed = False
 
     def propose(
         self,
@@ -92,9 +72,9 @@ class Portfolio:
         for request in self._requests.end():
             with self._alone():
                 request.memory.close()  # what it said is learned
-                if not self._learns:
+                if not self._options.learn:
                     self._drafter.forget()
-        return within(drafts, self._limits.rows)
+        return within(drafts, self._options.rows)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -110,8 +90,10 @@ class Portfolio:
         """Learn what came of the row's last draft, and make its next one."""
         request, new = self._requests.find(row, text, n_new)
         self._belief.learn(request.recent, request.draft, new)
-        follow(request, new)
-        draft = self._draft(request, self._limits.room(len(text)))
+        emitted = Step(tuple(new), (TARGET,) * len(new), (), {}, {}, None, StepTimes())
+        request.memory.update(emitted, NOTHING)
+        # The target's own token follows the draft.
+        draft = self._draft(request, max(0, min(self._n_draft, self._n_ctx - len(text) - 1)))
         self._requests.commit(request, row, text)
         return draft
 
@@ -119,10 +101,10 @@ class Portfolio:
         budget = ConfidenceBudget(depth=room, nodes=room)
         (request.draft,) = self._drafter.propose([(request.memory, budget)])
         reach_probability = self._belief.reach_probabilities(request.recent, request.draft)
-        path = best_chain(request.draft, reach_probability, self._limits.p_min)
+        path = best_chain(request.draft, reach_probability, self._options.p_min)
         tokens = [request.draft.tokens[node] for node in path]
         # A damaged corpus may hold tokens that the target has not.
-        sound = next((i for i, t in enumerate(tokens) if not 0 <= t < self._limits.n_vocab), len(tokens))
+        sound = next((i for i, t in enumerate(tokens) if not 0 <= t < self._n_vocab), len(tokens))
         return tokens[:sound], [reach_probability[node] for node in path[:sound]]
 
 

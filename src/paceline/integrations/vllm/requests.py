@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.interfaces import NOTHING, DrafterState
+from paceline.speculative.interfaces import DrafterState
 from paceline.speculative.policy.acceptance_model import Recent
-from paceline.speculative.stats import TARGET, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree
 
 Tokens = NDArray[np.int32]
 Ending = tuple[int, bytes]
 ENDING = 64  # tokens that a text is known by
-MISSED = 64  # tokens of steps that vLLM did not show: it does not draft where some request's context ends
 
 
 @dataclass(eq=False, slots=True)
@@ -40,10 +38,6 @@ class TrackedRequest:
     draft: DraftTree = EMPTY
     recent: Recent = field(default_factory=dict)
 
-    @property
-    def length(self) -> int:
-        return self.ending[0]
-
 
 class RequestTracker:
     """Owns the memories of the requests in the batch. opener: makes a memory of a text. patience: steps for
@@ -51,7 +45,6 @@ class RequestTracker:
 
     def __init__(self, opener: Callable[[list[int]], DrafterState], patience: int = 0) -> None:
         self._open, self._patience, self._step = opener, patience, 0
-        self._by_row: dict[int, TrackedRequest] = {}
         self._by_ending: dict[Ending, list[TrackedRequest]] = {}
 
     def __len__(self) -> int:
@@ -63,64 +56,37 @@ class RequestTracker:
 
     def find(self, row: int, text: Tokens, n_new: int) -> tuple[TrackedRequest, Sequence[int]]:
         """The request in a row, and the tokens that follow what was known of it. n_new: how many tokens of
-        its text this step has added. It is the caller's until `keep`."""
-        before = ending(text[: len(text) - n_new])
-        found = self._known(row, before) or self._behind(row, text)
+        its text this step has added. It is the caller's until `commit`."""
+        known = len(text) - n_new
+        before = ending(text[:known])
+        # Of several with one text the one that was in this row: the draft is its own that was verified.
+        waiting = [one for one in self._by_ending.get(before, ()) if one.step < self._step]
+        found = next((one for one in waiting if one.row == row), waiting[0] if waiting else None)
         if found is None:
-            memory = self._open(text[: before[0]].tolist())
-            found = TrackedRequest(memory, before, row, self._step)
+            found = TrackedRequest(self._open(text[:known].tolist()), before, row, self._step)
         else:
             self._remove(found)
-        return found, text[found.length :].tolist()
+        return found, text[known:].tolist()
 
     def commit(self, request: TrackedRequest, row: int, text: Tokens) -> None:
         """`text` is known of it now, and it is in this row."""
         request.ending, request.row, request.step = ending(text), row, self._step
         self._by_ending.setdefault(request.ending, []).append(request)
-        self._by_row[row] = request
 
     def end(self) -> list[TrackedRequest]:
-        """The step ends. Returns those that have been missing for too long, and are forgotten."""
-        missing = [
-            request
-            for alike in self._by_ending.values()
-            for request in alike
-            if self._step - request.step > self._patience
-        ]
+        """End the step. Returns the requests that have been missing for too long, and are forgotten."""
+        requests = [one for same_ending in self._by_ending.values() for one in same_ending]
+        missing = [one for one in requests if self._step - one.step > self._patience]
         for request in missing:
             self._remove(request)
         return missing
 
-    def _known(self, row: int, before: Ending) -> TrackedRequest | None:
-        """Of several with one text the one that was in this row: the draft is its own that was verified."""
-        waiting = [one for one in self._by_ending.get(before, ()) if one.step < self._step]
-        return next((one for one in waiting if one.row == row), waiting[0] if waiting else None)
-
-    def _behind(self, row: int, text: Tokens) -> TrackedRequest | None:
-        """The one that was in this row, where a few of its steps were not shown."""
-        one = self._by_row.get(row)
-        if one is None or one.step == self._step or not 0 < len(text) - one.length <= MISSED:
-            return None
-        return one if ending(text[: one.length]) == one.ending else None
-
     def _remove(self, request: TrackedRequest) -> None:
-        alike = self._by_ending[request.ending]
-        alike.remove(request)
-        if not alike:
+        same_ending = self._by_ending[request.ending]
+        same_ending.remove(request)
+        if not same_ending:
             del self._by_ending[request.ending]
-        if self._by_row.get(request.row) is request:
-            del self._by_row[request.row]
 
 
 def ending(text: Tokens) -> Ending:
     return len(text), text[-ENDING:].tobytes()
-
-
-def emitted(tokens: Sequence[int]) -> Step:
-    """A step of which nothing else is known."""
-    return Step(tuple(tokens), (TARGET,) * len(tokens), (), {}, {}, None, StepTimes())
-
-
-def follow(request: TrackedRequest, tokens: Sequence[int]) -> None:
-    """These tokens were emitted."""
-    request.memory.update(emitted(tokens), NOTHING)
