@@ -18,8 +18,7 @@ from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.llama_cpp.kernels import build
 from paceline.backends.llama_cpp.kernels.build import BuildRecipe
-from paceline.backends.registry import BackendSpec, kernels_of, with_kernels
-from paceline.speculative.errors import KernelError
+from paceline.backends.registry import BackendSpec
 
 has_compiler = pytest.mark.skipif(
     os.name == "nt" or build.find_compiler() == () or shutil.which(build.find_compiler()[0]) is None,
@@ -152,13 +151,6 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
     assert told == [True, True, True, False, False]
 
 
-def test_other_engines_have_none_and_no_use_for_the_setting() -> None:
-    assert kernels_of(Path("toy:")) == KernelStatus()
-    assert not with_kernels(Path("toy:"), "auto")
-    with paceline.load("toy:", kernels="off") as llm:
-        assert "kernels" not in llm.target.settings
-
-
 @pytest.mark.slow
 @has_compiler
 def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
@@ -193,16 +185,3 @@ def test_after_a_model_was_loaded_without_them_they_do_not_enter(models: Path) -
     program = [sys.executable, "-c", code, str(models / "target.gguf")]
     done = subprocess.run(program, capture_output=True, text=True, env=environment(), check=False)
     assert done.stdout == " a model was loaded without them before False\n", done.stderr
-
-
-@pytest.mark.slow
-@has_compiler
-def test_a_set_up_compiles_them_and_is_told_where_they_are(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "paceline.backends.llama_cpp.kernels"]
-    done = subprocess.run(program, capture_output=True, text=True, env=environment(), check=False)
-    assert (done.returncode, Path(done.stdout.strip()).suffix) == (0, ".so")
-    broken = environment(CXX=str(tmp_path / "missing"))
-    done = subprocess.run(program, capture_output=True, text=True, env=broken, check=False)
-    assert (done.returncode, done.stdout) == (KernelError.exit_code, "")
-    assert done.stderr.startswith("paceline: no kernels: ")
-    assert done.stderr.count("\n") == 1

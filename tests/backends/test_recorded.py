@@ -21,9 +21,9 @@ from paceline.speculative.loop import ActiveRequest, decode, start
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import Sampling, target_distribution
+from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.speculative.tree import ROOT, DraftTree
 from paceline.speculative.verify import verify
 
 GREEDY = Sampling()
@@ -149,34 +149,6 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
         assert (step.tokens, step.path, step.tree) == (was.tokens, was.path, was.tree)
 
 
-@given(tree=trees())
-@settings(max_examples=50, deadline=None)
-def test_after_the_last_recorded_token_no_guess_is_accepted(tree: DraftTree) -> None:
-    one = target(Recording(PROMPT, SAID[:2]))
-    session = opened(one)
-    one.forward([(session, chain(SAID[:1], "test"))], RequiredOutputs())
-    session.commit([0], SAID[1])
-    (out,) = one.forward([(session, tree)], RequiredOutputs())
-    assert verify(tree, out, Sampling(), session.tokens, SeededRng(0)).path == ()
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(),
-        Sampling(temperature=5.0),
-        Sampling(temperature=1.0, top_k=3, top_p=0.9, min_p=0.1, typical_p=0.9),
-        Sampling(temperature=1.0, repeat_penalty=1.5, presence_penalty=2.0),
-    ],
-)
-def test_a_row_leaves_every_sampler_one_token(sampling: Sampling) -> None:
-    one = target()
-    (out,) = one.forward([(opened(one), EMPTY)], RequiredOutputs())
-    row = out.logits(0)
-    assert (row.shape, row.flags.writeable) == ((V,), False)
-    assert target_distribution(row, sampling, PROMPT).of(SAID[0]) == 1.0
-
-
 def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
     two = target(Recording(PROMPT, (0, 1, 0)), Recording(PROMPT, (5, 4, 5)), Recording((1,), (2, 2, 2)))
     drafter = LookupDrafter(1, 2)
@@ -218,11 +190,3 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
     with pytest.raises(UsageError, match="token ids only"):
         _ = one.text
     assert ReplayTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"
-
-
-def test_a_recording_is_whole() -> None:
-    for prompt, said in (((), SAID), (PROMPT, ())):
-        with pytest.raises(UsageError, match="without a prompt or without an answer"):
-            Recording(prompt, said)
-    with pytest.raises(UsageError, match="has 7 tokens, but top-k of 1"):
-        Recording(PROMPT, SAID, ((1,),))

@@ -50,7 +50,7 @@ def test_what_a_search_finds_is_kept_and_drafts(said: Said, model: Path, suite: 
     done = said("views", "search", *given, "--tries", "4", "--json")
     assert done.code == 0, done.err
     found = done.json
-    assert {one["method"] for one in found["tried"]} == {"evenly", "clasp"}
+    assert {one["method"] for one in found["tried"]} == {"evenly", "similar"}
     assert len(found["tried"]) == 4
     assert found["kept"]["tries"] == 4
     assert found["kept"]["judged"] == 12  # the second of the three answers
@@ -144,7 +144,7 @@ def test_parts_that_cannot_be_written_are_refused(said: Said, view: str, why: st
 def test_a_kept_view_that_is_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOME, str(tmp_path))
     warned: list[str] = []
-    view = CachedView("skip=2", 0.5, 0.9, 96, "clasp", 60)
+    view = CachedView("skip=2", 0.5, 0.9, 96, "similar", 60)
     assert recall("a model", warned.append) is None
     assert keep("a model", view, warned.append)
     assert recall("a model", warned.append) == view

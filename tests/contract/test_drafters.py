@@ -130,7 +130,6 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, chains only": lambda: model(branch=1),
     "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
     "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
-    "model, fewer experts": lambda: ModelDrafter(ToyTarget(V, experts=4, active=2).view(active=1), V),
     "head": lambda: HeadDrafter(ToyTarget(V)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),

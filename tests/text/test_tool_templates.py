@@ -113,23 +113,6 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dic
         assert ("time_now" in ours) == (given is not None)
 
 
-def test_json_is_written_as_transformers_writes_it() -> None:
-    pytest.importorskip("transformers")
-    says: list[Message] = [{"role": "user", "content": "ü<&'", "b": [1, {"z": None, "a": 1.5}]}]
-    for options in (
-        "",
-        "indent=2",
-        "ensure_ascii=true",
-        "separators=(',', ':')",
-        "sort_keys=true",
-        "true",
-        "false, 2",
-    ):
-        template = "{{ messages | tojson(" + options + ") }}{{ documents }}{{ tools }}"
-        theirs = tokenizer_of(template).apply_chat_template(says, tokenize=False)
-        assert render(template, says) == theirs
-
-
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_template_for_tools_is_known_for_one(name: str) -> None:
     can = support(Templated(TEMPLATES[name]))
@@ -223,16 +206,6 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
         == '<tool_response>\n{"rain": true}\n</tool_response>\n<tool_response>\n2\n</tool_response>'
     )
     assert len(messages) == 4 + system
-
-
-def test_a_template_that_drops_calls_is_not_half_used() -> None:
-    template = "{{ tools | tojson if tools }}" + CHATML
-    can = support(Templated(template))
-    assert can.tools
-    assert not can.native
-    messages, tools = fitted(can, TURNS, TOOLS)
-    assert tools is None
-    assert "<tool_call>" in messages[2]["content"]
 
 
 def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:

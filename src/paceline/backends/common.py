@@ -13,11 +13,16 @@ from paceline.text.grammar import TokenTrie
 
 
 def trie_of(vocab: Vocab, silent: Collection[int]) -> TokenTrie:
-    """What grammars are matched with. No token that is or looks like a control token (`silent`) is text to
-    them."""
+    """Return the tokens that grammars are matched with; those that look like control tokens (`silent`) are no
+    text."""
     return TokenTrie(
         [b"" if token in silent else vocab.piece(token) for token in range(vocab.size)], vocab.eos
     )
+
+
+def parameters(n: int) -> str:
+    """Return a number of parameters as sizes of models are written: 1.5B, 135M."""
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -106,7 +111,7 @@ class CachedSession(Generic[S]):
 
     @abstractmethod
     def _begin(self, tokens: list[int]) -> None:
-        """Take a slot, with what it holds of `tokens`."""
+        """Take a slot, and keep what it holds of `tokens`."""
 
     @abstractmethod
     def _commit(self, path: Sequence[int]) -> None:
@@ -114,7 +119,7 @@ class CachedSession(Generic[S]):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Go back to the committed tokens; the root's own place goes too. Also undoes a pass that failed."""
+        """Go back to the committed tokens without the root. Also undoes a pass that failed."""
 
     @abstractmethod
     def _release(self) -> None:

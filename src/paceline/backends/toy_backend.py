@@ -55,7 +55,7 @@ def build() -> BackendBuild:
     return BackendBuild("", False)
 
 
-def kernels() -> KernelStatus:
+def kernels_status() -> KernelStatus:
     return KernelStatus()
 
 
@@ -79,13 +79,11 @@ def parameters(path: Path) -> dict[str, Any]:
 
 
 class ToyEngine(ToyTarget):
-    """A ToyTarget with text: a token is a digit. path: the reference. alters: see Engine."""
+    """A ToyTarget with text: a token is a digit. path: the reference."""
 
-    def __init__(
-        self, path: Path = Path("toy:"), *, sessions: int = 1, alters: str = "", **weights: Any
-    ) -> None:
+    def __init__(self, path: Path = Path("toy:"), *, sessions: int = 1, **weights: Any) -> None:
         super().__init__(**{"n_vocab": 8, **weights})
-        self.path, self.alters = path, alters
+        self.path = path
         self.name = str(path)
         self.description = f"toy model of {self.vocab.size} tokens"
         self.text = DigitTokenizer(self.vocab)
@@ -106,8 +104,7 @@ class ToyEngine(ToyTarget):
     def identity(self) -> dict[str, Any]:
         digest = hashlib.sha256(b"".join(weight.tobytes() for weight in self._weights))
         digest.update(repr(sorted(self.vocab.eos)).encode())
-        altered = {"alters": self.alters} if self.alters else {}
-        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings, **altered}
+        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings}
 
     def forward(
         self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
@@ -121,21 +118,18 @@ class ToyEngine(ToyTarget):
 
 
 class DigitTokenizer:
-    """Text of digits. So that any text can be a prompt, what is no token counts as one of them all the same;
-    white space is left out."""
+    """Text of digits. Any other letter counts as one of them, too; white space is left out."""
 
     def __init__(self, vocab: Vocab) -> None:
         self.piece, self.chats = vocab.piece, False
         self._size = vocab.size
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        return [self._token(letter) for letter in typed.text("the text", text) if not letter.isspace()]
+        letters = (letter for letter in typed.text("the text", text) if not letter.isspace())
+        return [(ord(letter) - ord("0")) % self._size for letter in letters]
 
     def encode_within(self, text: str) -> list[int]:
         return self.encode(text)
-
-    def _token(self, letter: str) -> int:
-        return (ord(letter) - ord("0")) % self._size
 
     def template(self, *, tools: bool = False) -> str:
         return ""

@@ -98,7 +98,7 @@ def run(
     drawn, by_chance = options.seed_for(seed, sampling)
 
     from paceline.models import zoo
-    from paceline.text.grammar_source import chosen
+    from paceline.text.grammar_check import chosen
 
     # Bad values are refused before a prompt is read or a model loaded.
     schema = read_schema(json_schema, json_schema_file)

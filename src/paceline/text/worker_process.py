@@ -24,7 +24,7 @@ STACK_BYTES = 6 << 20  # of the child's thread
 
 
 class WorkerEndedError(Exception):
-    """The process ended over a request. slow: the request took too long, or was cancelled."""
+    """The process ended over a request. slow: the request took too long, or the process was killed."""
 
     def __init__(self, *, slow: bool) -> None:
         super().__init__()
@@ -46,16 +46,11 @@ class WorkerProcess:
         self._killed = False
         self._owner = ForkGuard()
 
-    def call(self, request: bytes, cancelled: Callable[[], bool] = lambda: False) -> bytes:
-        """Return the answer to `request`.
-
-        cancelled: whether a `kill` came before there was a process. Raises WorkerEndedError if the process
-        ends over the request, and PacelineError if no process can be started.
-        """
+    def call(self, request: bytes) -> bytes:
+        """Return the answer to `request`. Raises WorkerEndedError if the process ends over the request, and
+        PacelineError if no process can be started."""
         with self._lock:
             process = self._running()
-            if cancelled():
-                raise WorkerEndedError(slow=True)
             answer: bytes | None = None
             try:
                 assert process.stdin is not None

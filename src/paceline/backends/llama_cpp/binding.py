@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import amount
@@ -108,16 +109,14 @@ def explained(path: Path) -> Iterator[None]:
         raise ModelError(f"{path}: {said}") from error
 
 
-def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mmap: bool = True) -> Any:
-    """A llama_model that is a causal language model; ModelError otherwise. mmap: see LlamaTarget."""
+def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> Any:
+    """A llama_model that is a causal language model; ModelError otherwise."""
     gate.check_file(path)
     cpp = llama_cpp()
     gate.admit(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
-    if not mmap:
-        params.load_mode = cpp.LLAMA_LOAD_MODE_NONE
     params.progress_callback = cpp.llama_progress_callback(_loading)
     with explained(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
@@ -174,6 +173,18 @@ def metadata(model: Any, key: str) -> str | None:
     buffer = ctypes.create_string_buffer(size + 1)
     cpp.llama_model_meta_val_str(model, key.encode(), buffer, size + 1)
     return buffer.value.decode(errors="replace")
+
+
+def description(model: Any) -> str:
+    """Return architecture, size class and quantisation in llama.cpp's words: llama 7B Q8_0. Of models
+    below 1B it knows no class or a wrong one: their parameters are counted, as in llama 135M Q4_1."""
+    cpp, buffer = llama_cpp(), ctypes.create_string_buffer(256)
+    cpp.llama_model_desc(model, buffer, len(buffer))
+    words = buffer.value.decode(errors="replace").split(" ")
+    n = int(cpp.llama_model_n_params(model))
+    if len(words) > 1 and (n < 1e9 or words[1] == "?B"):
+        words[1] = parameters(n)
+    return " ".join(words)
 
 
 def suggested_sampling(model: Any) -> dict[str, float]:

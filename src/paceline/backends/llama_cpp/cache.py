@@ -15,9 +15,8 @@ MAX_BRANCHES = 64
 
 
 class SequenceSlot:
-    """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
-    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
-    owner: the session that has it. used: grows with every session."""
+    """A trunk sequence and the tokens its cells hold. It outlives sessions, whose prefixes are reused. prompt:
+    how many of the tokens a prompt of that length left. used: grows with every session."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -31,9 +30,9 @@ class SequenceSlot:
 
 
 class LlamaKvCache:
-    """sessions: the number of trunks, which share one pool of cells. require: raises where the model is
-    closed. shares: a prefix that any trunk holds may be another's too: `seq_cp` copies no data. windowed:
-    cells that a sequence's window has left behind may be another's by now, which llama.cpp does not say."""
+    """sessions: the number of trunks, which share one pool of cells. require: raises where the model is closed.
+    shares: a prefix may belong to several trunks (`seq_cp` copies no data). windowed: cells that a window has
+    left behind may be another's by now, which llama.cpp does not say."""
 
     def __init__(
         self,
@@ -59,10 +58,8 @@ class LlamaKvCache:
         self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
-        """A free trunk, with as much of `tokens` as any trunk holds, in use or not. It is one that would lose
-        little of what it holds itself (all chats begin alike), and of equal ones that which was taken longest
-        ago. It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines.
-        """
+        """Return a free trunk with as much of `tokens` as any trunk holds, one that loses little of its text.
+        It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
         free = [slot for slot in self.slots if slot.is_free]
         if not free:
             raise BusyError(
@@ -85,14 +82,12 @@ class LlamaKvCache:
         return best
 
     def forget(self) -> None:
-        """Drop what closed sessions left, so that the next prompt is computed from its start."""
         for slot in self.slots:
             if slot.is_free:
                 self.trim(slot, 0)
                 slot.used = 0
 
     def take_branch(self, slot: SequenceSlot) -> int:
-        """A sequence for a branch of that trunk."""
         try:
             branch = self.branches.index(None)
         except ValueError:
@@ -101,7 +96,6 @@ class LlamaKvCache:
         return self._sessions + branch
 
     def free_branches(self, slot: SequenceSlot) -> None:
-        """All that were taken for it."""
         for branch, owner in enumerate(self.branches):
             if owner is slot:
                 if self._memory is not None:
@@ -119,12 +113,11 @@ class LlamaKvCache:
             raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
 
     def _begins_at(self, slot: SequenceSlot) -> int:
-        """The first position whose cells are there in all layers."""
+        """Return the first position whose cells are there in all layers."""
         return int(self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence))
 
-    def trim(self, slot: SequenceSlot, keep: int) -> int:
-        """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
-        does the trunk claim more than its cells hold."""
+    def trim(self, slot: SequenceSlot, keep: int) -> None:
+        """Keep at most the first `keep` positions of a trunk. At no moment does it claim more than it holds."""
         self._require()
         del slot.cached[keep:]
         cut = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)
@@ -132,4 +125,3 @@ class LlamaKvCache:
             slot.cached.clear()
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
         slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
-        return len(slot.cached)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.backends.llama_cpp.binding import llama_cpp, load_model
 from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import encode_within
 from paceline.text.messages import Message, Tool
@@ -115,3 +117,28 @@ class LlamaText:
             if token >= 0
             else ""
         )
+
+
+class LlamaTokenizer:
+    """The tokenizer of a GGUF file, which may hold no more than its vocabulary."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._model: Any = load_model(path, vocab_only=True)
+        try:
+            self.vocab: Vocab = read_vocab(self._model, self._require_open)
+            self.text = LlamaText(self._model)
+            if self.vocab.size == 0:
+                raise UsageError(f"{path}: has no vocabulary; give the model that is served")
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_open(self) -> None:
+        if self._model is None:
+            raise UsageError(f"{self.path}: the tokenizer is closed; load it again")
+
+    def close(self) -> None:
+        if self._model is not None:
+            llama_cpp().llama_model_free(self._model)
+            self._model = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import io
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,16 @@ from typing import Any
 from paceline.models.names import place_of
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.system.helpers import OpenMPThreads
+from paceline.system.identity import fingerprint
 
+# How HfTarget runs a model where nothing else is said.
+SETTINGS: Mapping[str, Any] = {
+    "threads": 1,
+    "device": "auto",
+    "dtype": "auto",
+    "attention": "auto",
+}
+WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -169,3 +179,38 @@ def check_device(device: str) -> str:
     if device not in there:
         raise UsageError(f"device {device!r}: is not there; choose from {', '.join(there)}")
     return device
+
+
+def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    """Return what the costs of a model depend on, which is also the key of kept costs. Raises OSError where
+    `path` is not there and MissingExtraError without the libraries."""
+    return _identity(weights(place_of(path)), settings)
+
+
+def identity_of(model: Any, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    """Return the identity of a model in memory: its configuration, and some of its numbers."""
+    digest = hashlib.sha256(model.config.to_json_string().encode())
+    for name, weight in model.named_parameters():
+        digest.update(f"{name}{tuple(weight.shape)}{weight.flatten()[:4].tolist()}".encode())
+    return _identity(digest.hexdigest(), settings)
+
+
+def _identity(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    torch, transformers = libraries()
+    return {
+        "model": model,
+        "engine": f"transformers {transformers.__version__}, torch {torch.__version__}",
+        **{name: settings.get(name, usual) for name, usual in SETTINGS.items()},
+    }
+
+
+def weights(place: Path) -> str:
+    """A fingerprint of a file, or of all files of a folder that say what the model is."""
+    if place.is_file():
+        return fingerprint(place)
+    if not place.is_dir():
+        raise FileNotFoundError(str(place))
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in WEIGHTS for file in place.glob(pattern)}):
+        digest.update(f"{file.name}\0{fingerprint(file)}\0".encode())
+    return digest.hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -65,11 +65,12 @@ class ToolFormat:
     keys: tuple[str, str] = ("name", "arguments")
     listed: bool = False
     inner: tuple[str, ...] = ()
-    markers: tuple[str, ...] = field(init=False)  # what may be control tokens in a model's vocabulary
 
-    def __post_init__(self) -> None:
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be control tokens in a model's vocabulary."""
         marks = [*self.opens, *(end for ends in self.opens.values() for end in ends), *self.inner]
-        object.__setattr__(self, "markers", tuple(dict.fromkeys(one for one in marks if "`" not in one)))
+        return tuple(dict.fromkeys(one for one in marks if "`" not in one))
 
 
 _TAGGED = MappingProxyType({"<tool_call>": ("</tool_call>",)})

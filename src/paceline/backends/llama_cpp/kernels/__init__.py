@@ -45,11 +45,11 @@ def _entered(path: str) -> KernelStatus:
         return KernelStatus(reason="there are none for Windows")
     try:
         llama = binding.llama_cpp()._lib
-        with build.library(build.recipe_for()) as file:
-            library = _loaded(file)
-            if reason := _text(library.paceline_kernels_enter(path.encode(), llama._handle)):
-                return KernelStatus(reason=reason)
-            left = amx.left_to_amx(partial(_seconds, library), file)
+        file = build.library(build.recipe_for())
+        library = _loaded(file)
+        if reason := _text(library.paceline_kernels_enter(path.encode(), llama._handle)):
+            return KernelStatus(reason=reason)
+        left = amx.left_to_amx(partial(_seconds, library), file)
     except (KernelError, MissingExtraError) as error:
         return KernelStatus(reason=str(error))
     for name in left:
