@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.backends.interface import Backend
 from paceline.backends.translated import CrossVocabTarget
-from paceline.backends.views import HasSiblingViews, ModelView, SupportsViews, parse, parse_all
+from paceline.backends.views import ModelView, SupportsViews, parse
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
@@ -136,11 +136,6 @@ def make_drafter(
     usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
     rows = usable if auto else drafting.rows
     made = [make(row.name, parts) for row in rows]
-    if isinstance(draft, HasSiblingViews) and any(row.name == MODEL for row in rows):
-        made += [
-            make(MODEL, replace(parts, draft=other, name=f"{MODEL} {n}"))
-            for n, other in enumerate(draft.besides, 2)
-        ]
     if auto or drafting.policy == "rate":
         return PortfolioDrafter(made), drafting
     return ComposedDrafter(made, drafting.least), drafting
@@ -154,11 +149,7 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
             "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
             "of its own (paceline views materialise)"
         )
-    found = [one or kept_view(reference, target, warn) for one in parse_all(reference, target.layers)]
-    first, *others = (target.view(one) for one in found)
-    if isinstance(first, HasSiblingViews):
-        first.besides = others
-    return first
+    return target.view(parse(reference, target.layers) or kept_view(reference, target, warn))
 
 
 def kept_view(reference: PathLike, target: Any, warn: Warn) -> ModelView:

@@ -21,7 +21,7 @@ from paceline.models.zoo.layout import layout_of
 from paceline.models.zoo.quantize import quantize
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY, DraftTree, chain
+from paceline.speculative.tree import EMPTY, DraftTree
 
 ROWS = 8
 KINDS = ("F16", "Q8_0", "Q4_0")
@@ -77,13 +77,6 @@ def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
         (row,) = rows(target, session)
         session.close()
     return row
-
-
-def cells(target: LlamaTarget) -> list[int]:
-    """How many positions each sequence that holds any has in the cache."""
-    cpp, memory = target._cpp, target.cache._memory
-    ends = [cpp.llama_memory_seq_pos_max(memory, sequence) + 1 for sequence in range(65)]
-    return [end for end in ends if end]
 
 
 def test_rows_are_equal_to_the_last_bit_however_many_a_pass_has(exact: LlamaTarget) -> None:
@@ -161,25 +154,3 @@ def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
     monkeypatch.setattr(Decoder, "_decode_filled", Decoder._decode)
     with pytest.raises(ModelError, match="depends on the rows beside it"):
         LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
-
-
-def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
-    tiny: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = row_after(tiny, [5, 6, 7])
-    session = tiny.open()
-    session.extend([5, 6, 7])
-    for error in (KeyboardInterrupt, ModelError):
-
-        def fail(_: Decoder, error: type[BaseException] = error) -> None:
-            raise error("stop")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Decoder, "_decode", fail)
-            with pytest.raises(error):
-                rows(tiny, session, chain([1, 2], "test"))
-        assert cells(tiny) == [2]
-        assert tiny.cache.branches.count(None) == 64
-        np.testing.assert_array_equal(rows(tiny, session, chain([1, 2], "test"))[0], expected)
-        session.rollback()
-    session.close()

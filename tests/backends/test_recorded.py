@@ -20,11 +20,9 @@ from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
-from paceline.speculative.verify import verify
 
 GREEDY = Sampling()
 V = 6
@@ -87,22 +85,6 @@ recordings = st.builds(
 )
 
 
-@st.composite
-def trees(draw: st.DrawFn) -> DraftTree:
-    """Any tree whose siblings differ and leave one token out, as a drafter within `branch` makes them."""
-    nodes, parents = list[int](), list[int]()
-    for node in range(draw(st.integers(0, 12))):
-        parent = draw(st.integers(ROOT, node - 1))
-        beside = {token for token, above in zip(nodes, parents, strict=True) if above == parent}
-        free = sorted(set(range(V)) - beside)
-        if len(free) > 1:
-            nodes.append(draw(st.sampled_from(free)))
-            parents.append(parent)
-        else:
-            break
-    return DraftTree(tuple(nodes), tuple(parents), (0.5,) * len(nodes), ("test",) * len(nodes))
-
-
 @given(recording=recordings, width=st.integers(1, 3), temperature=st.sampled_from([0.0, 0.8]))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize("name", MAKERS)
@@ -114,24 +96,6 @@ def test_whatever_drafts_and_samples_the_record_is_decoded(
     decoded = [token for step in steps for token in step.tokens]
     assert tuple(decoded) == recording.tokens == tuple(request.session.tokens[request.n_prompt :])
     assert request.stop_reason == "stop"
-
-
-@given(recording=recordings, tree=trees())
-@settings(max_examples=200, deadline=None)
-def test_what_is_accepted_is_the_longest_path_of_the_record(recording: Recording, tree: DraftTree) -> None:
-    one = target(recording)
-    session = opened(one, recording.prompt)
-    (out,) = one.forward([(session, tree)], RequiredOutputs())
-    verdict = verify(tree, out, Sampling(), session.tokens, SeededRng(0))
-    agreeing = [
-        path
-        for node in range(len(tree))
-        if recording.tokens[: len(path := tree.path_tokens(node))] == tuple(path)
-    ]
-    longest = max(agreeing, key=len, default=[])
-    assert [tree.tokens[node] for node in verdict.path] == longest
-    if len(longest) < len(recording.tokens):
-        assert verdict.token == recording.tokens[len(longest)]
 
 
 @pytest.mark.parametrize("seed", range(6))

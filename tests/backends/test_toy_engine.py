@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import paceline
 from command_line import command
 from paceline.backends.toy_backend import ToyEngine, parameters
 from paceline.speculative.errors import UsageError
@@ -31,16 +30,6 @@ def test_settings_make_the_model() -> None:
         str(ToyEngine(**one).identity()) for one in ({}, {"seed": 1}, {"noise": 0.1}, {"eos": frozenset({1})})
     }
     assert len(ids) == 4
-
-
-def test_it_is_drafted_for_as_any_other_and_says_the_same() -> None:
-    with paceline.load("toy:sharpness=4", "toy:sharpness=4,noise=0.2", "lookup,model") as llm:
-        plain = llm.generate("0120", max_tokens=60, plain=True)
-        drafted = llm.generate("0120", max_tokens=60)
-        assert plain.text == drafted.text
-        assert drafted.stats.accepted > 0
-    with paceline.load("toy:eos=7", drafters="lookup") as llm:
-        assert set(llm.generate("0120", max_tokens=9, regex="[0-3]+").text) <= set("0123")
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,6 @@ def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> 
     assert drafted.json["text"] == plain.json["text"]
 
 
-def test_several_views_draft_in_one_tree(said: Said, model: Path) -> None:
-    given = ("run", "-m", model, "--json", "-n", "24", "abcabcabcabc")
-    plain = said(*given, "--draft", "none")
-    drafted = said(*given, "-md", "view:exit=5+skip=2", "--draft", "model", "--policy", "rate")
-    assert drafted.code == 0, drafted.err
-    assert drafted.json["text"] == plain.json["text"]
-    assert drafted.json["stats"]["by_source"].keys() == {"model", "model 2"}
-
-
 def test_a_bench_takes_views(said: Said, model: Path, suite: Path) -> None:
     done = said(
         "bench", "-m", model, "-md", "view:exit=5", "--suite", suite, "-n", "8", "--rounds", "1",

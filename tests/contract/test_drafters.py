@@ -271,15 +271,6 @@ def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
         assert same(proposed, propose(MAKERS[name](), list(request.session.tokens), budget))
 
 
-def test_closing_a_memory_and_the_drafter_twice_is_harmless(make: Callable[[], Drafter]) -> None:
-    drafter = make()
-    memory: Any = drafter.open([1, 2], 0)
-    for _ in range(2):
-        memory.close()
-    for _ in range(2):
-        drafter.close()
-
-
 def test_a_name_says_which_drafters_there_are(make: Callable[[], Drafter]) -> None:
     drafter = make()
     assert set(propose(drafter, [1, 1, 1, 1], Budget(3, 3)).source) <= set(drafter.name.split(","))

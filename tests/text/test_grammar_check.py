@@ -56,13 +56,6 @@ def test_what_ends_it_is_refused_and_the_next_grammar_has_another(
     assert process(checker) != first
 
 
-def test_a_process_that_does_not_answer_is_ended(checker: GrammarChecker) -> None:
-    checker.check(from_schema({}))
-    checker.deadline = 0.1
-    with pytest.raises(UsageError, match="the JSON schema takes too long to compile: simplify it"):
-        checker.check(from_schema(SLOW))
-
-
 def test_where_no_process_starts_nothing_is_taken_to_be_checked(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,16 +159,6 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
         assert [one.id for one in answer.calls] == ["functions.weather:0", "functions.time_now:1"]
 
 
-def test_content_is_empty_where_a_template_would_spell_none() -> None:
-    for shown in ("{{- '<｜Assistant｜></think>' + message['content'] }}", "{{- message.get('content') }}"):
-        given = TEMPLATES["deepseek"]
-        template = given.replace("{{- '<｜Assistant｜></think>' + (message['content'] or '') }}", shown)
-        assert template != given
-        can = support(Templated(template))
-        assert can.native
-        assert fitted(can, TURNS, TOOLS)[0][1]["content"] == ""
-
-
 @pytest.mark.parametrize("template", [CHATML, ""])
 def test_a_template_without_tools_is_known_for_one(template: str) -> None:
     can = support(Templated(template))

@@ -1,5 +1,5 @@
-"""A model loaded from files, whatever the backend. What only some backends can do is a protocol of its own, to
-be asked for with isinstance."""
+"""A model loaded from files, whatever the backend. What only some backends can do is a protocol of its own,
+to be asked for with isinstance."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class BackendModule(Protocol):
     where its libraries are not installed."""
 
     def open_engine(self, path: Path, /, **settings: Any) -> Backend:
-        """settings: n_ctx, sessions, threads, gpu_layers, flash_attention, cache_type, exact_rows and kernels;
-        those that mean nothing to the backend are ignored."""
+        """settings: n_ctx, sessions, threads, gpu_layers, flash_attention, cache_type, exact_rows and
+        kernels; those that mean nothing to the backend are ignored."""
 
     def open_tokenizer(self, path: Path, /) -> Tokenizer: ...
 

@@ -64,8 +64,8 @@ def afresh(
 
 
 def teacher_forced(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
-    """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on, in passes of up
-    to `n` rows whose drafts are always right."""
+    """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on, in passes of
+    up to `n` rows whose drafts are always right."""
     session = target.open()
     out = []
     try:

@@ -30,8 +30,8 @@ UNKNOWN = -1  # where a row's text is not the record's; and a token of its top-k
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One answered request. top_k: for each token the target's likeliest there, best first; or nothing. noise:
-    what the tokens were drawn with, if known."""
+    """One answered request. top_k: for each token the target's likeliest there, best first; or nothing.
+    noise: what the tokens were drawn with, if known."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -52,8 +52,8 @@ def numbered(size: int) -> Vocab:
 
 
 class ReplayTarget:
-    """Answers the prompts of `recordings`; several with the same prompt take turns. A request has to stop where
-    its recording ends. text: the tokenizer, if any."""
+    """Answers the prompts of `recordings`; several with the same prompt take turns. A request has to stop
+    where its recording ends. text: the tokenizer, if any."""
 
     def __init__(self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None) -> None:
         self.vocab = vocab

@@ -1,7 +1,7 @@
 """An exact model in numpy: a tiny recurrent network with a tiny vocabulary, for tests, docs and proofs.
 
-Its cache is real (one state a position), and every row is computed by the same arithmetic whatever stands beside
-it, so that logits are equal to the last bit or wrong.
+Its cache is real (one state a position), and every row is computed by the same arithmetic whatever stands
+beside it, so that logits are equal to the last bit or wrong.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class ToySession:
     """The states of the computed tokens (`_states`), and of the last tree: the root's first, then the nodes'.
 
     A model that cannot rewind has only the last of the states, its checkpoint: what was kept of a draft is
-    computed again, unless all of it was. beside: a session of the same weights, whose states serve for a view."""
+    computed again, unless all of it was. beside: a session of the same weights, whose states serve for a
+    view."""
 
     def __init__(self, target: ToyTarget, beside: ToySession | None = None) -> None:
         self._target, self._beside = target, beside
@@ -168,7 +169,8 @@ class ToySession:
         self._read += 1 + len(path)
 
     def read(self, n: int) -> tuple[int, list[ComputedToken]]:
-        """Prefill `n` tokens; return where they begin, and the new states of those not taken from `beside`."""
+        """Prefill `n` tokens; return where they begin, and the new states of those not taken from
+        `beside`."""
         if not self.tokens:
             raise ContractError("forward before extend: the session has no root")
         start, seen = self._read, list[ComputedToken]()

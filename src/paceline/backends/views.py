@@ -4,7 +4,6 @@
     view:skip=8                           without 8 blocks, evenly spread over the layers
     view:attention=3.5,feed_forward=3.9   without just these
     view:                                 what `paceline views search` has found for this model
-    view:exit=22+skip=8                   several, each of which drafts where it pays
 
 A layer has two blocks, its attention and its feed-forward. Layers are numbered from 0.
 """
@@ -55,13 +54,6 @@ class ModelView:
 
 
 @runtime_checkable
-class HasSiblingViews(Protocol):
-    """A view that others of the same model draft beside."""
-
-    besides: Sequence[Backend]
-
-
-@runtime_checkable
 class SupportsViews(Protocol):
     """An engine that can leave out parts of its model."""
 
@@ -69,8 +61,8 @@ class SupportsViews(Protocol):
     def layers(self) -> int: ...
 
     def view(self, view: ModelView) -> Backend:
-        """Return a model of the same weights without some blocks. Opened beside a session of this one it works
-        on that cache. To be closed before this one. Raises UsageError."""
+        """Return a model of the same weights without some blocks. Opened beside a session of this one it
+        works on that cache. To be closed before this one. Raises UsageError."""
 
     def closest(self, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
         """For 1 to `most` skipped layers, return which change hidden states of `told` last tokens least."""
@@ -86,14 +78,6 @@ def evenly(layers: int, blocks: int) -> ModelView:
     n = (blocks + 1) // 2
     places = [1 + (2 * at + 1) * inner // (2 * n) for at in range(n)]
     return ModelView(0, frozenset(places), frozenset(places[: blocks // 2]))
-
-
-def parse_all(reference: str | os.PathLike[str], layers: int) -> list[ModelView | None]:
-    """See parse. Raises UsageError."""
-    words = os.fspath(reference).removeprefix(VIEW).split("+")
-    if "" in words[1:] or len(set(words)) < len(words):
-        raise UsageError(f"{os.fspath(reference)}: {SYNTAX}; several are different ones, with + between")
-    return [parse(f"{VIEW}{one}", layers) for one in words]
 
 
 def parse(reference: str | os.PathLike[str], layers: int) -> ModelView | None:

@@ -79,7 +79,7 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 
 def complaint(name: str, said: str) -> str:
-    """llguidance's message, of many lines where a regular expression is at fault, in one."""
+    """Return llguidance's message in one line."""
     lines = said.splitlines()
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     reason = WHERE.sub("", reason)

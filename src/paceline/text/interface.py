@@ -14,8 +14,8 @@ class Text(Protocol):
     """Text to tokens and back."""
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
-        UsageError for what cannot be encoded."""
+        """Return token ids, BOS first where the model wants one. special: text may spell control tokens.
+        Raises UsageError for what cannot be encoded."""
 
     def encode_within(self, text: str) -> list[int]:
         """Token ids of `text` as it continues another."""
@@ -28,8 +28,7 @@ class Text(Protocol):
         """Whether the model has a chat template."""
 
     def template(self, *, tools: bool = False) -> str:
-        """The model's chat template, of several the one for a chat with or without tools; "" where it has
-        none."""
+        """Return the chat template, of several the one for a chat with or without tools; "" if none."""
 
     def render(
         self,
@@ -37,8 +36,7 @@ class Text(Protocol):
         tools: list[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """`messages` in the model's chat template, ready for the assistant's answer. variables: what else
-        the template is told. Raises ModelError without one."""
+        """Return `messages` in the chat template, ready for the answer. Raises ModelError without one."""
 
 
 class Tokenizer(Protocol):

@@ -15,8 +15,8 @@ MAX_BRANCHES = 64
 
 
 class SequenceSlot:
-    """A trunk sequence and the tokens its cells hold. It outlives sessions, whose prefixes are reused. prompt:
-    how many of the tokens a prompt of that length left. used: grows with every session."""
+    """A trunk sequence and the tokens its cells hold. It outlives sessions, whose prefixes are reused.
+    prompt: how many of the tokens a prompt of that length left. used: grows with every session."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -30,9 +30,9 @@ class SequenceSlot:
 
 
 class LlamaKvCache:
-    """sessions: the number of trunks, which share one pool of cells. require: raises where the model is closed.
-    shares: a prefix may belong to several trunks (`seq_cp` copies no data). windowed: cells that a window has
-    left behind may be another's by now, which llama.cpp does not say."""
+    """sessions: the number of trunks, which share one pool of cells. require: raises where the model is
+    closed. shares: a prefix may belong to several trunks (`seq_cp` copies no data). windowed: cells that a
+    window has left behind may be another's by now, which llama.cpp does not say."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ class LlamaKvCache:
         return int(self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence))
 
     def trim(self, slot: SequenceSlot, keep: int) -> None:
-        """Keep at most the first `keep` positions of a trunk. At no moment does it claim more than it holds."""
+        """Keep at most the first `keep` positions of a trunk. At no moment does it claim more than it
+        holds."""
         self._require()
         del slot.cached[keep:]
         cut = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)

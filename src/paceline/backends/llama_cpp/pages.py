@@ -17,8 +17,8 @@ LEAST = 16 << 20  # bytes of a mapping that is worth it
 
 
 def ask() -> None:
-    """Ask for all large anonymous memory of this process, between allocating and filling: a page that has been
-    touched stays as it is. Where it is refused, nothing happens."""
+    """Ask for all large anonymous memory of this process, between allocating and filling: a page that has
+    been touched stays as it is. Where it is refused, nothing happens."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError, ValueError):

@@ -55,8 +55,6 @@ class LlamaText:
         self._vocab = self._cpp.llama_model_get_vocab(model)
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
-        UsageError for what cannot be encoded."""
         data = typed.text("the text", text).encode()
         size = len(data) + 8
         while True:
@@ -70,7 +68,6 @@ class LlamaText:
         return encode_within(self.encode, text)
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; a control token has none."""
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -93,7 +90,6 @@ class LlamaText:
         return bool(self.template())
 
     def template(self, *, tools: bool = False) -> str:
-        """The chat template in the file, of several the one for a chat with or without tools."""
         template = self._cpp.llama_model_chat_template
         found = (tools and template(self._model, b"tool_use")) or template(self._model, None)
         return found.decode(errors="replace") if found else ""
@@ -104,7 +100,6 @@ class LlamaText:
         tools: list[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The model's own chat template over `messages`, ready for the assistant's answer."""
         from paceline.text.chat_template import render
 
         bos, eos = self._special("bos"), self._special("eos")

@@ -12,8 +12,7 @@ from paceline.speculative.errors import BusyError
 
 
 class BatchSlot:
-    """A cache and the tokens that it holds. rewinds: whether what was computed last can be dropped; where it
-    cannot, all is."""
+    """A cache and the tokens that it holds. rewinds: the last tokens can be dropped, else all are."""
 
     def __init__(self, make: Callable[[], Any], rewinds: bool) -> None:
         self._make, self._rewinds = make, rewinds
@@ -26,7 +25,7 @@ class BatchSlot:
         return self.owner is None or self.owner() is None
 
     def trim(self, n: int) -> None:
-        """Keep the first `n` tokens, where that can be done, and nothing else that a pass left."""
+        """Keep the first `n` tokens, if that can be done, and nothing else that a pass left."""
         if self._rewinds:
             del self.cached[n:]
             self.cache.cut(len(self.cached))
@@ -43,8 +42,8 @@ class CacheSlots:
         self._slots = [BatchSlot(make, rewinds) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[BatchSlot, int]:
-        """The free one that holds most of `tokens`, and of how many. It is free again when `owner` frees it,
-        or is gone: an interrupt may come between any two lines."""
+        """Return the free slot that holds most of `tokens`, and how many. It is free again when `owner` frees
+        it, or is gone: an interrupt may come between any two lines."""
         free = [slot for slot in self._slots if slot.is_free]
         if not free:
             raise BusyError(

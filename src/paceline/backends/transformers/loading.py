@@ -94,8 +94,7 @@ def arguments(path: Path) -> tuple[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def read_once(path: Path) -> Iterator[None]:
-    """transformers 5.24 reads the header of a GGUF file for the configuration, the tokenizer and the weights
-    anew, and makes its table of names again for each of its parts: a minute for a model of 135M."""
+    """Cache what transformers 5.24 reads and makes again for each part of a GGUF file: a minute for 135M."""
     if not place_of(path).is_file():
         yield
         return
@@ -158,7 +157,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
-    """auto: as the weights are stored; of a GGUF file, which is unpacked, 32 bits. Raises UsageError."""
+    """Return a torch dtype. auto: as the weights are stored; 32 bits for a GGUF file. Raises UsageError."""
     if name not in DTYPES:
         raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
     if name == "auto":
@@ -167,7 +166,7 @@ def dtype_of(torch: Any, name: str, path: Path) -> Any:
 
 
 def check_device(device: str) -> str:
-    """Raises UsageError for one that is not there. auto: a GPU where there is one."""
+    """Return the device; auto is a GPU where there is one. Raises UsageError for one that is not there."""
     torch, _ = libraries()
     there = ["cpu"]
     if torch.cuda.is_available():

@@ -53,12 +53,11 @@ FEW = 32  # tokens read along that leave a pass what it is
 
 
 class HfTarget:
-    """Loads `path`: a folder, or hf:FILE of a GGUF file. n_ctx: positions a session may fill (0: what the
-    model was trained for, at most 4,096). sessions: how many may be open at once. device: cpu, cuda, mps, or
-    auto. dtype: of the weights (loading.DTYPES). attention: transformers' name of an implementation; auto:
-    as it chooses.
+    """A model of `path`: a folder, or hf:FILE of a GGUF file.
 
-    on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
+    n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
+    sessions: how many may be open at once. device: cpu, cuda, mps, or auto.
+    dtype: of the weights (loading.DTYPES). attention: transformers' name of an implementation, or auto."""
 
     alters = ""  # or what a view leaves out
     vocab: Vocab
@@ -96,7 +95,7 @@ class HfTarget:
 
     @classmethod
     def around(cls, model: Any, *, sessions: int = 1) -> HfTarget:
-        """A model that somebody else has loaded, and goes on using. It has no text."""
+        """Return a target around a model that the caller goes on using. It has no text."""
         self = cls.__new__(cls)
         self._given = {
             "threads": torch.get_num_threads(),
@@ -122,7 +121,6 @@ class HfTarget:
         trained = int(getattr(config, "max_position_embeddings", 0) or DEFAULT_CONTEXT)
         self._whole: HfTarget | None = None  # of a view
         self._view = ""  # which one it is
-        self.besides: Sequence[HfTarget] = ()  # see Accompanied
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
         self._kind, self._slots = ArchitectureTraits(self._model, config), CacheSlots(0, list, rewinds=False)
@@ -142,7 +140,6 @@ class HfTarget:
         self._slots = CacheSlots(self.caps.sessions, self.make_cache, self._kind.rewinds)
 
     def make_cache(self) -> Any:
-        """An empty one, for a session."""
         if self._kind.rewinds:
             return SequenceCache()
         from transformers import DynamicCache
@@ -173,7 +170,6 @@ class HfTarget:
 
     @property
     def description(self) -> str:
-        """Kind, size and type of number: llama 135M float32."""
         model = self._require_open()
         n = sum(weight.numel() for weight in model.parameters())
         return f"{model.config.model_type} {parameters(n)} {str(model.dtype).removeprefix('torch.')}"
@@ -202,7 +198,6 @@ class HfTarget:
         return int(text_config(self._require_open().config).num_hidden_layers)
 
     def view(self, view: ModelView) -> HfTarget:
-        """See Viewable."""
         attention, feed_forward = view.kept(self.layers)
         if not self._kind.rewinds:
             raise UsageError(f"{self.path}: its state cannot be rolled back: no part of it can draft for it")
@@ -215,7 +210,6 @@ class HfTarget:
         return out
 
     def closest(self, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
-        """See Viewable."""
         return closest(self._require_open(), tokens, told, most)
 
     def open(self, beside: Session | None = None) -> HfSession:
@@ -263,7 +257,7 @@ class HfTarget:
         )
 
     def _read(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
-        """What is unread is read in chunks, but for the last of them, which is computed with the tree."""
+        """Prefill in chunks, but for the last of them, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
         if not 0 <= n <= session.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {session.pending_tokens} that are unread")

@@ -15,17 +15,9 @@ from paceline.text.messages import Message, Tool
 
 # What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
 ENDS = {
-    *(
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<end_of_turn>",
-        "<EOT>",
-    ),
-    *("<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>", "<|fim_pad|>"),
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),
+    *("<EOT>", "<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>"),
+    "<|fim_pad|>",
 }
 KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
 
@@ -58,8 +50,6 @@ class HfText:
         self._bytes = byte_of()
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
-        UsageError for what cannot be encoded."""
         typed.text("the text", text)
         ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not special)
         return [self.bos, *ids] if add_bos and self.adds_bos and self.bos is not None else list(ids)
@@ -68,7 +58,6 @@ class HfText:
         return encode_within(self.encode, text)
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; a control token has none, nor has one that no text can have."""
         if token in self._special:
             return b""
         if token in self._added:
@@ -127,7 +116,6 @@ class HfText:
         return bool(self.template())
 
     def template(self, *, tools: bool = False) -> str:
-        """The chat template, of several the one for a chat with or without tools."""
         template = self._tokenizer.chat_template
         if isinstance(template, dict):
             template = (tools and template.get("tool_use")) or template.get("default")
@@ -139,7 +127,6 @@ class HfText:
         tools: list[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The model's own chat template over `messages`, ready for the assistant's answer."""
         from paceline.text.chat_template import render
 
         bos, eos = self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""

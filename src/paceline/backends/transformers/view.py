@@ -1,9 +1,8 @@
 """A model that skips a part of another one's blocks, with the same weights: it drafts for the whole model.
 
-An early exit is the first layers, the norm and the head (LayerSkip, arXiv:2404.16710, without its training);
-a layer skip any choice of attention and feed-forward blocks (Draft & Verify, arXiv:2309.08168). Opened beside
-a session of the whole model a view works on that one's cache: of the text nothing is computed or kept twice,
-and what the view puts behind the text is dropped with the next pass.
+An early exit is the first layers, the norm and the head (LayerSkip, arXiv:2404.16710), a layer skip any
+choice of blocks (Draft & Verify, arXiv:2309.08168). Opened beside a session of the whole model a view works
+on its cache. What the view puts behind the text is dropped with the next pass.
 """
 
 from __future__ import annotations
@@ -94,8 +93,8 @@ class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped 
 
 
 class ZeroBlock(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """In the place of an attention or a feed-forward block, to whose input its output is added; by the block
-    itself, where the input is its second argument. returns: see `returned`."""
+    """In the place of a block to whose input its output is added; the block itself adds it where the input
+    is its second argument. returns: see `returned`."""
 
     def __init__(self, returns: int) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ def alone(states: Any, returns: int) -> Any:
 
 
 def returned(model: Any, modules: Sequence[Any]) -> list[int]:
-    """How many values each module returns; 0 for one that is no tuple. Takes a pass of one token."""
+    """Return how many values each module returns, 0 for no tuple, by a pass of one token."""
     found = dict.fromkeys(modules, 0)
 
     def note(module: Any, _: Any, out: Any) -> None:

@@ -75,13 +75,11 @@ class BuildRecipe:
 
     @cached_property
     def sources(self) -> list[str]:
-        """Names of the files to compile, without those for other architectures."""
         foreign = {name for table in OPTIONAL.values() for name in table} - set(self.optional)
         return [path.name for path in sorted(self.folder.glob("*.cpp")) if path.name not in foreign]
 
     @cached_property
     def content(self) -> str:
-        """A digest of everything but the compiler."""
         files = sorted(path for path in self.folder.iterdir() if path.suffix in (".cpp", ".h"))
         digests = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
         parts = [digests, FLAGS, LINKED, self.optional, self.machine, llama_version()]
@@ -89,7 +87,7 @@ class BuildRecipe:
 
     @cached_property
     def name(self) -> str:
-        """Name of the library's file. Raises KernelError for a compiler that does not run."""
+        """The library's file. Raises KernelError for a compiler that does not run."""
         identity = _identity(self.compiler)
         return f"{self.content}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
 
@@ -141,8 +139,8 @@ def library(
 
 
 def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
-    """A library that is there; without a compiler, one that any compiler made of the same sources. Raises
-    KernelError where there is neither."""
+    """Return a library that is there; without a compiler, one that any compiler made of the same sources.
+    Raises KernelError where there is neither."""
     if recipe.compiler:
         return next((path for folder in folders if (path := folder / recipe.name).is_file()), None)
     for folder in folders:
@@ -152,8 +150,8 @@ def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
 
 
 def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
-    """The library in a cache folder, built by the first process that wants it. Raises OSError where the
-    folder cannot be written to, and KernelError."""
+    """Return the library in a cache folder, built by the first process that wants it. Raises OSError where
+    the folder cannot be written to, and KernelError."""
     private_folder(folder)
     path = folder / recipe.name
     failed = path.with_suffix(FAILED)
@@ -167,7 +165,7 @@ def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
             try:
                 built = build(recipe, work)
             except KernelError as error:
-                _note(failed, str(error))
+                failed.write_text(str(error), "utf-8")
                 raise
             with whole(path) as part:
                 shutil.copyfile(built, part)
@@ -180,12 +178,7 @@ def reject(path: Path, reason: str) -> None:
     """Remove a library that cannot be loaded; it is not built again before a failed build would be."""
     with suppress(OSError):
         path.unlink()
-        _note(path.with_suffix(FAILED), reason)
-
-
-def _note(failed: Path, reason: str) -> None:
-    with suppress(OSError):
-        failed.write_text(reason, "utf-8")
+        path.with_suffix(FAILED).write_text(reason, "utf-8")
 
 
 def _failure(note: Path) -> str:
