@@ -60,22 +60,6 @@ def stand_in(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @has_compiler
-def test_the_library_is_entered_once_and_does_what_it_is_told(stand_in: Path) -> None:
-    assert (kernels.paths(), kernels.foreign()) == ((), ())
-    kernels.use(True)  # there is nothing to tell yet
-    kernels.watch()
-    assert kernels.enter() == KernelStatus("second")
-    assert kernels.enter("x") == KernelStatus("second")  # that was decided
-    assert kernels.paths() == ("first", "second")
-    kernels.use(True)
-    assert kernels.foreign() == ()
-    kernels.watch()
-    assert kernels.foreign() == ("SSM_SCAN", "ROPE")
-    kernels.use(False)
-    assert kernels.foreign() == ("MUL_MAT",)
-
-
-@has_compiler
 def test_a_file_that_is_no_such_library_is_removed_and_told(stand_in: Path, tmp_path: Path) -> None:
     place = tmp_path / "cache" / "kernels"
     place.mkdir(parents=True)

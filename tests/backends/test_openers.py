@@ -8,21 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.registry import BackendSpec, build_of, open_engine, open_tokenizer
 from paceline.backends.toy_backend import ToyEngine
 from paceline.speculative.errors import MissingExtraError
-
-
-def test_a_gguf_file_is_opened_by_llama_cpp(models: Path) -> None:
-    with closing(open_engine(models / "target.gguf", n_ctx=64, threads=1)) as engine:
-        assert isinstance(engine, LlamaTarget)
-        assert engine.caps.n_ctx == 64
-        assert engine.alters == ""
-    with closing(open_tokenizer(models / "target.gguf")) as tokenizer:
-        assert tokenizer.vocab.size == engine.vocab.size
-        assert b"".join(map(tokenizer.text.piece, tokenizer.text.encode("ab cd"))).endswith(b"ab cd")
-    assert build_of(models / "target.gguf").features
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])

@@ -150,7 +150,7 @@ def test_text_goes_to_tokens_and_back() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model_type": "mine", "auto_map": {"AutoModel": "mine.Model"}}, "Python code that comes with it"),
+        ({"model_type": "mine", "auto_map": {"AutoModel": "mine.Model"}}, "cannot be loaded"),
         ({"model_type": "mine"}, "cannot be loaded"),
         ({"model_type": "vit"}, "is no causal language model"),
     ],

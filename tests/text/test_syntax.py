@@ -74,8 +74,6 @@ def test_a_regular_expression_matches_the_texts_python_matches_with_it(pattern: 
     ("schema", "complaint"),
     [
         ("", "the JSON schema is not JSON: Expecting value: line 1 column 1"),
-        ('{"type": ', "the JSON schema is not JSON: Expecting value"),
-        ("{'type': 'string'}", "the JSON schema is not JSON: Expecting property name"),
         ('{"minimum": NaN}', "the JSON schema is not JSON: NaN is no JSON value"),
         ("[" * 100_000, "the JSON schema is not JSON: maximum recursion depth"),
         ({"enum": {1, 2}}, "the JSON schema is not JSON: Object of type set"),
@@ -90,11 +88,6 @@ def test_a_regular_expression_matches_the_texts_python_matches_with_it(pattern: 
             {"minLength": 3, "maxLength": 1, "type": "string"},
             "no text can satisfy the JSON schema: minLength",
         ),
-        (
-            {"allOf": [{"type": "string"}, {"type": "null"}]},
-            "no text can satisfy the JSON schema: incompatible",
-        ),
-        ({"enum": []}, "no text can satisfy the JSON schema: anyOf is empty"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_in_one_line(schema: Any, complaint: str) -> None:
@@ -108,11 +101,9 @@ def test_a_schema_that_cannot_be_used_is_refused_in_one_line(schema: Any, compla
     ("pattern", "complaint"),
     [
         ("(", "unclosed group"),
-        ("a\nb[", "unclosed character class"),
         ("a{3,1}", "invalid repetition count range"),
         (r"(a)\1", "backreferences are not supported"),
         ("a(?=b)", "look-around"),
-        ("a$b", "lookarounds not supported yet"),
         ("a\\", "it ends in a backslash that escapes nothing"),
     ],
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from paceline.speculative.errors import ModelError
 from paceline.text.chat_template import render
+from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool, conversation
 from paceline.text.tools.formats import HERMES, format_of
 from paceline.text.tools.parser import parsed
@@ -53,30 +52,19 @@ RESULT: Message = {"role": "tool", "tool_call_id": "functions.weather:0", "conte
 TURNS = conversation([ASKED, CALLED, RESULT, {"role": "assistant", "content": "Yes."}, ASKED])
 
 
-class Templated:
+class Templated(Text):
     """The Text of a model with this template, as far as rendering goes."""
 
     def __init__(self, template: str) -> None:
         self._template = template
-        self.chats = bool(template)
 
     def template(self, *, tools: bool = False) -> str:
         return self._template
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        if not self._template:
-            raise ModelError("no chat template")
-        return render(self._template, messages, tools, variables, bos="<s>", eos="</s>")
+    def bos_and_eos(self) -> tuple[str, str]:
+        return "<s>", "</s>"
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        raise NotImplementedError
-
-    def encode_within(self, text: str) -> list[int]:
         raise NotImplementedError
 
     def piece(self, token: int) -> bytes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import BusyError, ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
@@ -32,14 +33,28 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-class CacheSlot(Protocol):
-    """A place in a cache, and the tokens that it holds."""
+class CacheSlot:
+    """A place in a cache, and the tokens that it holds. It outlives sessions, whose prefixes are reused. It
+    is free when `owner` frees it, or is gone: an interrupt may come between any two lines."""
 
-    cached: list[int]
-    owner: Any
+    def __init__(self) -> None:
+        self.cached: list[int] = []
+        self.owner: weakref.ref[Any] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.owner is None or self.owner() is None
 
 
 S = TypeVar("S", bound=CacheSlot)
+
+
+def free_slots(slots: Sequence[S]) -> list[S]:
+    """Return the free slots. Raises BusyError where there is none."""
+    free = [slot for slot in slots if slot.is_free]
+    if not free:
+        raise BusyError(f"all {len(slots)} sessions of this model are in use: close a running stream first")
+    return free
 
 
 class CachedSession(Generic[S]):

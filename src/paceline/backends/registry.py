@@ -34,29 +34,26 @@ def _backend(path: Path) -> BackendModule:
 
 
 def open_engine(path: Path, **settings: Any) -> Backend:
-    """A model, loaded. settings: see BackendModule. Raises UsageError, ModelError or MissingExtraError."""
+    """Load a model. settings: see BackendModule. Raises UsageError, ModelError or MissingExtraError."""
     return _backend(path).open_engine(path, **settings)
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """A model's tokenizer; of its file no more than the vocabulary need be there. Raises UsageError,
-    ModelError or MissingExtraError."""
+    """Load a model's tokenizer; its file may hold no more than the vocabulary. Raises like `open_engine`."""
     return _backend(path).open_tokenizer(path)
 
 
 def build_of(path: Path) -> BackendBuild:
-    """Of the engine that opens `path`. Raises UsageError or MissingExtraError."""
     return _backend(path).build()
 
 
 def kernels_of(path: Path) -> KernelStatus:
-    """Kernels of our own in the engine that opens `path`. Raises MissingExtraError."""
     return _backend(path).kernels_status()
 
 
 def with_kernels(path: Path, asked: str | bool) -> bool:
-    """Whether the engine that opens `path` computes with kernels of our own. asked: "auto" or "off", or the
-    engine's setting. Raises UsageError for another word, and MissingExtraError."""
+    """Return whether the backend of `path` computes with kernels of our own. asked: "auto", "off", or the
+    backend's setting. Raises UsageError for another word, and MissingExtraError."""
     if isinstance(asked, str) and asked not in KERNELS:
         raise UsageError(f"kernels {asked!r}: choose from {', '.join(KERNELS)}")
     return asked not in ("off", False) and kernels_of(path).path != ""
@@ -64,7 +61,7 @@ def with_kernels(path: Path, asked: str | bool) -> bool:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """A model that is not loaded, and how it would be run: see Setup."""
+    """A model that is not loaded, and its settings."""
 
     path: Path
     settings: Mapping[str, Any]

@@ -19,12 +19,12 @@ import numpy as np
 from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus
 from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
 from paceline.speculative import validation as typed
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
-from paceline.text.messages import Message, Tool
+from paceline.text.interface import Text
 
 ENGINE = f"toy, numpy {np.__version__}"
 MOST = 10  # tokens: each is one digit, so that a text has one reading
@@ -60,7 +60,7 @@ def kernels_status() -> KernelStatus:
 
 
 def parameters(path: Path) -> dict[str, Any]:
-    """What a reference says after its colon. Raises UsageError."""
+    """Return the parameters in a reference. Raises UsageError."""
     out: dict[str, Any] = {}
     for part in filter(None, str(path).partition(":")[2].split(",")):
         name, _, value = part.partition("=")
@@ -117,29 +117,21 @@ class ToyEngine(ToyTarget):
         return outs
 
 
-class DigitTokenizer:
+class DigitTokenizer(Text):
     """Text of digits. Any other letter counts as one of them, too; white space is left out."""
 
     def __init__(self, vocab: Vocab) -> None:
-        self.piece, self.chats = vocab.piece, False
-        self._size = vocab.size
+        self._vocab = vocab
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
         letters = (letter for letter in typed.text("the text", text) if not letter.isspace())
-        return [(ord(letter) - ord("0")) % self._size for letter in letters]
+        return [(ord(letter) - ord("0")) % self._vocab.size for letter in letters]
 
-    def encode_within(self, text: str) -> list[int]:
-        return self.encode(text)
+    def piece(self, token: int) -> bytes:
+        return self._vocab.piece(token)
 
     def template(self, *, tools: bool = False) -> str:
         return ""
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        raise ModelError(
-            "the toy model has no chat template; give a plain prompt (to generate, or to run without --chat)"
-        )
+    def bos_and_eos(self) -> tuple[str, str]:
+        return "", ""

@@ -14,11 +14,8 @@ def spelling(piece: Callable[[int], bytes], spelled: Mapping[int, bytes]) -> Cal
 
 
 class Detokenizer:
-    """Given to the loop as its stop check, so that stop strings are judged token by token.
-
-    piece: the bytes of a token. What `take` returns never includes a stop string or a part of one
-    that may still be completed.
-    """
+    """The stop check of a request's loop. What `take` returns never includes a stop string, or a part of one
+    that may still be completed. piece: returns the bytes of a token."""
 
     def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
         if any(not stop for stop in stops):

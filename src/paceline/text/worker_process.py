@@ -35,9 +35,7 @@ class WorkerProcess:
     """One child process, started for the first request (0.2 s), kept for the next and replaced after its end.
 
     module: has a function `main` that calls `serve`. purpose: begins the error message if no process starts.
-    deadline: seconds of waiting for one answer, on a machine that has other things to do.
-    Any thread may call the methods; requests take turns.
-    """
+    deadline: seconds of waiting for one answer. Any thread may call the methods; requests take turns."""
 
     def __init__(self, module: str, purpose: str, deadline: float) -> None:
         self._module, self._purpose, self.deadline = module, purpose, deadline

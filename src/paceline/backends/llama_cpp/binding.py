@@ -50,7 +50,7 @@ _callbacks: list[Any] = []
 
 
 def llama_cpp() -> ModuleType:
-    """The low-level module, imported once, its log kept for error messages instead of printed."""
+    """Return the low-level module, imported once, its log kept for error messages."""
     global _module, _process
     if _module is None:
         with _importing:
@@ -61,7 +61,6 @@ def llama_cpp() -> ModuleType:
 
 
 def helpers() -> OpenMPThreads:
-    """Of whoever decodes."""
     return _helpers
 
 
@@ -143,7 +142,7 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
 
 
 def _loading(done: float, _user: object) -> bool:
-    """llama.cpp tells how far it is, first when memory is allocated and not yet filled."""
+    """Ask for large pages when memory is allocated and not yet filled: the first report of progress."""
     if done == 0:
         pages.ask()
     return True  # go on
@@ -160,7 +159,7 @@ def _reason(path: Path) -> str:
 
 
 def is_windowed(model: Any) -> bool:
-    """Whether some layers look at a window of the text only. (Of one kind llama.cpp does not say so.)"""
+    """Return whether some layers look at a window of the text only; of one kind llama.cpp does not say so."""
     windowed = llama_cpp().llama_model_n_swa(model) > 0
     return windowed or metadata(model, "general.architecture") == "deepseek4"
 
@@ -188,7 +187,6 @@ def description(model: Any) -> str:
 
 
 def suggested_sampling(model: Any) -> dict[str, float]:
-    """By the names of `Sampling`; what is no number is left out."""
     found: dict[str, float] = {}
     for name, key in SUGGESTED.items():
         said = metadata(model, f"general.sampling.{key}")

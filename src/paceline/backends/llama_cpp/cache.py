@@ -7,26 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.common import common_prefix
+from paceline.backends.common import CacheSlot, common_prefix, free_slots
 from paceline.backends.llama_cpp.binding import llama_cpp
-from paceline.speculative.errors import BusyError, ContractError, UsageError
+from paceline.speculative.errors import ContractError, UsageError
 
 MAX_BRANCHES = 64
 
 
-class SequenceSlot:
+class SequenceSlot(CacheSlot):
     """A trunk sequence and the tokens its cells hold. It outlives sessions, whose prefixes are reused.
     prompt: how many of the tokens a prompt of that length left. used: grows with every session."""
 
     def __init__(self, sequence: int) -> None:
+        super().__init__()
         self.sequence = sequence
-        self.cached: list[int] = []
         self.prompt = self.used = 0
-        self.owner: weakref.ref[Any] | None = None
-
-    @property
-    def is_free(self) -> bool:
-        return self.owner is None or self.owner() is None
 
 
 class LlamaKvCache:
@@ -52,7 +47,6 @@ class LlamaKvCache:
 
     def reset(self, context: Any) -> None:
         """One with nothing in its memory, or None."""
-        self._context = context
         self._memory = None if context is None else self._cpp.llama_get_memory(context)
         self.slots = [SequenceSlot(i) for i in range(self._sessions)]
         self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
@@ -60,11 +54,7 @@ class LlamaKvCache:
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
         """Return a free trunk with as much of `tokens` as any trunk holds, one that loses little of its text.
         It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
-        free = [slot for slot in self.slots if slot.is_free]
-        if not free:
-            raise BusyError(
-                f"all {self._sessions} sessions of this model are in use: close a running stream first"
-            )
+        free = free_slots(self.slots)
         held = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
         # A token that is held saves reading it now; one that is cut may have to be read again.
         best = max(free, key=lambda slot: (3 * held[slot.sequence] - len(slot.cached), -slot.used))

@@ -28,7 +28,6 @@ def rows_are_equal(target: LlamaTarget) -> bool:
 
 def _try_pass(target: LlamaTarget) -> None:
     """A pass that leaves nothing behind."""
-    told, target.on_pass = target.on_pass, None
     session = target.open()
     try:
         session.extend([0] * min(2, target.caps.n_ctx))
@@ -36,7 +35,6 @@ def _try_pass(target: LlamaTarget) -> None:
     finally:
         session.close()
         target.forget()
-        target.on_pass = told
 
 
 def require_exact(target: LlamaTarget) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ from paceline.backends.llama_cpp.binding import llama_cpp, load_model
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.interface import encode_within
-from paceline.text.messages import Message, Tool
+from paceline.text.interface import Text
 
 KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
@@ -46,7 +45,7 @@ def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
     )
 
 
-class LlamaText:
+class LlamaText(Text):
     """Text to tokens and back, as the model file defines it."""
 
     def __init__(self, model: Any) -> None:
@@ -63,9 +62,6 @@ class LlamaText:
             if n >= 0:
                 return list(buffer[:n])
             size = -n
-
-    def encode_within(self, text: str) -> list[int]:
-        return encode_within(self.encode, text)
 
     def piece(self, token: int) -> bytes:
         size = 64
@@ -85,33 +81,15 @@ class LlamaText:
         ]
         return frozenset(t for t in added if (text := self.piece(t)).startswith(b"<") and text.endswith(b">"))
 
-    @property
-    def chats(self) -> bool:
-        return bool(self.template())
-
     def template(self, *, tools: bool = False) -> str:
         template = self._cpp.llama_model_chat_template
         found = (tools and template(self._model, b"tool_use")) or template(self._model, None)
         return found.decode(errors="replace") if found else ""
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        from paceline.text.chat_template import render
-
-        bos, eos = self._special("bos"), self._special("eos")
-        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
-
-    def _special(self, name: str) -> str:
-        token = int(getattr(self._cpp, f"llama_vocab_{name}")(self._vocab))
-        return (
-            bytes(self._cpp.llama_vocab_get_text(self._vocab, token)).decode(errors="replace")
-            if token >= 0
-            else ""
-        )
+    def bos_and_eos(self) -> tuple[str, str]:
+        ids = (int(of(self._vocab)) for of in (self._cpp.llama_vocab_bos, self._cpp.llama_vocab_eos))
+        bos, eos = (self._cpp.llama_vocab_get_text(self._vocab, one) if one >= 0 else b"" for one in ids)
+        return bytes(bos).decode(errors="replace"), bytes(eos).decode(errors="replace")
 
 
 class LlamaTokenizer:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import hashlib
 import io
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -114,22 +113,7 @@ def load_config(path: Path) -> Any:
     _, transformers = libraries()
     folder, given = arguments(path)
     with told(path):
-        refuse_code(path)
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **given)
-
-
-def refuse_code(path: Path) -> None:
-    """A model that comes with a program of its own is not run."""
-    config = place_of(path) / "config.json"
-    if not config.is_file():
-        return
-    _, transformers = libraries()
-    said = json.loads(config.read_text("utf-8"))
-    kind = said.get("model_type", "") if isinstance(said, dict) else ""
-    if isinstance(said, dict) and said.get("auto_map") and kind not in transformers.CONFIG_MAPPING:
-        raise ModelError(
-            f"{path}: needs Python code that comes with it (auto_map in config.json), which is not run here"
-        )
 
 
 def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
@@ -152,7 +136,6 @@ def load_tokenizer(path: Path) -> Any:
     _, transformers = libraries()
     folder, given = arguments(path)
     with told(path):
-        refuse_code(path)
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **given)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.interface import encode_within
-from paceline.text.messages import Message, Tool
+from paceline.text.interface import Text
 
 # What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
 ENDS = {
@@ -30,7 +29,7 @@ def byte_of() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-class HfText:
+class HfText(Text):
     """tokenizer: a fast one of transformers. size: of the model's vocabulary, which may be larger."""
 
     def __init__(self, tokenizer: Any, size: int) -> None:
@@ -53,9 +52,6 @@ class HfText:
         typed.text("the text", text)
         ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not special)
         return [self.bos, *ids] if add_bos and self.adds_bos and self.bos is not None else list(ids)
-
-    def encode_within(self, text: str) -> list[int]:
-        return encode_within(self.encode, text)
 
     def piece(self, token: int) -> bytes:
         if token in self._special:
@@ -111,23 +107,11 @@ class HfText:
             piece=self.piece,
         )
 
-    @property
-    def chats(self) -> bool:
-        return bool(self.template())
-
     def template(self, *, tools: bool = False) -> str:
         template = self._tokenizer.chat_template
         if isinstance(template, dict):
             template = (tools and template.get("tool_use")) or template.get("default")
         return str(template or "")
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        from paceline.text.chat_template import render
-
-        bos, eos = self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""
-        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
+    def bos_and_eos(self) -> tuple[str, str]:
+        return self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""

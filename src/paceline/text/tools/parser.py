@@ -25,10 +25,8 @@ THOUGHT, THOUGHT_END = "<think>", "</think>"  # in a thought nothing is a call
 
 @dataclass(frozen=True)
 class MessageDelta:
-    """New content, or a call.
-
-    start: position of the content in all that was fed. index: the call's number.
-    """
+    """New content, or a call. start: position of the content in all that was fed. index: the call's
+    number."""
 
     content: str = ""
     start: int = 0
@@ -88,10 +86,8 @@ def parsed(
 
 
 class ToolCallParser:
-    """Reader of one answer, fed with its text piece by piece; where the text was cut makes no difference.
-
-    White space before a call is left out, and so is white space that ends an answer after a call.
-    """
+    """Reader of one answer, fed with its text piece by piece, cut anywhere. White space before a call, and
+    at the end after one, is left out."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
         self._format, self._ids = form, ids
@@ -107,10 +103,7 @@ class ToolCallParser:
         return self._advance()
 
     def finish(self, *, cut: bool = False) -> list[MessageDelta]:
-        """Return what was held back: the answer is over.
-
-        cut: the answer was cut by its length, so that the beginning of a call is left out.
-        """
+        """Return what was held back. cut: by its length, so that the beginning of a call is left out."""
         self._parser.ended = True
         return self._advance(cut=cut)
 
