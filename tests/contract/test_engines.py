@@ -81,41 +81,25 @@ def toy_early_exit(_: Path) -> Engine:
     return Engine(ToyTarget(12, n_ctx=64, layers=3).view(exits=2), 0.0)
 
 
+def of_llama(models: Path, tolerance: float, **given: Any) -> Engine:
+    path = models / "target.gguf"
+    return Engine(LlamaTarget(path, n_ctx=256, threads=1, sessions=SESSIONS, **given), tolerance)
+
+
 def llama(models: Path) -> Engine:
-    target = LlamaTarget(
-        models / "target.gguf",
-        n_ctx=256,
-        threads=1,
-        sessions=SESSIONS,
-        cache_type="f32",
-        flash_attention=False,
-        kernels=False,
-    )
-    return Engine(target, ROUNDING)
+    return of_llama(models, ROUNDING, cache_type="f32", flash_attention=False, kernels=False)
 
 
 def llama_kernels(models: Path) -> Engine:
     """With kernels of our own, the shape of a pass changes no bit."""
     if not kernels.enter().path:
         pytest.skip(kernels.enter().reason)
-    target = LlamaTarget(
-        models / "target.gguf", n_ctx=256, threads=1, sessions=SESSIONS, flash_attention=True
-    )
-    return Engine(target, 0.0)
+    return of_llama(models, 0.0, flash_attention=True)
 
 
 def llama_exact(models: Path) -> Engine:
     """Passes of one shape. It declares no branches, but computes them, in cells of another order."""
-    target = LlamaTarget(
-        models / "target.gguf",
-        n_ctx=256,
-        threads=1,
-        sessions=SESSIONS,
-        cache_type="f32",
-        flash_attention=False,
-        exact_rows=16,
-    )
-    return Engine(target, ROUNDING)
+    return of_llama(models, ROUNDING, cache_type="f32", flash_attention=False, exact_rows=16)
 
 
 def transformers(models: Path) -> Engine:

@@ -101,44 +101,26 @@ def test_a_tool_that_nobody_declared_stays_content(name: str) -> None:
     ("text", "content", "made"),
     [
         # SmolLM2 writes lists
-        (
-            "<tool_call>[{}, {}]</tool_call>".format(*CALLS),
-            "",
-            [W, A],
-        ),
+        ("<tool_call>[{}, {}]</tool_call>".format(*CALLS), "", [W, A]),
         ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
         # other orders, forms and spellings
         ('<tool_call>{"arguments": {"n": 1}, "name": "add"}</tool_call>', "", [A]),
         ('<tool_call>{"name": "add", "parameters": {"n": 1}}', "", [A]),
         ('<tool_call>{"name": "add"}</tool_call>', "", [("add", "{}")]),
-        ('<tool_call>{"name": "add", "arguments": null}</tool_call>', "", [("add", "{}")]),
         ('<tool_call>{"name": "add", "arguments": "{\\"n\\": 1}"}</tool_call>', "", [A]),
         ('{"type": "function", "function": {"name": "add", "arguments": {"n": 1}}}', "", [A]),
         ('{"function": "add", "parameters": {"n": 1}}', "", [A]),
         ('```json\n{"name": "add", "arguments": {"n": 1}}\n```', "", [A]),
         ('Here:\n```json\n[{"name": "add", "arguments": {"n": 1}}]\n```\nOk', "Here:\nOk", [A]),
         ('Here:\n  {"name": "add", "arguments": {"n": 1}}', "Here:", [A]),
-        (
-            "<tool_call>{} {}</tool_call>".format(*CALLS),
-            "",
-            [W, A],
-        ),
         # what is none
         ('Say {"name": "add", "arguments": {"n": 1}}', 'Say {"name": "add", "arguments": {"n": 1}}', []),
         ('{"name": "add"}', '{"name": "add"}', []),
         ('{"name": "add", "arguments": []}', '{"name": "add", "arguments": []}', []),
-        ('{"name": ["add"], "arguments": {}}', '{"name": ["add"], "arguments": {}}', []),
         ("<tool_call>{'name': 'add'}</tool_call>", "<tool_call>{'name': 'add'}</tool_call>", []),
         ("<tool_call>add(1)</tool_call>", "<tool_call>add(1)</tool_call>", []),
-        ("<tool_call>", "<tool_call>", []),
         ('<tool_call>{"name": "add", "argum', '<tool_call>{"name": "add", "argum', []),
-        ("```json\n{}\n```", "```json\n{}\n```", []),
-        (" \n", " \n", []),
-        (
-            "a" + " " * 150 + '<tool_call>{"name": "add"}</tool_call>' + " " * 90,
-            "a",
-            [("add", "{}")],
-        ),
+        ("a" + " " * 150 + '<tool_call>{"name": "add"}</tool_call>' + " " * 90, "a", [("add", "{}")]),
         # a call beside what is none
         (
             '<tool_call>{"name": "ad"}</tool_call><tool_call>{"name": "add"}</tool_call>',

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline.text.detokenizer import certain
 from paceline.text.messages import Tool
 from paceline.text.tools.call_parser import Call, CallParser, IncompleteError
 from paceline.text.tools.formats import ToolFormat, openers
@@ -121,7 +122,11 @@ class ToolCallParser:
             if end >= 0:
                 self._say(end + len(THOUGHT_END))
             else:
-                self._say(len(self._parser.text) if self._parser.ended else self._certain((THOUGHT_END,)))
+                self._say(
+                    len(self._parser.text)
+                    if self._parser.ended
+                    else certain(self._parser.text, (THOUGHT_END,))
+                )
             return end >= 0
         found = self._openers.search(self._parser.text)
         if found is None:
@@ -160,23 +165,15 @@ class ToolCallParser:
     def _say_until_mark(self, *, cut: bool) -> None:
         """Pass on all text before what may be the beginning of a call, or white space before one."""
         if not self._parser.ended:
-            size = self._certain((*self._format.opens, THOUGHT))
+            size = certain(self._parser.text, (*self._format.opens, THOUGHT))
             self._say(len(self._parser.text[:size].rstrip()))
             return
         if cut:
-            size = self._certain(tuple(self._format.opens))
+            size = certain(self._parser.text, tuple(self._format.opens))
             if len(self._parser.text) - size > 1:
                 self._parser.text = self._parser.text[:size].rstrip()
         if not (self.calls and self._fresh and self._parser.text.isspace()):
             self._say(len(self._parser.text))
-
-    def _certain(self, literals: tuple[str, ...]) -> int:
-        """Return the position where one of these may begin at the end of the text."""
-        text = self._parser.text
-        for size in range(min(max(map(len, literals)) - 1, len(text)), 0, -1):
-            if any(one.startswith(text[-size:]) for one in literals):
-                return len(text) - size
-        return len(text)
 
     def _say(self, size: int) -> None:
         """Pass on so much text as content."""
