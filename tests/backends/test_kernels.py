@@ -24,21 +24,6 @@ has_compiler = pytest.mark.skipif(
     os.name == "nt" or build.find_compiler() == () or shutil.which(build.find_compiler()[0]) is None,
     reason="no C++ compiler",
 )
-ENTRY = """\
-#define SHOWN extern "C" __attribute__((visibility("default")))
-static int on = 0, noting = 0;
-SHOWN const char *paceline_kernels_enter(const char *path, void *library) {
-    on = library != 0;
-    return path[0] == 'x' ? "there is no such path" : "";
-}
-SHOWN const char *paceline_kernels_path() { return "second"; }
-SHOWN const char *paceline_kernels_paths() { return "first second"; }
-SHOWN void paceline_kernels_use(int said) { on = said; }
-SHOWN double paceline_kernels_seconds(int, int, const char *) { return -1; }
-SHOWN void paceline_kernels_leave(int) {}
-SHOWN void paceline_kernels_watch() { noting = 1; }
-SHOWN const char *paceline_kernels_foreign() { return noting ? (on ? "SSM_SCAN ROPE" : "MUL_MAT") : ""; }
-"""
 
 
 @pytest.fixture
@@ -48,22 +33,15 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_library", None)
 
 
-@pytest.fixture
-def stand_in(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A library that says what it was told, and computes nothing."""
-    folder = tmp_path / "sources"
-    folder.mkdir()
-    (folder / "entry.cpp").write_text(ENTRY)
-    monkeypatch.setattr(build, "recipe_for", lambda: BuildRecipe(folder, build.find_compiler(), "other"))
-    monkeypatch.setattr(build, "caches", lambda: (tmp_path / "cache",))
-    return folder
-
-
 @has_compiler
-def test_a_file_that_is_no_such_library_is_removed_and_told(stand_in: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_such_library_is_removed_and_told(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = BuildRecipe(tmp_path, build.find_compiler(), "other")
+    monkeypatch.setattr(build, "recipe_for", lambda: recipe)
+    monkeypatch.setattr(build, "caches", lambda: (tmp_path / "cache",))
     place = tmp_path / "cache" / "kernels"
     place.mkdir(parents=True)
-    recipe = build.recipe_for()
     (place / recipe.name).write_text("cut short")
     assert kernels.enter().reason.startswith("the library cannot be loaded (")
     assert not (place / recipe.name).exists()

@@ -22,8 +22,6 @@ N = 96
 PROMPTS = {
     "code": 'def read_table(path, separator=","):\n    """Return the rows of a file as lists of fields."""\n',
     "json": '{"tool": "search", "arguments": {"query": "files", "limit": 10}}\n{"tool": "search", "arg',
-    "sql": "SELECT id, name FROM users WHERE created > '2024-01-01' ORDER BY name;\nSELECT id, name,",
-    "prose": "The function returns a new list that contains the items of the old one, and",
 }
 WAYS: dict[str, dict[str, Any]] = {
     "lookup": {"drafters": "lookup"},
@@ -69,19 +67,6 @@ def small(models: Path) -> Iterator[LlamaTarget]:
     target = LlamaTarget(models / "target.gguf", n_ctx=128, threads=1, sessions=2)
     yield target
     target.close()
-
-
-def computed_tokens(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each llama_decode call computes, as they happen."""
-    counts: list[int] = []
-    decode = target._decoder.batch.decode
-
-    def counting(context: object) -> int:
-        counts.append(len(target._decoder.batch))
-        return decode(context)
-
-    monkeypatch.setattr(target._decoder.batch, "decode", counting)
-    return counts
 
 
 def test_a_closed_model_says_so(models: Path) -> None:
@@ -136,11 +121,9 @@ def test_flash_attention_is_changed_between_sessions(
     with pytest.raises(ContractError, match="while a session is open"):
         small.use_flash_attention(False)
     session.close()
-    computed = computed_tokens(small, monkeypatch)
     small.use_flash_attention(False)
     other = small.sibling(n_ctx=128, flash_attention=False)
     np.testing.assert_array_equal(last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3]))
-    assert computed == [3]  # nothing is left of the old cache
     other.close()
 
     def full(*args: Any, flash_attention: bool | None, **more: Any) -> Any:
