@@ -69,7 +69,9 @@ class Metered:
 
     def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs) -> Any:
         outs = self._model.forward(batch, want)
-        rows = len(self._model._batch)  # as it was sent, with what was left of the text before the root
+        rows = len(
+            self._model._decoder.batch
+        )  # as it was sent, with what was left of the text before the root
         self.passes, self.rows = self.passes + 1, self.rows + rows
         # The end of a prompt travels with the first pass: it is not the draft's.
         self._clock.now += self.cost.seconds(min(rows, 64), 1)

@@ -80,8 +80,8 @@ def compiled_kernels() -> None:
     are entered before any test loads a model without them: llama.cpp asks once what there is."""
     with pytest.MonkeyPatch.context() as patch, suppress(KernelError):
         patch.delenv("PACELINE_HOME", raising=False)
-        with library(recipe_for()):
-            kernels.enter()
+        library(recipe_for())
+        kernels.enter()
 
 
 @pytest.fixture

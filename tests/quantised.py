@@ -30,15 +30,6 @@ def quantised(source: Path, out: Path, kind: Type) -> Path:
     return _rewritten(source, out, change)
 
 
-def dequantised(source: Path, out: Path) -> Path:
-    """The numbers that its weights stand for, in F32."""
-
-    def change(tensor: Any) -> tuple[NDArray[Any], Type]:
-        return gguf.dequantize(tensor.data, tensor.tensor_type), Type.F32
-
-    return _rewritten(source, out, change)
-
-
 def _quantised(values: NDArray[np.float32], kind: Type) -> NDArray[np.uint8]:
     quantise = binding.llama_cpp()._lib.ggml_quantize_chunk
     quantise.restype = ctypes.c_size_t

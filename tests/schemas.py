@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
-def chain(length: int, prefix: str = "#") -> dict[str, Any]:
+def chain(length: int) -> dict[str, Any]:
     """So many objects, each of which refers to the next."""
     nodes: dict[str, Any] = {
         f"d{n}": {
             "type": "object",
-            "properties": {"x": {"$ref": f"{prefix}/$defs/d{n + 1}"}},
+            "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}},
             "required": ["x"],
         }
         for n in range(length)
     }
     return {
-        "$id": "http://localhost/x",
         "$defs": {**nodes, f"d{length}": {"type": "null"}},
-        "$ref": f"{prefix}/$defs/d0",
+        "$ref": "#/$defs/d0",
     }
 
 

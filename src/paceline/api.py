@@ -19,7 +19,8 @@ from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.chat_template import control_text, encoded
-from paceline.text.grammar_source import Schema, chosen
+from paceline.text.grammar_check import chosen
+from paceline.text.grammar_source import Schema
 from paceline.text.messages import Prompt, conversation, declared, template_variables, texts_in
 from paceline.text.tools import formats as tool_formats
 from paceline.text.tools.support import ToolSupport, fitted, support

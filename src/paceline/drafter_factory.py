@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.backends.interface import Backend
 from paceline.backends.translated import CrossVocabTarget
-from paceline.backends.views import HasSiblingViews, ModelView, SupportsViews, parse, parse_all
+from paceline.backends.views import ModelView, SupportsViews, parse
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
@@ -122,11 +122,6 @@ def make_drafter(
     usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
     rows = usable if auto else drafting.rows
     made = [make(row.name, parts) for row in rows]
-    if isinstance(draft, HasSiblingViews) and any(row.name == MODEL for row in rows):
-        made += [
-            make(MODEL, replace(parts, draft=other, name=f"{MODEL} {n}"))
-            for n, other in enumerate(draft.besides, 2)
-        ]
     if auto or drafting.policy == "rate":
         return PortfolioDrafter(made), drafting
     return ComposedDrafter(made, drafting.least), drafting
@@ -141,19 +136,15 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
             "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
             "of its own (paceline views materialise)"
         )
-    found = list(parse_all(reference, target.layers))
-    if None in found:
-        kept = views.recall(target.identity()["model"], warn)
-        if kept is None:
+    view = parse(reference, target.layers)
+    if view is None:
+        cached = views.recall(target.identity()["model"], warn)
+        if cached is None:
             raise UsageError(
                 f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
             )
-        searched = parse(f"{VIEW}{kept.words}", target.layers) or ModelView()
-        found = [one or searched for one in found]
-    first, *others = (target.view(one) for one in found if one is not None)
-    if isinstance(first, HasSiblingViews):
-        first.besides = others
-    return first
+        view = parse(f"{VIEW}{cached.words}", target.layers) or ModelView()
+    return target.view(view)
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -149,30 +148,3 @@ def test_every_row_of_a_program_has_the_bits_of_plain_decoding(
     left = set(kernels.foreign())
     assert differences(rows, pair.plain) == []
     assert left <= (ROTATED if pair.plain.cache_type == "q8_0" else set())
-
-
-def test_operations_that_are_left_to_ggml_are_seen(folder: Path) -> None:
-    path = Case(llama, Type.F16).file(folder)
-    with closing(LlamaTarget(path, n_ctx=CONTEXT, flash_attention=False)) as target:
-        kernels.watch()
-        with running(target) as machine:
-            machine.run([])
-        assert kernels.foreign() == ("MUL_MAT",)  # attention's
-
-
-@pytest.mark.slow
-def test_a_model_that_is_loaded_after_others_owes_nothing_to_them(tmp_path: Path) -> None:
-    """Its cache may lie where theirs lay."""
-    random = Random(0)
-    given: dict[str, Any] = {"n_ctx": CONTEXT, "flash_attention": True}
-    paths = [write_llama(tmp_path / f"{n}.gguf", layers=n) for n in (1, 2, 4)]
-    plain = {path: LlamaTarget(path, **given) for path in paths}
-    for _ in range(30):
-        path = random.choice(paths)
-        program = [(random.choice(("open", "pass", "close")), random.randrange(2**16)) for _ in range(6)]
-        with closing(LlamaTarget(path, sessions=SESSIONS, **given)) as target:
-            with running(target) as machine:
-                rows = machine.run(program)
-            assert differences(rows, plain[path]) == []
-    for target in plain.values():
-        target.close()

@@ -12,7 +12,7 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.llama_cpp.kernels import enter
+from paceline.backends.llama_cpp.passes import Decoder
 from paceline.backends.logit_drift import teacher_forced
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
@@ -21,7 +21,7 @@ from paceline.models.zoo.layout import layout_of
 from paceline.models.zoo.quantize import quantize
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY, DraftTree, chain
+from paceline.speculative.tree import EMPTY, DraftTree
 
 ROWS = 8
 KINDS = ("F16", "Q8_0", "Q4_0")
@@ -79,34 +79,12 @@ def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
     return row
 
 
-def cells(target: LlamaTarget) -> list[int]:
-    """How many positions each sequence that holds any has in the cache."""
-    cpp, memory = target._cpp, target.cache._memory
-    ends = [cpp.llama_memory_seq_pos_max(memory, sequence) + 1 for sequence in range(65)]
-    return [end for end in ends if end]
-
-
 def test_rows_are_equal_to_the_last_bit_however_many_a_pass_has(exact: LlamaTarget) -> None:
     tokens = exact.text.encode(PROMPTS[1])
     assert len(tokens) > 20
     one_by_one = teacher_forced(exact, tokens, 8, 1)
     for n in (2, 5, ROWS):
         np.testing.assert_array_equal(teacher_forced(exact, tokens, 8, n), one_by_one)
-
-
-def test_rows_are_equal_wherever_in_a_pass_they_stand_and_whatever_was_rejected(exact: LlamaTarget) -> None:
-    tokens = exact.text.encode(PROMPTS[2])
-    one_by_one = teacher_forced(exact, tokens, 4, 1)
-    session = exact.open()
-    session.extend(tokens[:4])
-    at = 4
-    for right, wrong in ((0, 7), (1, 0), (2, 5), (0, 1), (3, 4)):
-        found = rows(exact, session, chain([*tokens[at : at + right], *range(40, 40 + wrong)], "test"))
-        for row in range(right + 1):
-            np.testing.assert_array_equal(found[row], one_by_one[at - 4 + row])
-        session.commit(range(right), tokens[at + right])
-        at += right + 1
-    session.close()
 
 
 def test_what_was_asked_before_changes_no_bit(exact: LlamaTarget) -> None:
@@ -150,17 +128,6 @@ def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafter
         assert accepted > 0
 
 
-@pytest.mark.slow
-def test_with_kernels_of_our_own_no_pass_is_filled_and_drafts_are_as_ever(models: Path) -> None:
-    if not enter().path:
-        pytest.skip(enter().reason)
-    for drafters, named in ((None, ("auto",)), ("lookup", ("lookup",))):
-        way: dict[str, Any] = {"drafters": drafters, "width": 3, "threads": 1, "n_ctx": 128}
-        with paceline.load(models / "target.gguf", exact_greedy=True, **way) as llm:
-            assert (llm.target.settings["exact_rows"], llm.target.caps.exact) == (0, True)
-            assert (llm.drafting.drafters, llm.drafting.budget.width) == (named, 3)
-
-
 def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,41 +151,6 @@ def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
 def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def filled_no_more(target: LlamaTarget) -> None:
-        target._decode()
-
-    monkeypatch.setattr(LlamaTarget, "_decode_filled", filled_no_more)
+    monkeypatch.setattr(Decoder, "_decode_filled", Decoder._decode)
     with pytest.raises(ModelError, match="depends on the rows beside it"):
         LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
-
-
-def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
-    tiny: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = row_after(tiny, [5, 6, 7])
-    session = tiny.open()
-    session.extend([5, 6, 7])
-    for error in (KeyboardInterrupt, ModelError):
-
-        def fail(target: LlamaTarget, error: type[BaseException] = error) -> None:
-            raise error("stop")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(LlamaTarget, "_decode", fail)
-            with pytest.raises(error):
-                rows(tiny, session, chain([1, 2], "test"))
-        assert cells(tiny) == [2]
-        assert tiny.cache.branches.count(None) == 64
-        np.testing.assert_array_equal(rows(tiny, session, chain([1, 2], "test"))[0], expected)
-        session.rollback()
-    session.close()
-
-
-@pytest.mark.parametrize("n_ctx", [1, 2, 63, 256])
-def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Path, n_ctx: int) -> None:
-    target = LlamaTarget(models / "target.gguf", n_ctx=n_ctx, threads=1, exact_rows=ROWS, kernels=False)
-    session = target.open()
-    session.extend([token % 256 for token in range(n_ctx)])
-    assert np.isfinite(rows(target, session)[0]).all()
-    session.close()
-    target.close()

@@ -18,28 +18,12 @@ from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.llama_cpp.kernels import build
 from paceline.backends.llama_cpp.kernels.build import BuildRecipe
-from paceline.backends.registry import BackendSpec, kernels_of, with_kernels
-from paceline.speculative.errors import KernelError
+from paceline.backends.registry import BackendSpec
 
 has_compiler = pytest.mark.skipif(
     os.name == "nt" or build.find_compiler() == () or shutil.which(build.find_compiler()[0]) is None,
     reason="no C++ compiler",
 )
-ENTRY = """\
-#define SHOWN extern "C" __attribute__((visibility("default")))
-static int on = 0, noting = 0;
-SHOWN const char *paceline_kernels_enter(const char *path, void *library) {
-    on = library != 0;
-    return path[0] == 'x' ? "there is no such path" : "";
-}
-SHOWN const char *paceline_kernels_path() { return "second"; }
-SHOWN const char *paceline_kernels_paths() { return "first second"; }
-SHOWN void paceline_kernels_use(int said) { on = said; }
-SHOWN double paceline_kernels_seconds(int, int, const char *) { return -1; }
-SHOWN void paceline_kernels_leave(int) {}
-SHOWN void paceline_kernels_watch() { noting = 1; }
-SHOWN const char *paceline_kernels_foreign() { return noting ? (on ? "SSM_SCAN ROPE" : "MUL_MAT") : ""; }
-"""
 
 
 @pytest.fixture
@@ -49,38 +33,15 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_library", None)
 
 
-@pytest.fixture
-def stand_in(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A library that says what it was told, and computes nothing."""
-    folder = tmp_path / "sources"
-    folder.mkdir()
-    (folder / "entry.cpp").write_text(ENTRY)
-    monkeypatch.setattr(build, "recipe_for", lambda: BuildRecipe(folder, build.find_compiler(), "other"))
+@has_compiler
+def test_a_file_that_is_no_such_library_is_removed_and_told(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = BuildRecipe(tmp_path, build.find_compiler(), "other")
+    monkeypatch.setattr(build, "recipe_for", lambda: recipe)
     monkeypatch.setattr(build, "caches", lambda: (tmp_path / "cache",))
-    return folder
-
-
-@has_compiler
-def test_the_library_is_entered_once_and_does_what_it_is_told(stand_in: Path) -> None:
-    assert (kernels.paths(), kernels.foreign()) == ((), ())
-    kernels.use(True)  # there is nothing to tell yet
-    kernels.watch()
-    assert kernels.enter() == KernelStatus("second")
-    assert kernels.enter("x") == KernelStatus("second")  # that was decided
-    assert kernels.paths() == ("first", "second")
-    kernels.use(True)
-    assert kernels.foreign() == ()
-    kernels.watch()
-    assert kernels.foreign() == ("SSM_SCAN", "ROPE")
-    kernels.use(False)
-    assert kernels.foreign() == ("MUL_MAT",)
-
-
-@has_compiler
-def test_a_file_that_is_no_such_library_is_removed_and_told(stand_in: Path, tmp_path: Path) -> None:
     place = tmp_path / "cache" / "kernels"
     place.mkdir(parents=True)
-    recipe = build.recipe_for()
     (place / recipe.name).write_text("cut short")
     assert kernels.enter().reason.startswith("the library cannot be loaded (")
     assert not (place / recipe.name).exists()
@@ -152,13 +113,6 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
     assert told == [True, True, True, False, False]
 
 
-def test_other_engines_have_none_and_no_use_for_the_setting() -> None:
-    assert kernels_of(Path("toy:")) == KernelStatus()
-    assert not with_kernels(Path("toy:"), "auto")
-    with paceline.load("toy:", kernels="off") as llm:
-        assert "kernels" not in llm.target.settings
-
-
 @pytest.mark.slow
 @has_compiler
 def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
@@ -193,16 +147,3 @@ def test_after_a_model_was_loaded_without_them_they_do_not_enter(models: Path) -
     program = [sys.executable, "-c", code, str(models / "target.gguf")]
     done = subprocess.run(program, capture_output=True, text=True, env=environment(), check=False)
     assert done.stdout == " a model was loaded without them before False\n", done.stderr
-
-
-@pytest.mark.slow
-@has_compiler
-def test_a_set_up_compiles_them_and_is_told_where_they_are(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "paceline.backends.llama_cpp.kernels"]
-    done = subprocess.run(program, capture_output=True, text=True, env=environment(), check=False)
-    assert (done.returncode, Path(done.stdout.strip()).suffix) == (0, ".so")
-    broken = environment(CXX=str(tmp_path / "missing"))
-    done = subprocess.run(program, capture_output=True, text=True, env=broken, check=False)
-    assert (done.returncode, done.stdout) == (KernelError.exit_code, "")
-    assert done.stderr.startswith("paceline: no kernels: ")
-    assert done.stderr.count("\n") == 1

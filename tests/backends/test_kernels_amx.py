@@ -35,16 +35,6 @@ def test_a_type_is_left_where_it_is_clearly_faster_there(tmp_path: Path) -> None
     assert amx.left_to_amx(clock, tmp_path / "a.so") == ("F16", "Q8_0")
 
 
-def test_without_amx_nothing_is_left_measured_or_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock()
-    assert amx.left_to_amx(clock, tmp_path / "a.so") == ()
-    assert clock.asked == 1
-    assert list(tmp_path.iterdir()) == []
-    assert capsys.readouterr().err == ""
-
-
 def test_what_was_found_is_kept_for_this_processor_and_this_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

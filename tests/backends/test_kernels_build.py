@@ -72,8 +72,7 @@ def recipe(sources: Path, tmp_path: Path) -> BuildRecipe:
 def built(recipe: BuildRecipe, *folders: Path, again: bool = False) -> tuple[Path, list[str]]:
     """The path, and what was said."""
     said: list[str] = []
-    with library(recipe, folders, warn=said.append, again=again) as path:
-        return path, said
+    return library(recipe, folders, warn=said.append, again=again), said
 
 
 def paths_of(path: Path) -> bytes:
@@ -141,15 +140,6 @@ def test_without_a_compiler_there_are_none_unless_one_has_been_there(
     assert build.recipe_for().compiler == ("ccache", "g++", "-m64")
 
 
-def test_a_compiler_that_does_not_run_is_a_reason(recipe: BuildRecipe, tmp_path: Path) -> None:
-    lines = ["echo 'In file x:' >&2", "echo 'cc: fatal error: no input' >&2", "exit 1"]
-    broken = replace(recipe, compiler=script(tmp_path / "broken", *lines))
-    with pytest.raises(KernelError, match="does not run: cc: fatal error"):
-        built(broken, tmp_path / "cache")
-    with pytest.raises(KernelError, match="does not run"):
-        built(replace(recipe, compiler=(str(tmp_path / "missing"),)), tmp_path / "cache")
-
-
 @pytest.mark.parametrize("name", ["entry.cpp", "shared.cpp"])
 def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
     name: str, recipe: BuildRecipe, sources: Path, tmp_path: Path
@@ -159,11 +149,8 @@ def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
     (sources / name).write_text("int main( {\n")
     said: list[str] = []
     for _ in range(2):
-        with (
-            pytest.raises(KernelError, match=rf"could not make {name}: .*error"),
-            library(recipe, [cache], warn=said.append),
-        ):
-            pytest.fail("there is a library")
+        with pytest.raises(KernelError, match=rf"could not make {name}: .*error"):
+            library(recipe, [cache], warn=said.append)
     assert len(said) == 1
     assert [path.suffix for path in cache.iterdir()] == [FAILED]
     with pytest.raises(KernelError, match="could not make"):
@@ -176,19 +163,9 @@ def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
     assert build._failure(note) == ""
 
 
-def test_without_any_folder_it_lies_in_a_temporary_one(
-    recipe: BuildRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))  # type: ignore[attr-defined]
+def test_without_any_folder_to_write_to_there_are_none(recipe: BuildRecipe, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    said: list[str] = []
-    with library(recipe, [tmp_path / "file"], warn=said.append) as path:
-        assert paths_of(path) == b"two one"
-    assert not path.exists()
-    assert len(said) == 1
-    assert "PACELINE_HOME" in said[0]
-    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path / "file"))  # type: ignore[attr-defined]
-    with pytest.raises(KernelError, match="no folder can be written to"):
+    with pytest.raises(KernelError, match="no cache folder can be written to"):
         built(recipe, tmp_path / "file")
 
 
@@ -225,8 +202,7 @@ from paceline.backends.llama_cpp.kernels.build import BuildRecipe, library
 if {cleanly}:
     end_cleanly()
 recipe = BuildRecipe(Path({str(sources)!r}), ({str(tmp_path / "slow")!r},), "x86_64")
-with library(recipe, [Path({str(cache)!r})]):
-    pass
+library(recipe, [Path({str(cache)!r})])
 """
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     until = time.monotonic() + 60

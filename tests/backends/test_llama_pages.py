@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from paceline.backends.llama_cpp import pages
-
 MB = 1 << 20
 OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
 
@@ -34,31 +32,11 @@ def asked_and_large(smaps: str) -> tuple[int, int]:
     return asked, large
 
 
-MAPS = """\
-7f0000000000-7f0002000000 rw-p 00000000 00:00 0
-7f0010001000-7f0012001000 rw-p 00000000 00:00 0
-7f0020000000-7f0020400000 rw-p 00000000 00:00 0
-7f0030000000-7f0032000000 r--p 00000000 00:00 0
-7f0040000000-7f0042000000 ---p 00000000 00:00 0
-7f0050000000-7f0052000000 rw-p 00000000 00:00 0                          [heap]
-7f0060000000-7f0062000000 rw-s 00000000 00:01 1029                       /dev/zero (deleted)
-7f0070000000-7f0072000000 rw-p 00000000 fe:00 7291                       /home/a model.gguf
-"""
-
-
-def test_large_private_memory_without_a_file_is_found_in_whole_large_pages() -> None:
-    assert pages.anonymous(MAPS) == [
-        (0x7F0000000000, 0x7F0002000000),
-        (0x7F0010200000, 0x7F0012000000),
-        (0x7F0050000000, 0x7F0052000000),
-    ]
-
-
 LOADING = """
 import sys
 from pathlib import Path
 from paceline.backends.llama_cpp import LlamaTarget
-target = LlamaTarget(Path(sys.argv[1]), n_ctx=64, mmap=False)
+target = LlamaTarget(Path(sys.argv[1]), n_ctx=64)
 print(Path("/proc/self/smaps").read_text())
 """
 

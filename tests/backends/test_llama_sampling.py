@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -74,60 +73,6 @@ def llama_distribution(logits: np.ndarray, sampling: Sampling, history: Sequence
 def row(seed: int) -> np.ndarray:
     logits: np.ndarray = np.random.default_rng(seed).normal(scale=2.0, size=V).astype(np.float32)
     return logits
-
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    "temperature": {"temperature": 0.4},
-    "logit bias": {"logit_bias": {0: 1.5, 5: -2.0, 9: -np.inf}},
-    "repeat penalty": {"repeat_penalty": 1.4},
-    "presence penalty": {"presence_penalty": 0.8},
-    "frequency penalty": {"frequency_penalty": 0.5},
-    "repeat-last-n": {"repeat_penalty": 1.4, "frequency_penalty": 0.5, "repeat_last_n": 2},
-    "top-k": {"top_k": 6},
-    "typical-p": {"typical_p": 0.6},
-    "typical-p 0": {"typical_p": 0.0},
-    "top-p": {"top_p": 0.7},
-    "min-p": {"min_p": 0.1},
-    "XTC always": {"xtc_probability": 1.0},
-    "XTC sometimes": {"xtc_probability": 0.5, "xtc_threshold": 0.05},
-    "XTC threshold 0": {"xtc_probability": 1.0, "xtc_threshold": 0.0},
-    "XTC threshold 0.5": {"xtc_probability": 1.0, "xtc_threshold": 0.5},
-    "XTC off by its threshold": {"xtc_probability": 1.0, "xtc_threshold": 0.6},
-    "all": {
-        "temperature": 0.8,
-        "logit_bias": {1: 1.0},
-        "repeat_penalty": 1.2,
-        "frequency_penalty": 0.1,
-        "top_k": 20,
-        "typical_p": 0.9,
-        "top_p": 0.95,
-        "min_p": 0.02,
-        "xtc_probability": 0.3,
-        "xtc_threshold": 0.08,
-    },
-}
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", SETTINGS)
-def test_each_sampler_gives_llama_cpps_distribution(name: str, seed: int) -> None:
-    sampling = Sampling(**{"temperature": 1.0, **SETTINGS[name]})
-    history = [3, 5, 5, 8, 0, 3]
-    ours = probabilities(row(seed), sampling, history)
-    assert np.abs(ours - llama_distribution(row(seed), sampling, history)).max() < 1e-5
-
-
-def test_xtcs_coin_is_tossed_anew_for_every_token() -> None:
-    """2,000 uses of one chain: one of two outcomes each, as often as the probability says."""
-    sampling = Sampling(temperature=1.0, xtc_probability=0.3, xtc_threshold=0.05)
-    chain = llama_chain(sampling)
-    n = 2000
-    likeliest = int(row(0).argmax())
-    drawn = [applied(chain, row(0))[likeliest] > 0.0 for _ in range(n)]
-    llama_cpp().llama_sampler_free(chain)
-    assert abs(sum(drawn) / n - 0.7) < 4 * np.sqrt(0.3 * 0.7 / n)
-    without = probabilities(row(0), replace(sampling, xtc_probability=0.0), ())
-    assert probabilities(row(0), sampling, ())[likeliest] == pytest.approx(0.7 * without[likeliest])
 
 
 @given(

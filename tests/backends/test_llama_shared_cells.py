@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import paceline
 from architectures import write_gemma2
-from paceline.api import LLM
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.target import LlamaTarget
 from paceline.models import zoo
@@ -17,13 +15,6 @@ from paceline.models.zoo.quantize import quantize
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
 
-PROMPTS = [
-    "def add(a, b):\n",
-    "class Stack:\n    def push(self",
-    "import os\n",
-    '{"name": "',
-    "for i in range(10",
-]
 HEADER, LONG = list(range(50, 60)), list(range(100, 180))
 
 
@@ -33,14 +24,6 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("shared") / "target-F32.gguf"
     quantize(zoo.target_path(), out, "F32")
     return out
-
-
-@pytest.fixture(scope="module")
-def llm(exact: Path) -> Iterator[LLM]:
-    with paceline.load(
-        exact, zoo.draft_path(), sessions=3, n_ctx=256, threads=1, policy="fixed", width=3, p_split=0.05
-    ) as loaded:
-        yield loaded
 
 
 @pytest.fixture
@@ -57,15 +40,6 @@ def read(target: LlamaTarget, tokens: list[int]) -> tuple[LlamaSession, int]:
     cached = len(tokens) - 1 - session.pending_tokens
     target.forward([(session, session.pending_tokens)], RequiredOutputs())
     return session, cached
-
-
-@pytest.mark.slow
-def test_many_at_once_with_trees_say_what_each_says_alone(llm: LLM, exact: Path) -> None:
-    with paceline.load(exact, drafters="none", n_ctx=256, threads=1) as plain:
-        alone = [plain.generate(prompt, max_tokens=40).text for prompt in PROMPTS]
-    together = llm.generate(PROMPTS, max_tokens=40)
-    assert [one.text for one in together] == alone
-    assert sum(one.stats.accepted for one in together) > 0
 
 
 def test_what_shares_a_header_takes_it_along_and_leaves_the_long_text_where_it_is(

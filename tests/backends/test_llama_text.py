@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from gguf import GGUFWriter, TokenType
 
-from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.binding import load_model
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.vocab.lexicon import Lexicon
@@ -47,17 +44,6 @@ def test_only_a_beginning_gets_a_space(sentencepiece: tuple[LlamaText, Lexicon])
     assert said(text, text.encode_within("ab")) == b"ab"
     assert said(text, text.encode_within(" ab")) == b" ab"
     assert text.encode_within("") == []
-
-
-def test_where_the_text_begins_with_newlines_it_is_still_itself(
-    sentencepiece: tuple[LlamaText, Lexicon], models: Path
-) -> None:
-    text, _ = sentencepiece
-    target = LlamaTarget(models / "target.gguf", threads=1, n_ctx=64)
-    for one in (text, target.text):
-        for data in ("\n", "\n\na", "\r\n", "  a", "é€"):
-            assert said(one, one.encode_within(data)) == data.encode()
-    target.close()
 
 
 def test_a_letters_own_token_says_it_rather_than_that_of_its_byte(

@@ -115,7 +115,7 @@ def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch
     first, second = begun(target, TEXT), begun(target, TEXT[::-1])
     rows(target, first)
     first.commit([], 6)
-    decode = target._batch.decode
+    decode = target._decoder.batch.decode
 
     def interrupted(context: Any) -> int:
         decode(context)
@@ -126,7 +126,7 @@ def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch
         [(second, TREE)],
     ]
     for batch in batches:
-        monkeypatch.setattr(target._batch, "decode", interrupted)
+        monkeypatch.setattr(target._decoder.batch, "decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             target.forward(batch, RequiredOutputs())
         monkeypatch.undo()
@@ -139,27 +139,3 @@ def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch
     second.close()
     for row, text in zip(said, ([*TEXT, 6], TEXT[::-1]), strict=True):
         assert np.abs(row - fresh(target, text)).max() < ROUNDING
-
-
-def closed(target: LlamaTarget, text: Sequence[int]) -> int:
-    """Which sequence has read the text."""
-    session = begun(target, text)
-    rows(target, session)
-    sequence = session.slot.sequence
-    session.close()
-    return sequence
-
-
-def test_a_short_prompt_does_not_cut_a_long_conversation_that_begins_alike(target: LlamaTarget) -> None:
-    target.forget()
-    long = [*TEXT, *range(60)]
-    other = begun(target, long)  # so that they are in two sequences
-    short = closed(target, TEXT)
-    rows(target, other)
-    conversation = other.slot.sequence
-    other.close()
-    assert conversation != short
-    assert [closed(target, TEXT) for _ in range(3)] == [short] * 3
-    assert closed(target, [*TEXT, 9, 9]) == short
-    assert closed(target, [*long, 5]) == conversation
-    assert len(target.cache.slots[conversation].cached) >= len(long)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from paceline.backends.logit_drift import afresh, batch_noise, teacher_forced
+from paceline.backends.logit_drift import batch_noise, teacher_forced
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
@@ -28,12 +28,6 @@ def plain_rows(target: ToyTarget, tokens: Sequence[int]) -> np.ndarray:
 def test_teacher_forcing_gives_the_rows_of_plain_decoding_in_any_shape(n: int) -> None:
     target, tokens = ToyTarget(), [*PROMPT, *TEXT]
     np.testing.assert_array_equal(teacher_forced(target, tokens, 3, n), plain_rows(target, tokens)[2:])
-
-
-def test_a_pass_afresh_gives_the_rows_of_plain_decoding() -> None:
-    target, tokens = ToyTarget(), [*PROMPT, *TEXT]
-    rows = afresh(target, tokens[:4], tokens[4:7])
-    np.testing.assert_array_equal(rows, plain_rows(target, tokens)[3:7])
 
 
 class Rounded(ToyForward):

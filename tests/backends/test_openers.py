@@ -8,22 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.registry import BackendSpec, build_of, open_engine, open_tokenizer
 from paceline.backends.toy_backend import ToyEngine
-from paceline.models.names import is_toy
 from paceline.speculative.errors import MissingExtraError
-
-
-def test_a_gguf_file_is_opened_by_llama_cpp(models: Path) -> None:
-    with closing(open_engine(models / "target.gguf", n_ctx=64, threads=1)) as engine:
-        assert isinstance(engine, LlamaTarget)
-        assert engine.caps.n_ctx == 64
-        assert engine.alters == ""
-    with closing(open_tokenizer(models / "target.gguf")) as tokenizer:
-        assert tokenizer.vocab.size == engine.vocab.size
-        assert b"".join(map(tokenizer.text.piece, tokenizer.text.encode("ab cd"))).endswith(b"ab cd")
-    assert build_of(models / "target.gguf").features
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
@@ -37,18 +24,6 @@ def test_a_transformers_model_without_its_libraries_is_one_clear_line(
     for way in (open_engine, open_tokenizer, build_of):
         with pytest.raises(MissingExtraError, match=r"pip install 'paceline\[hf\]'"):
             way(tmp_path)
-
-
-def test_a_file_that_is_called_like_the_toy_is_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert is_toy("toy:")
-    assert is_toy("toy:seed=3")
-    assert not is_toy("toys.gguf")
-    Path("toy:").write_text("no model")
-    assert not is_toy("toy:")
-    assert isinstance(open_engine(Path("toy:seed=3")), ToyEngine)
 
 
 def test_a_model_that_is_not_loaded_tells_the_same_of_itself(models: Path) -> None:

@@ -20,11 +20,9 @@ from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import Sampling, target_distribution
+from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.speculative.verify import verify
+from paceline.speculative.tree import ROOT, DraftTree
 
 GREEDY = Sampling()
 V = 6
@@ -87,22 +85,6 @@ recordings = st.builds(
 )
 
 
-@st.composite
-def trees(draw: st.DrawFn) -> DraftTree:
-    """Any tree whose siblings differ and leave one token out, as a drafter within `branch` makes them."""
-    nodes, parents = list[int](), list[int]()
-    for node in range(draw(st.integers(0, 12))):
-        parent = draw(st.integers(ROOT, node - 1))
-        beside = {token for token, above in zip(nodes, parents, strict=True) if above == parent}
-        free = sorted(set(range(V)) - beside)
-        if len(free) > 1:
-            nodes.append(draw(st.sampled_from(free)))
-            parents.append(parent)
-        else:
-            break
-    return DraftTree(tuple(nodes), tuple(parents), (0.5,) * len(nodes), ("test",) * len(nodes))
-
-
 @given(recording=recordings, width=st.integers(1, 3), temperature=st.sampled_from([0.0, 0.8]))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize("name", MAKERS)
@@ -114,24 +96,6 @@ def test_whatever_drafts_and_samples_the_record_is_decoded(
     decoded = [token for step in steps for token in step.tokens]
     assert tuple(decoded) == recording.tokens == tuple(request.session.tokens[request.n_prompt :])
     assert request.stop_reason == "stop"
-
-
-@given(recording=recordings, tree=trees())
-@settings(max_examples=200, deadline=None)
-def test_what_is_accepted_is_the_longest_path_of_the_record(recording: Recording, tree: DraftTree) -> None:
-    one = target(recording)
-    session = opened(one, recording.prompt)
-    (out,) = one.forward([(session, tree)], RequiredOutputs())
-    verdict = verify(tree, out, Sampling(), session.tokens, SeededRng(0))
-    agreeing = [
-        path
-        for node in range(len(tree))
-        if recording.tokens[: len(path := tree.path_tokens(node))] == tuple(path)
-    ]
-    longest = max(agreeing, key=len, default=[])
-    assert [tree.tokens[node] for node in verdict.path] == longest
-    if len(longest) < len(recording.tokens):
-        assert verdict.token == recording.tokens[len(longest)]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -147,34 +111,6 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
     assert len(steps) > 5
     for step, was in zip(steps[:-1], lived, strict=False):
         assert (step.tokens, step.path, step.tree) == (was.tokens, was.path, was.tree)
-
-
-@given(tree=trees())
-@settings(max_examples=50, deadline=None)
-def test_after_the_last_recorded_token_no_guess_is_accepted(tree: DraftTree) -> None:
-    one = target(Recording(PROMPT, SAID[:2]))
-    session = opened(one)
-    one.forward([(session, chain(SAID[:1], "test"))], RequiredOutputs())
-    session.commit([0], SAID[1])
-    (out,) = one.forward([(session, tree)], RequiredOutputs())
-    assert verify(tree, out, Sampling(), session.tokens, SeededRng(0)).path == ()
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(),
-        Sampling(temperature=5.0),
-        Sampling(temperature=1.0, top_k=3, top_p=0.9, min_p=0.1, typical_p=0.9),
-        Sampling(temperature=1.0, repeat_penalty=1.5, presence_penalty=2.0),
-    ],
-)
-def test_a_row_leaves_every_sampler_one_token(sampling: Sampling) -> None:
-    one = target()
-    (out,) = one.forward([(opened(one), EMPTY)], RequiredOutputs())
-    row = out.logits(0)
-    assert (row.shape, row.flags.writeable) == ((V,), False)
-    assert target_distribution(row, sampling, PROMPT).of(SAID[0]) == 1.0
 
 
 def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
@@ -218,11 +154,3 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
     with pytest.raises(UsageError, match="token ids only"):
         _ = one.text
     assert ReplayTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"
-
-
-def test_a_recording_is_whole() -> None:
-    for prompt, said in (((), SAID), (PROMPT, ())):
-        with pytest.raises(UsageError, match="without a prompt or without an answer"):
-            Recording(prompt, said)
-    with pytest.raises(UsageError, match="has 7 tokens, but top-k of 1"):
-        Recording(PROMPT, SAID, ((1,),))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import paceline
 from command_line import command
-from paceline.backends import toy_backend as toy_engine
 from paceline.backends.toy_backend import ToyEngine, parameters
 from paceline.speculative.errors import UsageError
 
@@ -35,16 +32,6 @@ def test_settings_make_the_model() -> None:
     assert len(ids) == 4
 
 
-def test_it_is_drafted_for_as_any_other_and_says_the_same() -> None:
-    with paceline.load("toy:sharpness=4", "toy:sharpness=4,noise=0.2", "lookup,model") as llm:
-        plain = llm.generate("0120", max_tokens=60, plain=True)
-        drafted = llm.generate("0120", max_tokens=60)
-        assert plain.text == drafted.text
-        assert drafted.stats.accepted > 0
-    with paceline.load("toy:eos=7", drafters="lookup") as llm:
-        assert set(llm.generate("0120", max_tokens=9, regex="[0-3]+").text) <= set("0123")
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -58,19 +45,3 @@ def test_commands_work_on_it(capsys: Capture, words: tuple[str, ...]) -> None:
     done = command(capsys, *words)
     assert done.code == 0, done.err
     assert done.out
-
-
-@pytest.fixture
-def altered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opens(path: Path, /, **_: Any) -> ToyEngine:
-        return ToyEngine(path, alters="4 of 8 experts")
-
-    monkeypatch.setattr(toy_engine, "open_engine", opens)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("altered")
-def test_a_target_that_is_another_than_its_file_says_is_never_certified(capsys: Capture) -> None:
-    human = command(capsys, *CERTIFY)
-    assert "the target is not the model in its file (4 of 8 experts)" in human.out + human.err
-    assert "CERTIFIED: drafted output is plain output" not in human.out

@@ -86,35 +86,6 @@ def test_a_batch_is_one_pass_and_says_what_each_says_alone(kind: str, attention:
         assert np.abs(rows - alone(target, text, FORK)).max() < 1e-4
 
 
-def test_a_prompt_is_read_in_the_pass_of_others(folder: Path) -> None:
-    target = opened("llama", folder)
-    reading, decoding = target.open(), target.open()
-    reading.extend(TEXTS[1])
-    decoding.extend(TEXTS[0])
-    passes = counted(target)
-    outs = target.forward([(reading, 6), (decoding, FORK)], RequiredOutputs(layers=(1,)))
-    assert passes == [6 + len(TEXTS[0]) + len(FORK)]
-    assert (outs[0].read, outs[0].computed, reading.pending_tokens) == (6, 6, len(TEXTS[1]) - 7)
-    hidden = [out.features.hidden for out in outs]
-    assert [len(rows) for rows in hidden] == [6, len(TEXTS[0]) + len(FORK)]
-    rows = table(outs[1], FORK)
-    last = table(target.forward([(reading, EMPTY)], RequiredOutputs())[0], EMPTY)
-    reading.close()
-    decoding.close()
-    assert np.abs(rows - alone(target, TEXTS[0], FORK)).max() < 1e-4
-    assert np.abs(last - alone(target, TEXTS[1], EMPTY)).max() < 1e-4
-
-
-def test_where_no_mask_can_be_given_each_has_a_pass(folder: Path) -> None:
-    target = opened("bloom", folder)
-    sessions = [target.open() for _ in TEXTS]
-    for session, text in zip(sessions, TEXTS, strict=True):
-        session.extend(text)
-    passes = counted(target)
-    target.forward([(session, EMPTY) for session in sessions], RequiredOutputs())
-    assert passes == [len(text) for text in TEXTS]
-
-
 def test_a_batch_that_is_interrupted_leaves_every_text(folder: Path) -> None:
     target = opened("llama", folder)
     sessions = [target.open() for _ in TEXTS]

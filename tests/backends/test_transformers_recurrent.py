@@ -121,15 +121,3 @@ def test_a_pass_that_fails_leaves_nothing_of_itself(target: HfTarget, error: Any
     assert says(target, other) == 5
     for one in (session, other):
         one.close()
-
-
-def test_sessions_in_turns_have_a_state_each(target: HfTarget) -> None:
-    sessions = [begun(target, TEXT[:6]), begun(target, TEXT[10:15])]
-    for at in range(3):
-        outs = target.forward([(session, EMPTY) for session in sessions], RequiredOutputs())
-        for session, out in zip(sessions, outs, strict=True):
-            assert np.abs(out.logits(0) - whole(target, session.tokens)).max() < 1e-4
-        for session in sessions:
-            session.commit([], TEXT[20 + at])
-    for session in sessions:
-        session.close()

@@ -17,15 +17,11 @@ import torch
 
 from hf_models import ARCHITECTURES, DEVICE, RECURRENT, folder_of, model_of
 from paceline.backends.transformers import trial
-from paceline.backends.transformers.identity import weights
+from paceline.backends.transformers.loading import weights
 from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.target import HfTarget
-from paceline.drafters.lookup import LookupDrafter
 from paceline.speculative.errors import BusyError, ModelError
-from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
 from paceline.system import home
 
@@ -107,17 +103,6 @@ def test_state_in_the_modules_is_one_sessions(folder: Path) -> None:
             assert near(target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0), row), n
             session.commit([], TEXT[20 + n])
         session.close()
-
-
-def test_nothing_is_drafted_for_what_cannot_go_back(folder: Path) -> None:
-    """Not even where a drafter always has something to say."""
-    target = open_engine(folder_of("recurrent_gemma", folder), n_ctx=128, device=DEVICE)
-    drafter = LookupDrafter()
-    request = start(target, drafter, GenerationRequest(prompt=[5, 9, 14] * 5, max_tokens=20, ignore_eos=True))
-    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(6, 6)), [request])]
-    request.close()
-    assert [len(step.tokens) for step in steps] == [1] * 20
-    assert not any(step.drafted for step in steps)
 
 
 def test_a_model_is_tried_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from paceline.backends.transformers.view import layers_of
 from paceline.backends.views import ModelView, parse
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.prepare.view_search import ViewEvaluator, search
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start
@@ -92,20 +91,6 @@ def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget)
     assert np.abs(rows - row(target, [*PROMPT, 7, 9, 11], tree=FORK)).max() < 1e-4
 
 
-def test_an_early_exit_says_beside_what_it_says_alone(target: HfTarget) -> None:
-    """The first layers know nothing of the others."""
-    view = target.view(ModelView(2))
-    alone = row(view, PROMPT, tree=FORK)
-    whole = target.open()
-    whole.extend(PROMPT)
-    pending_tokens = row(view, PROMPT, whole, FORK)  # before the whole model has read anything
-    target.forward([(whole, EMPTY)], RequiredOutputs())
-    read = row(view, PROMPT, whole, FORK)
-    whole.close()
-    assert np.abs(alone - pending_tokens).max() < 1e-4
-    assert np.abs(alone - read).max() < 1e-4
-
-
 def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be rolled back"):
         open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(ModelView(1))
@@ -169,23 +154,3 @@ def test_hidden_states_tell_which_layer_does_nothing(tmp_path: Path) -> None:
     assert found[0] == {3}
     assert [len(layers) for layers in found] == [1, 2, 3]  # never the first and the last
     assert all(layers <= {1, 2, 3} and 3 in layers for layers in found)
-
-
-def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
-    target = open_engine(
-        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE, sessions=2
-    )
-    idle(target, 2)
-    texts = []
-    for prompt in (PROMPT, PROMPT[::-1]):
-        request = start(target, NoDrafter(), GenerationRequest(prompt=prompt, max_tokens=12, ignore_eos=True))
-        steps = list(decode(target, NoDrafter(), FixedPolicy(Budget(0, 0)), [request]))
-        request.close()
-        texts.append((prompt, [token for _, step in steps for token in step.tokens]))
-    judge = ViewEvaluator(target, texts)
-    found = list(search(judge, tries=15, blocks=2, guides=texts, closest=target.closest))
-    best = max(found, key=lambda one: one.agreement)
-    assert (best.agreement, best.view) == (1.0, ModelView(0, frozenset([2]), frozenset([2])))
-    assert best.share < 1.0 < best.speed
-    assert len({one.view for one in found}) == len(found) <= 15
-    judge.close()

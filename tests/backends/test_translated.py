@@ -14,11 +14,7 @@ from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import Array, ToyTarget
 from paceline.backends.translated import CrossVocabTarget
 from paceline.drafters.model import ModelDrafter
-from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from tongues import speaking, translation
@@ -128,27 +124,6 @@ def test_a_token_that_is_several_of_the_drafts_is_read_as_those_in_text_and_tree
         assert row.tolist() == [theirs[a], theirs[b], -np.inf, -np.inf]
 
 
-def test_a_grown_tree_computes_only_what_is_new_and_keeps_any_path() -> None:
-    draft = foreign("ba", seed=4)
-    ours = view(draft, target(words=WORDS_TOO))
-    session = ours.open()
-    session.extend([0, 2])
-    tree = DraftTree((2, 0, 3, 1), (ROOT, 0, 0, 2), (0.5,) * 4, ("test",) * 4)
-    whole = rows(ours, [0, 2], tree)
-    for n, first in ((2, 0), (4, 3)):
-        part = DraftTree(tree.tokens[:n], tree.parents[:n], tree.score[:n], tree.source[:n])
-        out = ours.forward([(session, part)], RequiredOutputs())[0]
-        for row in range(first, n + 1):
-            assert out.logits(row).tolist() == whole[row].tolist()
-        if first:
-            with pytest.raises(ContractError, match="row 2 is not among those"):
-                out.logits(first - 1)
-    session.commit([0, 2], 3)
-    assert session.tokens == [0, 2, 2, 3, 3]
-    out = ours.forward([(session, EMPTY)], RequiredOutputs())[0]
-    assert out.logits(0).tolist() == rows(ours, [0, 2, 2, 3, 3])[0].tolist()
-
-
 def test_another_tree_that_reads_like_the_last_one_has_all_its_rows() -> None:
     """Two tokens of the target say the same: the draft sees one tree grow into the other, we do not."""
     ours = view(foreign("ab"), target(words=["a", "b", "b"]))
@@ -158,62 +133,6 @@ def test_another_tree_that_reads_like_the_last_one_has_all_its_rows() -> None:
     out = ours.forward([(session, chain([2, 0], "test"))], RequiredOutputs())[0]
     said = [out.logits(row).tolist() for row in range(3)]
     assert said == [row.tolist() for row in rows(ours, [0], chain([2, 0], "test"))]
-
-
-class Counting(ToyTarget):
-    """Counts the tokens that are really computed."""
-
-    computed = 0
-
-    def after(self, state: Array | None, token: int) -> Array:
-        self.computed += 1
-        return super().after(state, token)
-
-
-def calls(monkeypatch: pytest.MonkeyPatch, of: object, name: str) -> list[Any]:
-    """What the method is asked, as it is asked."""
-    seen: list[Any] = []
-    method = getattr(of, name)
-
-    def recorded(argument: Any) -> Any:
-        seen.append(argument)
-        return method(argument)
-
-    monkeypatch.setattr(of, name, recorded)
-    return seen
-
-
-@pytest.mark.parametrize(("seed", "fully"), [(3, True), (4, False)])
-def test_a_step_computes_and_translates_only_what_is_new(
-    seed: int, fully: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a draft of the same vocabulary does (test_model.py): with n_draft 4 the new root and three drafted
-    tokens, and the fourth where all were accepted."""
-    of, draft = target(3), Counting(3, seed=seed)
-    ours = view(speaking(draft, WORDS), of)
-    asked = calls(monkeypatch, ours.translation, "token")
-    drafter = ModelDrafter(ours, 3)
-    request = start(of, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200))
-    policy = FixedPolicy(Budget(4, 4))
-    ((_, step),) = advance(of, drafter, policy, [request])
-    for _ in range(6):
-        before, emitted = draft.computed, len(step.tokens)
-        asked.clear()
-        ((_, step),) = advance(of, drafter, policy, [request])
-        assert draft.computed - before == 4 + (emitted == 5)
-        assert len(asked) == emitted + 3
-        assert fully == (step.accepted == {"model": 4})
-
-
-def test_the_first_text_is_tokenised_once_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    draft = foreign("xbya")
-    reading = translation(target().vocab, draft.vocab)
-    prompts = calls(monkeypatch, reading, "prompt")
-    session = CrossVocabTarget(draft, reading).open()
-    for more in ([0, 1], [2], [2, 1], [0], []):
-        session.extend(more)
-    assert session.tokens == [0, 1, 2, 2, 1, 0]
-    assert prompts == [[0, 1]]
 
 
 def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.backends.views import ModelView, evenly, parse, parse_all
+from paceline.backends.views import ModelView, evenly, parse
 from paceline.models.names import is_view
 from paceline.speculative.errors import UsageError
 
@@ -21,11 +21,6 @@ def test_words_mean_blocks() -> None:
         0, frozenset([3, 5]), frozenset([9])
     )
     assert parse("view:", LAYERS) is None
-    assert parse_all("view:exit=5+skip=2", LAYERS) == [ModelView(5), evenly(LAYERS, 2)]
-    assert parse_all("view:", LAYERS) == [None]
-    for wrong in ("view:exit=5+", "view:exit=5+exit=5"):
-        with pytest.raises(UsageError, match="several are different ones"):
-            parse_all(wrong, LAYERS)
     assert is_view("view:")
     assert not is_view("views/model.gguf")
 

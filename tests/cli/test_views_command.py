@@ -50,7 +50,7 @@ def test_what_a_search_finds_is_kept_and_drafts(said: Said, model: Path, suite: 
     done = said("views", "search", *given, "--tries", "4", "--json")
     assert done.code == 0, done.err
     found = done.json
-    assert {one["method"] for one in found["tried"]} == {"evenly", "clasp"}
+    assert {one["method"] for one in found["tried"]} == {"evenly", "similar"}
     assert len(found["tried"]) == 4
     assert found["kept"]["tries"] == 4
     assert found["kept"]["judged"] == 12  # the second of the three answers
@@ -81,15 +81,6 @@ def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> 
     drafted = said(*given, "-md", "view:skip=2", "--draft", draft)
     assert drafted.code == 0, drafted.err
     assert drafted.json["text"] == plain.json["text"]
-
-
-def test_several_views_draft_in_one_tree(said: Said, model: Path) -> None:
-    given = ("run", "-m", model, "--json", "-n", "24", "abcabcabcabc")
-    plain = said(*given, "--draft", "none")
-    drafted = said(*given, "-md", "view:exit=5+skip=2", "--draft", "model", "--policy", "rate")
-    assert drafted.code == 0, drafted.err
-    assert drafted.json["text"] == plain.json["text"]
-    assert drafted.json["stats"]["by_source"].keys() == {"model", "model 2"}
 
 
 def test_a_bench_takes_views(said: Said, model: Path, suite: Path) -> None:
@@ -144,7 +135,7 @@ def test_parts_that_cannot_be_written_are_refused(said: Said, view: str, why: st
 def test_a_kept_view_that_is_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOME, str(tmp_path))
     warned: list[str] = []
-    view = CachedView("skip=2", 0.5, 0.9, 96, "clasp", 60)
+    view = CachedView("skip=2", 0.5, 0.9, 96, "similar", 60)
     assert recall("a model", warned.append) is None
     assert keep("a model", view, warned.append)
     assert recall("a model", warned.append) == view

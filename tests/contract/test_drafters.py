@@ -130,7 +130,6 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, chains only": lambda: model(branch=1),
     "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
     "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
-    "model, fewer experts": lambda: ModelDrafter(ToyTarget(V, experts=4, active=2).view(active=1), V),
     "head": lambda: HeadDrafter(ToyTarget(V)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),
@@ -270,15 +269,6 @@ def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
         advance(target, drafter, FixedPolicy(budget), [request])
         (proposed,) = drafter.propose([(request.memory, budget)])
         assert same(proposed, propose(MAKERS[name](), list(request.session.tokens), budget))
-
-
-def test_closing_a_memory_and_the_drafter_twice_is_harmless(make: Callable[[], Drafter]) -> None:
-    drafter = make()
-    memory: Any = drafter.open([1, 2], 0)
-    for _ in range(2):
-        memory.close()
-    for _ in range(2):
-        drafter.close()
 
 
 def test_a_name_says_which_drafters_there_are(make: Callable[[], Drafter]) -> None:

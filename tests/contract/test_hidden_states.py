@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from enumeration import decided_distribution, plain_distribution
 from heads import HeadDrafter, HeadMemory
-from paceline.backends.toy import Array, ToyTarget
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -22,11 +22,10 @@ from paceline.speculative.loop import decode, start
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.speculative.tree import EMPTY, chain
 
 V, LAYERS = 6, 3
 WANT = RequiredOutputs(top_k=2, layers=(0, 1, 3))
-FORK = DraftTree((1, 2, 3), (ROOT, 0, 0), (0.5,) * 3, ("x",) * 3)
 
 
 def deep(**more: Any) -> ToyTarget:
@@ -41,17 +40,6 @@ def at_once(text: Sequence[int]) -> Any:
     features = target.forward([(session, EMPTY)], WANT)[0].features
     assert (features.start, features.lead) == (0, len(text) - 1)
     return features.hidden
-
-
-def test_the_inputs_of_layers_are_what_the_layers_below_put_out() -> None:
-    target = deep()
-    first, second, last = np.moveaxis(at_once([1, 4, 2]), 1, 0)
-    assert np.array_equal(first, target._embed[[1, 4, 2]])
-    state: Array | None = None
-    for token, inner, out in zip([1, 4, 2], second, last, strict=True):
-        state = target.after(state, token)
-        assert np.array_equal(inner, target._up[0] @ state[0])
-        assert np.array_equal(out, state[-1])
 
 
 @pytest.mark.parametrize("rollback", ["free", "restore"])
@@ -92,15 +80,6 @@ def test_features_cover_the_text_without_a_gap_however_it_is_read_and_rolled_bac
         assert np.array_equal(hidden, whole[at]), at
 
 
-def test_a_tree_that_grows_shows_its_new_rows_only() -> None:
-    target = deep()
-    session = target.open()
-    session.extend([1, 2])
-    first = target.forward([(session, chain([1], "x"))], WANT)[0].features
-    more = target.forward([(session, FORK)], WANT)[0].features
-    assert (len(first.hidden), first.lead, len(more.hidden), more.lead) == (3, 1, 2, 0)
-
-
 @pytest.mark.parametrize("rollback", ["free", "restore"])
 @pytest.mark.parametrize("chunk", [3, 1 << 40])
 @pytest.mark.parametrize("n_prompt", [1, 2, 40, 90])
@@ -121,65 +100,6 @@ def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, 
     assert sorted(memory.hidden) == list(range(len(memory.tokens) - 1))
 
 
-class Counting(ToyTarget):
-    computed = 0
-
-    def after(self, state: Array | None, token: int) -> Array:
-        self.computed += 1
-        return super().after(state, token)
-
-
-@pytest.mark.parametrize("n_prompt", [5, 90])
-def test_an_early_exit_computes_nothing_that_its_target_has_computed(n_prompt: int) -> None:
-    target = Counting(V, seed=2, layers=LAYERS)
-    view: Any = target.view(exits=1)
-    view.computed = 0
-    drafter = ModelDrafter(view, V)
-    request = start(
-        target, drafter, GenerationRequest(prompt=[i % V for i in range(n_prompt)], max_tokens=40)
-    )
-    for _, step in decode(target, drafter, FixedPolicy(Budget(3, 3)), [request]):
-        assert step.rows <= len(step.tree) + 1 or not request.stats.steps > 1
-    # Nothing of the prompt but its root, where it was read before; and of a step the root and its own draft.
-    short = n_prompt - 1 if n_prompt <= 32 else 0
-    assert view.computed <= short + request.stats.steps * 4
-
-
-def test_a_view_beside_its_target_drafts_what_it_drafts_alone() -> None:
-    target = deep()
-    drafter = ModelDrafter(target.view(exits=1), V)
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=40))
-    beside = [step.tree.tokens for _, step in decode(target, drafter, FixedPolicy(Budget(3, 3)), [request])]
-    apart = ModelDrafter(deep().view(exits=1), V)
-    request = start(target, apart, GenerationRequest(prompt=[1, 2, 3], max_tokens=40))
-    assert beside == [
-        step.tree.tokens for _, step in decode(target, apart, FixedPolicy(Budget(3, 3)), [request])
-    ]
-
-
-def test_a_model_of_other_weights_takes_nothing_over_from_the_session_beside_it() -> None:
-    target, other = deep(), ToyTarget(V, seed=5, layers=LAYERS)
-    session = target.open()
-    session.extend([1, 2, 3, 4])
-    target.forward([(session, EMPTY)], RequiredOutputs())
-    rows = []
-    for view in (other.view(exits=1), other, target.view(exits=LAYERS)):
-        for beside in (session, None):
-            one = view.open(beside)
-            one.extend([1, 2, 3, 4])
-            rows.append(view.forward([(one, EMPTY)], RequiredOutputs())[0].logits(0))
-    for a, b in zip(rows[::2], rows[1::2], strict=True):
-        assert np.array_equal(a, b)
-
-
-def test_what_makes_another_model_of_it_is_said() -> None:
-    target = ToyTarget(V, layers=2, experts=4, active=2)
-    assert target.alters == ""
-    assert target.view(active=1).alters == "1 of 2 experts"
-    assert target.view(exits=1).alters == "1 of 2 layers"
-    assert target.view().alters == ""
-
-
 SAMPLED = 0.9
 CASES: dict[str, tuple[ToyTarget, Drafter]] = {}
 for kind in ("free", "restore"):
@@ -188,10 +108,8 @@ for kind in ("free", "restore"):
         f"early exit, {kind}": (small, ModelDrafter(small.view(exits=1), 3, temperature=SAMPLED)),
         f"early exit, greedy, {kind}": (small, ModelDrafter(small.view(exits=1), 3)),
     }
-mixture = ToyTarget(3, seed=4, experts=4, active=2)
 flat = ToyTarget(3, seed=4, rollback="restore")
 CASES |= {
-    "fewer experts": (mixture, ModelDrafter(mixture.view(active=1), 3, temperature=SAMPLED)),
     "head": (flat, HeadDrafter(flat)),
     "a draft that cannot rewind": (
         ToyTarget(3, seed=4),

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.text.grammar_source import MAX_NODES, MAX_PATTERN, chosen, from_pattern, from_schema
-from schemas import chain
+from paceline.text.grammar_check import chosen
+from paceline.text.grammar_source import from_pattern, from_schema
 
 SCHEMA = {
     "type": "object",
@@ -74,8 +74,6 @@ def test_a_regular_expression_matches_the_texts_python_matches_with_it(pattern: 
     ("schema", "complaint"),
     [
         ("", "the JSON schema is not JSON: Expecting value: line 1 column 1"),
-        ('{"type": ', "the JSON schema is not JSON: Expecting value"),
-        ("{'type': 'string'}", "the JSON schema is not JSON: Expecting property name"),
         ('{"minimum": NaN}', "the JSON schema is not JSON: NaN is no JSON value"),
         ("[" * 100_000, "the JSON schema is not JSON: maximum recursion depth"),
         ({"enum": {1, 2}}, "the JSON schema is not JSON: Object of type set"),
@@ -90,11 +88,6 @@ def test_a_regular_expression_matches_the_texts_python_matches_with_it(pattern: 
             {"minLength": 3, "maxLength": 1, "type": "string"},
             "no text can satisfy the JSON schema: minLength",
         ),
-        (
-            {"allOf": [{"type": "string"}, {"type": "null"}]},
-            "no text can satisfy the JSON schema: incompatible",
-        ),
-        ({"enum": []}, "no text can satisfy the JSON schema: anyOf is empty"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_in_one_line(schema: Any, complaint: str) -> None:
@@ -108,11 +101,9 @@ def test_a_schema_that_cannot_be_used_is_refused_in_one_line(schema: Any, compla
     ("pattern", "complaint"),
     [
         ("(", "unclosed group"),
-        ("a\nb[", "unclosed character class"),
         ("a{3,1}", "invalid repetition count range"),
         (r"(a)\1", "backreferences are not supported"),
         ("a(?=b)", "look-around"),
-        ("a$b", "lookarounds not supported yet"),
         ("a\\", "it ends in a backslash that escapes nothing"),
     ],
 )
@@ -133,18 +124,6 @@ def test_at_most_one_grammar_is_chosen() -> None:
         chosen({}, "a")
 
 
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("prefix", ["#", "http://localhost/x#"])
-def test_a_chain_of_references_is_refused_before_llguidance_sees_it(prefix: str, turned: bool) -> None:
-    """It overflows its stack, and that ends the process."""
-    schema = chain(950, prefix)
-    if turned:
-        schema["$defs"] = dict(reversed(schema["$defs"].items()))
-    for spelled in (schema, json.dumps(schema), {"type": "object", "properties": {"a": schema}, **schema}):
-        with pytest.raises(UsageError, match=r"the JSON schema is nested too deeply .*: make it flatter"):
-            from_schema(spelled)
-
-
 def test_references_in_circles_are_followed_once() -> None:
     names = [f"n{n}" for n in range(40)]
     every = {"anyOf": [{"type": "null"}, *({"$ref": f"#/$defs/{name}"} for name in names)]}
@@ -152,25 +131,3 @@ def test_references_in_circles_are_followed_once() -> None:
     syntax = chosen({"$defs": nodes, "$ref": "#/$defs/n0"}, None)
     assert syntax is not None
     assert syntax.matches('{"of": {"of": null}}')
-
-
-@pytest.mark.parametrize(
-    ("schema", "complaint"),
-    [
-        ({"enum": list(range(MAX_NODES))}, "the JSON schema has more than 50,000 parts: simplify it"),
-        (
-            {"allOf": [{"$ref": f"#/x-{n}/.."} for n in range(250)], **{f"x-{n}": {"..": list(range(250))}
-             for n in range(250)}},
-            "the JSON schema has more than 50,000 parts: simplify it",
-        ),
-        ({"pattern": "a?" * MAX_PATTERN}, "the JSON schema cannot be used: a pattern has 16,384 characters"),
-        (
-            {"items": [{"patternProperties": {"a?" * MAX_PATTERN: {}}}]},
-            "the JSON schema cannot be used: a pattern has 16,384 characters",
-        ),
-    ],
-    ids=["parts", "parts by references", "pattern", "patternProperties"],
-)  # fmt: skip
-def test_a_schema_that_is_too_large_is_refused(schema: Any, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        from_schema(schema)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.text.messages import Tool
 from paceline.text.tools.formats import GENERIC, HERMES, TABLE, ToolFormat
-from paceline.text.tools.message import AssistantMessage, MessageDelta
-from paceline.text.tools.parser import ToolCallParser, parsed
+from paceline.text.tools.parser import AssistantMessage, MessageDelta, ToolCallParser, parsed
 
 FORMATS = {one.name: one for one in TABLE}
 
@@ -102,44 +101,26 @@ def test_a_tool_that_nobody_declared_stays_content(name: str) -> None:
     ("text", "content", "made"),
     [
         # SmolLM2 writes lists
-        (
-            "<tool_call>[{}, {}]</tool_call>".format(*CALLS),
-            "",
-            [W, A],
-        ),
+        ("<tool_call>[{}, {}]</tool_call>".format(*CALLS), "", [W, A]),
         ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
         # other orders, forms and spellings
         ('<tool_call>{"arguments": {"n": 1}, "name": "add"}</tool_call>', "", [A]),
         ('<tool_call>{"name": "add", "parameters": {"n": 1}}', "", [A]),
         ('<tool_call>{"name": "add"}</tool_call>', "", [("add", "{}")]),
-        ('<tool_call>{"name": "add", "arguments": null}</tool_call>', "", [("add", "{}")]),
         ('<tool_call>{"name": "add", "arguments": "{\\"n\\": 1}"}</tool_call>', "", [A]),
         ('{"type": "function", "function": {"name": "add", "arguments": {"n": 1}}}', "", [A]),
         ('{"function": "add", "parameters": {"n": 1}}', "", [A]),
         ('```json\n{"name": "add", "arguments": {"n": 1}}\n```', "", [A]),
         ('Here:\n```json\n[{"name": "add", "arguments": {"n": 1}}]\n```\nOk', "Here:\nOk", [A]),
         ('Here:\n  {"name": "add", "arguments": {"n": 1}}', "Here:", [A]),
-        (
-            "<tool_call>{} {}</tool_call>".format(*CALLS),
-            "",
-            [W, A],
-        ),
         # what is none
         ('Say {"name": "add", "arguments": {"n": 1}}', 'Say {"name": "add", "arguments": {"n": 1}}', []),
         ('{"name": "add"}', '{"name": "add"}', []),
         ('{"name": "add", "arguments": []}', '{"name": "add", "arguments": []}', []),
-        ('{"name": ["add"], "arguments": {}}', '{"name": ["add"], "arguments": {}}', []),
         ("<tool_call>{'name': 'add'}</tool_call>", "<tool_call>{'name': 'add'}</tool_call>", []),
         ("<tool_call>add(1)</tool_call>", "<tool_call>add(1)</tool_call>", []),
-        ("<tool_call>", "<tool_call>", []),
         ('<tool_call>{"name": "add", "argum', '<tool_call>{"name": "add", "argum', []),
-        ("```json\n{}\n```", "```json\n{}\n```", []),
-        (" \n", " \n", []),
-        (
-            "a" + " " * 150 + '<tool_call>{"name": "add"}</tool_call>' + " " * 90,
-            "a",
-            [("add", "{}")],
-        ),
+        ("a" + " " * 150 + '<tool_call>{"name": "add"}</tool_call>' + " " * 90, "a", [("add", "{}")]),
         # a call beside what is none
         (
             '<tool_call>{"name": "ad"}</tool_call><tool_call>{"name": "add"}</tool_call>',
@@ -230,22 +211,6 @@ def test_a_call_is_passed_on_when_it_is_complete() -> None:
 @pytest.mark.parametrize("text", ["[1] says", '{"a": 1,', '{"name": "Bob", "age": 5', "{ x = [", "<div>"])
 def test_text_that_can_be_no_call_is_content_at_once(text: str) -> None:
     assert AssistantMessage.of(ToolCallParser(HERMES, TOOLS).feed(text)).content == text
-
-
-def test_content_tells_where_in_the_text_it_stood() -> None:
-    text = 'a ü\n<tool_call>{"name": "add"}</tool_call>b <c> d'
-    stream = ToolCallParser(HERMES, TOOLS)
-    deltas = [one for letter in text for one in stream.feed(letter)] + stream.finish()
-    said = [one for one in deltas if one.index is None]
-    assert all(text[one.start :].startswith(one.content) for one in said)
-    assert "".join(one.content for one in said) == "a üb <c> d"
-    assert stream.calls == 1
-
-
-def test_ids_are_as_mistral_wants_them() -> None:
-    ids = {parsed(HERMES, TOOLS, '<tool_call>{"name": "add"}</tool_call>').calls[0].id for _ in range(50)}
-    assert len(ids) == 50
-    assert all(len(one) == 9 and one.isalnum() and one.isascii() for one in ids)
 
 
 VALUES = st.recursive(

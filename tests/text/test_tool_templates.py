@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from paceline.speculative.errors import ModelError
 from paceline.text.chat_template import render
+from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool, conversation
 from paceline.text.tools.formats import HERMES, format_of
 from paceline.text.tools.parser import parsed
@@ -53,30 +52,19 @@ RESULT: Message = {"role": "tool", "tool_call_id": "functions.weather:0", "conte
 TURNS = conversation([ASKED, CALLED, RESULT, {"role": "assistant", "content": "Yes."}, ASKED])
 
 
-class Templated:
+class Templated(Text):
     """The Text of a model with this template, as far as rendering goes."""
 
     def __init__(self, template: str) -> None:
         self._template = template
-        self.chats = bool(template)
 
     def template(self, *, tools: bool = False) -> str:
         return self._template
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        if not self._template:
-            raise ModelError("no chat template")
-        return render(self._template, messages, tools, variables, bos="<s>", eos="</s>")
+    def bos_and_eos(self) -> tuple[str, str]:
+        return "<s>", "</s>"
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        raise NotImplementedError
-
-    def encode_within(self, text: str) -> list[int]:
         raise NotImplementedError
 
     def piece(self, token: int) -> bytes:
@@ -111,23 +99,6 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dic
         ours = render(TEMPLATES[name], messages, given, variables, bos="<s>", eos="</s>")
         assert ours == theirs
         assert ("time_now" in ours) == (given is not None)
-
-
-def test_json_is_written_as_transformers_writes_it() -> None:
-    pytest.importorskip("transformers")
-    says: list[Message] = [{"role": "user", "content": "ü<&'", "b": [1, {"z": None, "a": 1.5}]}]
-    for options in (
-        "",
-        "indent=2",
-        "ensure_ascii=true",
-        "separators=(',', ':')",
-        "sort_keys=true",
-        "true",
-        "false, 2",
-    ):
-        template = "{{ messages | tojson(" + options + ") }}{{ documents }}{{ tools }}"
-        theirs = tokenizer_of(template).apply_chat_template(says, tokenize=False)
-        assert render(template, says) == theirs
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -176,16 +147,6 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
         assert [one.id for one in answer.calls] == ["functions.weather:0", "functions.time_now:1"]
 
 
-def test_content_is_empty_where_a_template_would_spell_none() -> None:
-    for shown in ("{{- '<｜Assistant｜></think>' + message['content'] }}", "{{- message.get('content') }}"):
-        given = TEMPLATES["deepseek"]
-        template = given.replace("{{- '<｜Assistant｜></think>' + (message['content'] or '') }}", shown)
-        assert template != given
-        can = support(Templated(template))
-        assert can.native
-        assert fitted(can, TURNS, TOOLS)[0][1]["content"] == ""
-
-
 @pytest.mark.parametrize("template", [CHATML, ""])
 def test_a_template_without_tools_is_known_for_one(template: str) -> None:
     can = support(Templated(template))
@@ -223,16 +184,6 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
         == '<tool_response>\n{"rain": true}\n</tool_response>\n<tool_response>\n2\n</tool_response>'
     )
     assert len(messages) == 4 + system
-
-
-def test_a_template_that_drops_calls_is_not_half_used() -> None:
-    template = "{{ tools | tojson if tools }}" + CHATML
-    can = support(Templated(template))
-    assert can.tools
-    assert not can.native
-    messages, tools = fitted(can, TURNS, TOOLS)
-    assert tools is None
-    assert "<tool_call>" in messages[2]["content"]
 
 
 def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,11 +42,6 @@ def test_a_byte_that_no_token_has_becomes_the_filler() -> None:
     assert Lexicon(VOCAB, untaught).encode(b"a!b") == [2, 0, 3]
 
 
-@pytest.mark.parametrize(("bos", "eos", "filler"), [(0, {1}, 0), (None, {4, 1}, 1), (None, (), 0)])
-def test_the_filler_is_bos_or_an_end_or_the_first_token(bos: int | None, eos: set[int], filler: int) -> None:
-    assert Lexicon(replace(VOCAB, bos=bos, eos=frozenset(eos)), untaught).filler == filler
-
-
 def test_of_several_tokens_of_the_same_bytes_the_tokenizers_choice_counts_or_the_first() -> None:
     taught, bare = Lexicon(VOCAB, tokenizer), Lexicon(VOCAB, untaught)
     assert (taught.by_bytes[b"a"], taught.by_bytes[b"b"]) == (6, 3)
@@ -60,13 +54,6 @@ def test_ends_and_control_tokens_have_a_name_and_no_bytes() -> None:
     assert lexicon.names == {0: b"<s>", 1: b"</s>", 2: b"piece 2"}
     assert lexicon.by_name == {b"<s>": 0, b"</s>": 1, b"piece 2": 2}
     assert lexicon.by_bytes[b"a"] == 6
-
-
-def test_a_vocabulary_without_text_encodes_everything_as_the_filler() -> None:
-    mute = Lexicon(replace(VOCAB, piece=lambda _: b"", eos=frozenset()), untaught)
-    assert mute.by_bytes == {}
-    assert mute.encode(b"ab") == [0, 0]
-    assert mute.encode(b"") == []
 
 
 @given(data=st.lists(st.sampled_from([b"a", b"b", b" ", b"\xc3", b"\xa4"])).map(b"".join))

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import BusyError, ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
 
 def trie_of(vocab: Vocab, silent: Collection[int]) -> TokenTrie:
-    """What grammars are matched with. No token that is or looks like a control token (`silent`) is text to
-    them."""
+    """Return the tokens that grammars are matched with; those that look like control tokens (`silent`) are no
+    text."""
     return TokenTrie(
         [b"" if token in silent else vocab.piece(token) for token in range(vocab.size)], vocab.eos
     )
+
+
+def parameters(n: int) -> str:
+    """Return a number of parameters as sizes of models are written: 1.5B, 135M."""
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -27,14 +33,28 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-class CacheSlot(Protocol):
-    """A place in a cache, and the tokens that it holds."""
+class CacheSlot:
+    """A place in a cache, and the tokens that it holds. It outlives sessions, whose prefixes are reused. It
+    is free when `owner` frees it, or is gone: an interrupt may come between any two lines."""
 
-    cached: list[int]
-    owner: Any
+    def __init__(self) -> None:
+        self.cached: list[int] = []
+        self.owner: weakref.ref[Any] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.owner is None or self.owner() is None
 
 
 S = TypeVar("S", bound=CacheSlot)
+
+
+def free_slots(slots: Sequence[S]) -> list[S]:
+    """Return the free slots. Raises BusyError where there is none."""
+    free = [slot for slot in slots if slot.is_free]
+    if not free:
+        raise BusyError(f"all {len(slots)} sessions of this model are in use: close a running stream first")
+    return free
 
 
 class CachedSession(Generic[S]):
@@ -106,7 +126,7 @@ class CachedSession(Generic[S]):
 
     @abstractmethod
     def _begin(self, tokens: list[int]) -> None:
-        """Take a slot, with what it holds of `tokens`."""
+        """Take a slot, and keep what it holds of `tokens`."""
 
     @abstractmethod
     def _commit(self, path: Sequence[int]) -> None:
@@ -114,7 +134,7 @@ class CachedSession(Generic[S]):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Go back to the committed tokens; the root's own place goes too. Also undoes a pass that failed."""
+        """Go back to the committed tokens without the root. Also undoes a pass that failed."""
 
     @abstractmethod
     def _release(self) -> None:

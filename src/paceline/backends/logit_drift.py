@@ -11,23 +11,18 @@ from numpy.typing import NDArray
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
 
-# Noise is measured on so much of the text, at so many places: it comes and goes with the order of the cache's
-# cells, and a few rows may show none of it.
-LENGTH = 256
-PLACES = 8
+LENGTH = 256  # tokens of the text that noise is measured on
+PLACES = 8  # noise comes and goes with the order of the cache's cells
 FEW = 8  # rows of a usual draft: kernels are chosen by the number of rows, and the most are not the worst
 
 Rows = NDArray[np.float64]
 
 
 def batch_noise(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
-    """The most that any two logits of one row moved apart when text and rows were computed in passes of a
-    few rows, and of `n`, as drafting has them.
+    """Return the most that two logits of one row move apart in passes of a few rows, and of `n`.
 
-    An engine that is judged by it must not excuse itself, so nothing here is accepted, rejected or branched:
-    each place is computed from an empty cache, its text read in passes of so many tokens and then a pass of
-    right ones, and compared with decoding the text a token at a time: `one_by_one`, where that is known.
-    """
+    Nothing is accepted, rejected or branched: each place is computed from an empty cache and compared with
+    decoding a token at a time (`one_by_one`)."""
     text = text[-LENGTH:]
     if one_by_one is None:
         one_by_one = singly(target, text)
@@ -41,12 +36,12 @@ def batch_noise(target: Target, text: Sequence[int], n: int, one_by_one: Rows | 
 
 
 def singly(target: Target, text: Sequence[int]) -> Rows:
-    """What batch_noise compares with: the end of the text, a token at a time [tokens - 1, n_vocab]."""
+    """Decode the end of the text a token at a time [tokens - 1, n_vocab]."""
     return teacher_forced(target, text[-LENGTH:], 1, 1)
 
 
 def apart(a: Rows, b: Rows) -> float:
-    """The most that any two logits of one row [n_vocab] moved apart between `a` and `b` [rows, n_vocab]."""
+    """Return the most that two logits of one row moved apart between `a` and `b` [rows, n_vocab]."""
     moved = b - a
     return float((moved.max(axis=1) - moved.min(axis=1)).max())
 
@@ -54,8 +49,8 @@ def apart(a: Rows, b: Rows) -> float:
 def afresh(
     target: Target, tokens: Sequence[int], right: Sequence[int] = (), piece: int | None = None
 ) -> Rows:
-    """Rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, with nothing of an
-    earlier session taken over. piece: the text before is read in passes of so many tokens, else along."""
+    """Return the rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, in a fresh
+    session. piece: prefill the text before in passes of so many tokens."""
     target.forget()
     session = target.open()
     try:
@@ -69,8 +64,8 @@ def afresh(
 
 
 def teacher_forced(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
-    """Logits [len(tokens) - start, n_vocab] that predict each token from `start` on, decoded in passes of up
-    to `n` rows whose drafts are always right."""
+    """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on, in passes of
+    up to `n` rows whose drafts are always right."""
     session = target.open()
     out = []
     try:

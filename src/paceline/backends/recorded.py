@@ -1,9 +1,7 @@
 """A record as a target: what a model once said is said again, so that drafters can be scored without it.
 
-The row after a text that agrees with the record says the record's next token with certainty. What the model
-would have said after any other text nobody knows: such a row says a token that was not drafted there, so that
-no guess off the record is ever accepted. Nothing is computed; thousands of tokens a second go through the
-real loop.
+The row after a text that agrees with the record has the record's next token for certain. After any other text
+it has a token that was not drafted there, so that no guess off the record is ever accepted.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ UNKNOWN = -1  # where a row's text is not the record's; and a token of its top-k
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One answered request. top_k: for each answered token the target's likeliest there, best first; empty
-    where they were not recorded. noise: what the tokens were drawn with, where that is known."""
+    """One answered request. top_k: for each token the target's likeliest there, best first; or nothing.
+    noise: what the tokens were drawn with, if known."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -48,17 +46,14 @@ class Recording:
 
 
 def numbered(size: int) -> Vocab:
-    """The vocabulary of a record that holds token ids and no text: each is spelled as its number."""
+    """Return a vocabulary of token ids without text: each is spelled as its number."""
     spelled = b"%d".__mod__
     return Vocab(size, "recorded", None, frozenset(), False, False, text=spelled, piece=spelled)
 
 
 class ReplayTarget:
-    """Answers the prompts of `recordings`; several with the same prompt take turns. text: the tokenizer,
-    where there is one.
-
-    A request has to stop where its recording ends (its `stop`): what followed is not known either.
-    """
+    """Answers the prompts of `recordings`; several with the same prompt take turns. A request has to stop
+    where its recording ends. text: the tokenizer, if any."""
 
     def __init__(self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None) -> None:
         self.vocab = vocab
@@ -80,7 +75,7 @@ class ReplayTarget:
         return self._text
 
     def recording(self, prompt: Sequence[int]) -> Recording:
-        """The next one with this prompt. Raises UsageError where there is none."""
+        """Return the next recording with this prompt. Raises UsageError where there is none."""
         turns = self._by_prompt.get(tuple(prompt))
         if turns is None:
             raise UsageError(
@@ -103,16 +98,13 @@ class ReplayTarget:
             outs.append(RecordedForward(self.vocab.size, session.recording, tree, places, computed, want))
         return outs
 
-    def forget(self) -> None:
-        """Nothing is kept."""
+    def forget(self) -> None: ...
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
 
 class RecordedSession:
-    """Owns its place in one recording: how many of the recorded tokens are committed, or UNKNOWN once others
-    are. Its prompt is read for nothing."""
+    """A place in one recording: how many of the recorded tokens are committed, or UNKNOWN once others are."""
 
     pending_tokens = 0
 
@@ -142,8 +134,7 @@ class RecordedSession:
         self.tokens += tokens
 
     def places(self, tree: DraftTree) -> tuple[int, list[int]]:
-        """How many rows a pass over `tree` computes; and of the root and every node, how many recorded tokens
-        end there, UNKNOWN off the record."""
+        """Return how many rows a pass over `tree` computes, and the place of the root and every node."""
         known = len(self._places) if tree.starts_with(self._tree) else 0
         places = [self._place]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
@@ -169,8 +160,6 @@ class RecordedSession:
 
 
 class RecordedForward(LogitsOutput):
-    """places: see RecordedSession. Rows are made when they are asked for."""
-
     def __init__(
         self,
         n_vocab: int,
@@ -191,15 +180,13 @@ class RecordedForward(LogitsOutput):
         return next(token for token in range(self._n_vocab) if token not in drafted)
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        """One token has all the probability, whatever the sampler."""
         out = np.full(self._n_vocab, -np.inf, dtype=np.float32)
         out[self.argmax(row)] = 0.0
         out.setflags(write=False)
         return out
 
     def _likeliest(self, k: int) -> NDArray[np.int64]:
-        """[rows, k]: what was recorded, at the least the recorded token; UNKNOWN for the rest, and for every
-        row off the record."""
+        """Return the recorded tokens [rows, k], at the least the next one; the rest is UNKNOWN."""
         out = np.full((len(self._places), k), UNKNOWN, dtype=np.int64)
         recorded = self._recording
         for row, place in enumerate(self._places):

@@ -1,8 +1,8 @@
-"""The one table from a reference to the engine that opens it. An engine is imported when it is needed."""
+"""The table from a reference to the backend that opens it. A backend is imported when it is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,63 +15,45 @@ from paceline.text.interface import Tokenizer
 KERNELS = ("auto", "off")  # of the setting that takes a word
 
 
-def _toy(_: Path) -> BackendModule:
-    from paceline.backends import toy_backend as toy_engine
+def _backend(path: Path) -> BackendModule:
+    """Import the backend that opens a reference."""
+    if is_toy(path):
+        from paceline.backends import toy_backend
 
-    return toy_engine
+        return toy_backend
+    if is_transformers(path):
+        from paceline.backends.transformers.loading import libraries
 
+        libraries()  # or MissingExtraError, before a module that imports them at its top
+        from paceline.backends.transformers import opener
 
-def _transformers(_: Path) -> BackendModule:
-    from paceline.backends.transformers.loading import libraries
+        return opener
+    from paceline.backends import llama_cpp
 
-    libraries()  # or MissingExtraError, before a module that imports them at its top
-    from paceline.backends.transformers import opener
-
-    return opener
-
-
-def _llama(_: Path) -> BackendModule:
-    from paceline.backends.llama_cpp import opener
-
-    return opener
-
-
-# The first one that knows a reference opens it.
-TABLE: tuple[tuple[Callable[[Path], bool], Callable[[Path], BackendModule]], ...] = (
-    (is_toy, _toy),
-    (is_transformers, _transformers),
-    (lambda _: True, _llama),  # which says what is wrong with anything but a GGUF file
-)
-
-
-def _opener(path: Path) -> BackendModule:
-    return next(made for knows, made in TABLE if knows(path))(path)
+    return llama_cpp  # which says what is wrong with anything but a GGUF file
 
 
 def open_engine(path: Path, **settings: Any) -> Backend:
-    """A model, loaded. settings: see BackendModule. Raises UsageError, ModelError or MissingExtraError."""
-    return _opener(path).open_engine(path, **settings)
+    """Load a model. settings: see BackendModule. Raises UsageError, ModelError or MissingExtraError."""
+    return _backend(path).open_engine(path, **settings)
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """A model's tokenizer; of its file no more than the vocabulary need be there. Raises UsageError,
-    ModelError or MissingExtraError."""
-    return _opener(path).open_tokenizer(path)
+    """Load a model's tokenizer; its file may hold no more than the vocabulary. Raises like `open_engine`."""
+    return _backend(path).open_tokenizer(path)
 
 
 def build_of(path: Path) -> BackendBuild:
-    """Of the engine that opens `path`. Raises UsageError or MissingExtraError."""
-    return _opener(path).build()
+    return _backend(path).build()
 
 
 def kernels_of(path: Path) -> KernelStatus:
-    """Kernels of our own in the engine that opens `path`. Raises MissingExtraError."""
-    return _opener(path).kernels()
+    return _backend(path).kernels_status()
 
 
 def with_kernels(path: Path, asked: str | bool) -> bool:
-    """Whether the engine that opens `path` computes with kernels of our own. asked: "auto" or "off", or the
-    engine's setting. Raises UsageError for another word, and MissingExtraError."""
+    """Return whether the backend of `path` computes with kernels of our own. asked: "auto", "off", or the
+    backend's setting. Raises UsageError for another word, and MissingExtraError."""
     if isinstance(asked, str) and asked not in KERNELS:
         raise UsageError(f"kernels {asked!r}: choose from {', '.join(KERNELS)}")
     return asked not in ("off", False) and kernels_of(path).path != ""
@@ -79,14 +61,14 @@ def with_kernels(path: Path, asked: str | bool) -> bool:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """A model that is not loaded, and how it would be run: see Setup."""
+    """A model that is not loaded, and its settings."""
 
     path: Path
     settings: Mapping[str, Any]
 
     def identity(self) -> dict[str, Any]:
         """Raises OSError where there is no such model, UsageError or MissingExtraError."""
-        return _opener(self.path).identity(self.path, self.settings)
+        return _backend(self.path).identity(self.path, self.settings)
 
     def but(self, **settings: Any) -> BackendSpec:
         """With some settings changed."""

@@ -1,9 +1,7 @@
 """An exact model in numpy: a tiny recurrent network with a tiny vocabulary, for tests, docs and proofs.
 
-Its cache is real (one state a position, computed once, lost when it is dropped), and every row is computed
-by the same arithmetic whatever stands beside it, so that logits are equal to the last bit or wrong. It can do
-what the contracts promise of any engine: show the hidden states of its layers, answer from an early layer,
-route tokens to experts, and be a model that cannot rewind.
+Its cache is real (one state a position), and every row is computed by the same arithmetic whatever stands
+beside it, so that logits are equal to the last bit or wrong.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ class ToyTarget:
     of the last layer's. All weights from `seed`.
 
     A draft that resembles it: `ToyTarget(..., noise=0.3)` has the same weights plus noise on W.
-    layers: their number. experts: matrices A of the last layer, of which each token goes through the `active`
-    ones that a router likes best.
     rollback: "restore" holds a single state, as a recurrent model does.
     """
 
@@ -47,8 +43,6 @@ class ToyTarget:
         n_ctx: int = 4096,
         branch: int = 64,
         layers: int = 1,
-        experts: int = 1,
-        active: int = 1,
         rollback: Rollback = "free",
         chunk: int = 512,
     ) -> None:
@@ -60,9 +54,7 @@ class ToyTarget:
         deeper = np.random.default_rng([seed, 2])
         self._mix = [mix, *deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)]
         self._up = deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)
-        self._experts = deeper.normal(size=(experts, width, width)) * 0.9 / np.sqrt(width)
-        self._router = deeper.normal(size=(experts, width))
-        self._active, self._of = active, self
+        self._of = self
         self._passes = 0  # so that an answer asked for too late is noticed
         self.layers = self.exits = layers
         self.width = width
@@ -75,29 +67,25 @@ class ToyTarget:
             branch=branch, rollback=rollback, sessions=64, rows=1 << 15, chunk=chunk, n_ctx=n_ctx
         )
 
-    def view(self, *, exits: int | None = None, active: int | None = None) -> ToyTarget:
-        """A model of the same weights that asks W after its first `exits` layers, or takes each token through
-        fewer experts. Opened beside a session of this one, an early exit takes over what that computed."""
+    def view(self, exits: int) -> ToyTarget:
+        """A model of the same weights that asks W after its first `exits` layers. Opened beside a session of
+        this one it takes over what that computed."""
         view = copy(self)
-        view.exits, view._active = exits or self.exits, active or self._active
-        view.alters = f"{view._active} of {self._active} experts" * (view._active != self._active)
-        view.alters = view.alters or f"{view.exits} of {self.exits} layers" * (view.exits != self.exits)
+        view.exits = exits
+        view.alters = f"{exits} of {self.exits} layers" * (exits != self.exits)
         return view
 
     def open(self, beside: Session | None = None) -> ToySession:
         shares = (
             isinstance(beside, ToySession)
             and beside._target is self._of is not self
-            and self._active == self._of._active
             and self.caps.rollback == "free"
         )
         return ToySession(self, beside if shares else None)  # type: ignore[arg-type]  # a ToySession then
 
-    def forget(self) -> None:
-        """Nothing is kept."""
+    def forget(self) -> None: ...
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     def forward(
         self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
@@ -121,24 +109,13 @@ class ToyTarget:
         out = np.empty((self.exits, self.width))
         x = self._embed[token]
         for layer in range(self.exits):
-            mixed = self._mix[layer] @ before[layer]
-            if layer == self.layers - 1 and len(self._experts) > 1:
-                mixed = self._routed(x, before[layer])
-            out[layer] = np.tanh(mixed + x)
+            out[layer] = np.tanh(self._mix[layer] @ before[layer] + x)
             if layer < self.layers - 1:
                 x = self._up[layer] @ out[layer]
         return out
 
-    def _routed(self, x: Array, state: Array) -> Array:
-        """The experts that the router likes best, by softmax of what it thinks of them."""
-        likes = self._router @ x
-        chosen = top_k(likes, self._active)
-        weights = np.exp(likes[chosen] - likes[chosen].max())
-        out: Array = np.tensordot(weights / weights.sum(), self._experts[chosen] @ state, 1)
-        return out
-
     def hidden(self, state: Array, token: int, layer: int) -> Array:
-        """What this layer takes in of a token whose states are `state`; at the end, what the last gives."""
+        """Return the layer's input for a token with these states; after the last layer, its output."""
         if 0 < layer < self.layers:
             out: Array = self._up[layer - 1] @ state[layer - 1]
         else:
@@ -154,12 +131,11 @@ ComputedToken = tuple[Array, int]  # the states after a token, and the token
 
 
 class ToySession:
-    """Owns the states of the committed tokens that were computed (`_states`: all but the root and those that
-    are unread), and of the tree last forwarded: the root's first, then the nodes'.
+    """The states of the computed tokens (`_states`), and of the last tree: the root's first, then the nodes'.
 
-    A model that cannot rewind has only the last of the states, which is its checkpoint: what was kept of a
-    draft is unread again, unless all of it was. beside: a session of the same text by the same weights, whose
-    states serve for a view."""
+    A model that cannot rewind has only the last of the states, its checkpoint: what was kept of a draft is
+    computed again, unless all of it was. beside: a session of the same weights, whose states serve for a
+    view."""
 
     def __init__(self, target: ToyTarget, beside: ToySession | None = None) -> None:
         self._target, self._beside = target, beside
@@ -193,8 +169,8 @@ class ToySession:
         self._read += 1 + len(path)
 
     def read(self, n: int) -> tuple[int, list[ComputedToken]]:
-        """Compute so many unread tokens: where they begin, and what came of each that no other session had
-        computed."""
+        """Prefill `n` tokens; return where they begin, and the new states of those not taken from
+        `beside`."""
         if not self.tokens:
             raise ContractError("forward before extend: the session has no root")
         start, seen = self._read, list[ComputedToken]()

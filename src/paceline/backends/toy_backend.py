@@ -19,12 +19,12 @@ import numpy as np
 from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus
 from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
 from paceline.speculative import validation as typed
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
-from paceline.text.messages import Message, Tool
+from paceline.text.interface import Text
 
 ENGINE = f"toy, numpy {np.__version__}"
 MOST = 10  # tokens: each is one digit, so that a text has one reading
@@ -55,12 +55,12 @@ def build() -> BackendBuild:
     return BackendBuild("", False)
 
 
-def kernels() -> KernelStatus:
+def kernels_status() -> KernelStatus:
     return KernelStatus()
 
 
 def parameters(path: Path) -> dict[str, Any]:
-    """What a reference says after its colon. Raises UsageError."""
+    """Return the parameters in a reference. Raises UsageError."""
     out: dict[str, Any] = {}
     for part in filter(None, str(path).partition(":")[2].split(",")):
         name, _, value = part.partition("=")
@@ -79,13 +79,11 @@ def parameters(path: Path) -> dict[str, Any]:
 
 
 class ToyEngine(ToyTarget):
-    """A ToyTarget with text: a token is a digit. path: the reference. alters: see Engine."""
+    """A ToyTarget with text: a token is a digit. path: the reference."""
 
-    def __init__(
-        self, path: Path = Path("toy:"), *, sessions: int = 1, alters: str = "", **weights: Any
-    ) -> None:
+    def __init__(self, path: Path = Path("toy:"), *, sessions: int = 1, **weights: Any) -> None:
         super().__init__(**{"n_vocab": 8, **weights})
-        self.path, self.alters = path, alters
+        self.path = path
         self.name = str(path)
         self.description = f"toy model of {self.vocab.size} tokens"
         self.text = DigitTokenizer(self.vocab)
@@ -106,8 +104,7 @@ class ToyEngine(ToyTarget):
     def identity(self) -> dict[str, Any]:
         digest = hashlib.sha256(b"".join(weight.tobytes() for weight in self._weights))
         digest.update(repr(sorted(self.vocab.eos)).encode())
-        altered = {"alters": self.alters} if self.alters else {}
-        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings, **altered}
+        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings}
 
     def forward(
         self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
@@ -120,32 +117,21 @@ class ToyEngine(ToyTarget):
         return outs
 
 
-class DigitTokenizer:
-    """Text of digits. So that any text can be a prompt, what is no token counts as one of them all the same;
-    white space is left out."""
+class DigitTokenizer(Text):
+    """Text of digits. Any other letter counts as one of them, too; white space is left out."""
 
     def __init__(self, vocab: Vocab) -> None:
-        self.piece, self.chats = vocab.piece, False
-        self._size = vocab.size
+        self._vocab = vocab
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        return [self._token(letter) for letter in typed.text("the text", text) if not letter.isspace()]
+        letters = (letter for letter in typed.text("the text", text) if not letter.isspace())
+        return [(ord(letter) - ord("0")) % self._vocab.size for letter in letters]
 
-    def encode_within(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def _token(self, letter: str) -> int:
-        return (ord(letter) - ord("0")) % self._size
+    def piece(self, token: int) -> bytes:
+        return self._vocab.piece(token)
 
     def template(self, *, tools: bool = False) -> str:
         return ""
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        raise ModelError(
-            "the toy model has no chat template; give a plain prompt (to generate, or to run without --chat)"
-        )
+    def bos_and_eos(self) -> tuple[str, str]:
+        return "", ""

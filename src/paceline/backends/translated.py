@@ -26,8 +26,8 @@ from paceline.vocab.translation import Translation, largest, window
 
 
 class CrossVocabTarget:
-    """Drives `draft` in the vocabulary of `translation.target`. Its sessions have no end: of a text longer
-    than the draft's context the draft reads the last part."""
+    """Drives `draft` in the vocabulary of `translation.target`. Of a text longer than its context the draft
+    reads the last part."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
         self._draft = draft
@@ -61,8 +61,8 @@ class CrossVocabTarget:
 
 
 class CrossVocabSession:
-    """Owns the draft's session, and what the draft reads: the first text given as a whole, each token after
-    it by itself, so that nothing is read twice."""
+    """A session of the draft. The first text is translated as a whole, each token after it by itself, so that
+    nothing is read twice."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
         self._caps = draft.caps
@@ -103,7 +103,7 @@ class CrossVocabSession:
         self._reader.sync_to(window(self._read, self._translation.lead, self._caps))
 
     def grow(self, tree: DraftTree) -> tuple[int, DraftTree]:
-        """Spell out what is new in `tree`; returns the first row that is, and the draft's own tree."""
+        """Spell out what is new in `tree`; return the first new row, and the draft's tree."""
         if self._tree is None or not tree.starts_with(self._tree):
             if self._tree is not None:
                 self._restart()

@@ -4,7 +4,6 @@
     view:skip=8                           without 8 blocks, evenly spread over the layers
     view:attention=3.5,feed_forward=3.9   without just these
     view:                                 what `paceline views search` has found for this model
-    view:exit=22+skip=8                   several, each of which drafts where it pays
 
 A layer has two blocks, its attention and its feed-forward. Layers are numbered from 0.
 """
@@ -26,7 +25,7 @@ SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, o
 
 @dataclass(frozen=True)
 class ModelView:
-    """exits: the layers that are left, 0 for all; attention, feed_forward: layers without these blocks."""
+    """exits: the number of layers left, 0 for all. attention, feed_forward: layers without these blocks."""
 
     exits: int = 0
     attention: frozenset[int] = frozenset()
@@ -42,14 +41,9 @@ class ModelView:
         return ",".join(parts)
 
     def kept(self, layers: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Which of so many layers attend, and which feed forward. Raises UsageError for some that are not
-        there."""
-        numbers = frozenset(range(layers))
-        if not 0 <= self.exits <= layers or not self.attention | self.feed_forward <= numbers:
-            raise UsageError(
-                f"{VIEW}{self.words}: the model has {layers} layers, numbered from 0: not all of those "
-                "are there"
-            )
+        """Return the layers that attend, and those that feed forward. Raises UsageError for missing ones."""
+        if not 0 <= self.exits <= layers or not self.attention | self.feed_forward <= set(range(layers)):
+            raise UsageError(f"{VIEW}{self.words}: the model has {layers} layers, numbered from 0")
         left = frozenset(range(self.exits or layers))
         return left - self.attention, left - self.feed_forward
 
@@ -60,13 +54,6 @@ class ModelView:
 
 
 @runtime_checkable
-class HasSiblingViews(Protocol):
-    """A view that others of the same model draft beside."""
-
-    besides: Sequence[Backend]
-
-
-@runtime_checkable
 class SupportsViews(Protocol):
     """An engine that can leave out parts of its model."""
 
@@ -74,38 +61,27 @@ class SupportsViews(Protocol):
     def layers(self) -> int: ...
 
     def view(self, view: ModelView) -> Backend:
-        """A model of the same weights without some blocks; opened beside a session of this one it works on
-        that one's cache. To be closed before this one. Raises UsageError where that cannot be."""
+        """Return a model of the same weights without some blocks. Opened beside a session of this one it
+        works on that cache. To be closed before this one. Raises UsageError."""
 
     def closest(self, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
-        """For 1 to `most` skipped layers which of them disturb the hidden states of the last `told` tokens
-        least (CLaSp, arXiv:2505.24196)."""
+        """For 1 to `most` skipped layers, return which change hidden states of `told` last tokens least."""
 
 
 def evenly(layers: int, blocks: int) -> ModelView:
-    """Without so many blocks: both of a layer, of the last one chosen perhaps one, spread over the model
-    without its first and last layer. Raises UsageError for more than there are."""
+    """Return a view without so many blocks, of evenly spread layers but the first and the last."""
     inner = layers - 2
     if not 0 < blocks <= 2 * inner:
         raise UsageError(
-            f"{VIEW}skip={blocks}: of {layers} layers 1 to {2 * max(0, inner)} blocks can be left out, "
-            "none of the first and the last layer"
+            f"{VIEW}skip={blocks}: of {layers} layers 1 to {2 * max(0, inner)} blocks can be left out"
         )
     n = (blocks + 1) // 2
     places = [1 + (2 * at + 1) * inner // (2 * n) for at in range(n)]
     return ModelView(0, frozenset(places), frozenset(places[: blocks // 2]))
 
 
-def parse_all(reference: str | os.PathLike[str], layers: int) -> list[ModelView | None]:
-    """See parse. Raises UsageError."""
-    words = os.fspath(reference).removeprefix(VIEW).split("+")
-    if "" in words[1:] or len(set(words)) < len(words):
-        raise UsageError(f"{os.fspath(reference)}: {SYNTAX}; several are different ones, with + between")
-    return [parse(f"{VIEW}{one}", layers) for one in words]
-
-
 def parse(reference: str | os.PathLike[str], layers: int) -> ModelView | None:
-    """What it means in a model of so many layers; None for the one that is kept. Raises UsageError."""
+    """Return the view of a model of so many layers; None for the one that is kept. Raises UsageError."""
     text = os.fspath(reference)
     words = text.removeprefix(VIEW)
     if not words:

@@ -1,8 +1,8 @@
 """Which part of a model drafts best for it: blocks are left out, and what is left is held against what the
 whole model says.
 
-Candidates are views that leave out blocks evenly, and those that a dynamic programme over hidden states
-chooses (CLaSp, arXiv:2505.24196). Each is judged by the share of tokens that it guesses right behind the
+Candidates are views that leave out blocks evenly, and those without the layers that change hidden states
+least (arXiv:2403.03853). Each is judged by the share of tokens that it guesses right behind the
 model's own text, and by the speed that this share and its cost promise.
 """
 
@@ -116,7 +116,7 @@ def search(
     numbers = [blocks] if blocks else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
     proposals = [("evenly", evenly(judge.layers, n)) for n in numbers]
     if closest is not None:
-        proposals += [("clasp", view) for view in guided(numbers, guides, closest)]
+        proposals += [("similar", view) for view in guided(numbers, guides, closest)]
     seen: set[ModelView] = set()
     for method, view in proposals:
         if len(seen) < tries and view not in seen:

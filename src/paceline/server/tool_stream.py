@@ -7,8 +7,7 @@ from typing import Any
 
 from paceline.request_handle import StepOutput
 from paceline.server.request_limits import ToolCallParsing
-from paceline.text.tools.message import MessageDelta
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.parser import MessageDelta, ToolCallParser
 
 Parts = list[tuple[str, str]]
 

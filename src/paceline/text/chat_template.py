@@ -33,10 +33,10 @@ def encoded(
     *,
     answer: str = "",
 ) -> list[int]:
-    """The messages in the model's template, as tokens. answer: what its answer begins with, control tokens
-    and all. What messages, tools and variables say is text, even where it contains a control token. Raises
-    ModelError without a usable template, and UsageError where such text cannot be told from what the
-    template puts around it."""
+    """Return the messages in the model's template, as tokens. answer: the beginning of its answer.
+
+    What messages, tools and variables say is text, even a control token. Raises ModelError without a usable
+    template, and UsageError where such text cannot be told from what the template puts around it."""
     variables = variables or {}
     rendered = text.render(messages, tools, variables)
     said: ChatInput = (messages, tools, dict(variables))
@@ -64,8 +64,8 @@ def encoded(
 
 
 def _controls(text: Text, vocab: Vocab, said: ChatInput) -> list[str]:
-    """The control tokens that what is said contains as text. Raises UsageError where two messages make one
-    together: a template may put them side by side."""
+    """Return the control tokens that the input contains as text. Raises UsageError where two messages make
+    one together: a template may put them side by side."""
     texts = list(texts_in(list(said)))
     contents = "".join((message.get("content") or "").strip() for message in said[0])
     together = "\n".join([*texts, contents])
@@ -83,7 +83,7 @@ def _controls(text: Text, vocab: Vocab, said: ChatInput) -> list[str]:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value, or several, with each text in it changed."""
+    """Return a JSON value with each text in it changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -94,7 +94,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def control_texts(text: Text, vocab: Vocab, said: str) -> list[str]:
-    """The control tokens that `said` contains as text."""
+    """Return the control tokens that `said` contains as text."""
     special = text.encode(said, special=True, add_bos=False)
     if special == text.encode(said, add_bos=False):
         return []
@@ -103,7 +103,7 @@ def control_texts(text: Text, vocab: Vocab, said: str) -> list[str]:
 
 
 def control_text(text: Text, vocab: Vocab, said: str) -> str:
-    """The first control token that `said` contains as text; "" where there is none."""
+    """Return the first control token that `said` contains as text, or ""."""
     return next(iter(control_texts(text, vocab, said)), "")
 
 
@@ -116,10 +116,8 @@ def render(
     bos: str = "",
     eos: str = "",
 ) -> str:
-    """Render a chat template over messages and tools.
-
-    variables: more of the template's variables; they replace ours. Raises ModelError where the template
-    refuses the messages, is broken, or does too much."""
+    """Render a chat template over messages and tools. variables: more of the template's variables. Raises
+    ModelError where the template refuses the messages, is broken, or does too much."""
     from paceline.text import template_process
 
     if not template:

@@ -13,12 +13,18 @@ def spelling(piece: Callable[[int], bytes], spelled: Mapping[int, bytes]) -> Cal
     return (lambda token: spelled.get(token) or piece(token)) if spelled else piece
 
 
-class Detokenizer:
-    """Given to the loop as its stop check, so that stop strings are judged token by token.
+def certain(text: str, literals: Sequence[str]) -> int:
+    """Return the position where one of `literals` may begin at the end of `text`."""
+    longest = max(map(len, literals), default=1) - 1
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(one.startswith(text[-size:]) for one in literals):
+            return len(text) - size
+    return len(text)
 
-    piece: the bytes of a token. What `take` returns never includes a stop string or a part of one
-    that may still be completed.
-    """
+
+class Detokenizer:
+    """The stop check of a request's loop. What `take` returns never includes a stop string, or a part of one
+    that may still be completed. piece: returns the bytes of a token."""
 
     def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
         if any(not stop for stop in stops):
@@ -63,14 +69,7 @@ class Detokenizer:
     def take(self) -> list[tuple[str, int]]:
         """New text that is certain, in parts, each with the index of the token that completed it."""
         held = "".join(text for text, _ in self._waiting)
-        safe = len(held)
-        if not self.stopped:
-            for stop in self._stops:
-                for n in range(min(len(stop) - 1, len(held)), 0, -1):
-                    if held.endswith(stop[:n]):
-                        safe = min(safe, len(held) - n)
-                        break
-        taken, self._waiting = self._split(safe)
+        taken, self._waiting = self._split(len(held) if self.stopped else certain(held, self._stops))
         return taken
 
     def finish(self) -> list[tuple[str, int]]:

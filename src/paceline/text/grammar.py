@@ -26,10 +26,7 @@ MAX_REBUILD_SECONDS = 0.05  # a grammar that takes longer is not compiled again 
 
 
 class TokenTrie:
-    """A model's tokens as llguidance wants them; built once a model, a large vocabulary takes a second.
-
-    spelled: each token's bytes in a text, none for what is no text. eos: the tokens that end it.
-    """
+    """A model's tokens as llguidance wants them. spelled: each token's bytes; none for what is no text."""
 
     def __init__(self, spelled: Sequence[bytes], eos: frozenset[int]) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -44,13 +41,11 @@ class TokenTrie:
         for mask in (self.everything, self.nothing):
             mask.setflags(write=False)
         self._lock = threading.Lock()  # of the grammars below
-        self._compiled: OrderedDict[GrammarSource, CompiledGrammar] = (
-            OrderedDict()
-        )  # the one used last is the last
+        self._compiled = OrderedDict[GrammarSource, CompiledGrammar]()  # the one used last is the last
 
     def compiled(self, syntax: GrammarSource) -> CompiledGrammar:
-        """A cached grammar, or one compiled here and now: seconds, for a schema that is made for it. Any
-        thread may call it. Raises UsageError where no text of this model's can begin."""
+        """Return a cached grammar, or compile it. Any thread may call it. Raises UsageError where no text of
+        this model can begin."""
         known = self.cached(syntax)
         if known is None:
             known = CompiledGrammar(syntax, self)
@@ -61,7 +56,7 @@ class TokenTrie:
         return known
 
     def cached(self, syntax: GrammarSource) -> CompiledGrammar | None:
-        """The grammar of an earlier `compiled`, if it is still there and not worn out."""
+        """Return the grammar of an earlier `compiled`, if it is still there and not worn out."""
         with self._lock:
             known = self._compiled.get(syntax)
             if known is None or known.copies >= MAX_COPIES:
@@ -102,14 +97,11 @@ class _ByteTokenizer:
 
 
 class CompiledGrammar:
-    """A syntax compiled for one vocabulary, with its first mask: what takes time. Requests take copies, each
-    in some 20 microseconds.
+    """A syntax compiled for one vocabulary, with its first mask. Requests take copies.
 
-    Later masks are bounded by llguidance's own limits (steps of its lexer, items of its parser; 0.15 s at the
-    worst that was found in grammars of at most 2 s): what exceeds them is an error of the matcher."""
+    Later masks are bounded by llguidance's limits: what exceeds them is an error of the matcher."""
 
     def __init__(self, syntax: GrammarSource, trie: TokenTrie) -> None:
-        """Raises UsageError where no text of this vocabulary can begin."""
         from llguidance import LLMatcher
 
         began = thread_time()
@@ -121,7 +113,6 @@ class CompiledGrammar:
         self.seconds = thread_time() - began
 
     def matcher(self) -> LLMatcher:
-        """Another one that stands at the beginning."""
         self.copies += 1
         return self._matcher.deep_copy()
 
@@ -138,13 +129,13 @@ class TextGrammar:
         self._restart()
 
     def _restart(self) -> None:
-        """A matcher that has come to an error never leaves it: another one takes its place."""
+        """Take another matcher: one that has come to an error never leaves it."""
         self._matcher = self._grammar.matcher()
         self._matcher.consume_tokens(self._committed)
         self._below: tuple[int, ...] = ()  # the drafted tokens it has consumed
 
     def _renew(self, said: str) -> None:
-        """Leave a lexer that has come to a limit, and is the same for all copies, for one of its own. Raises
+        """Compile the grammar again: its lexer, which all copies share, has come to a limit. Raises
         UsageError where that would keep others waiting."""
         self._trie.discard(self._grammar)
         if self._grammar.seconds > MAX_REBUILD_SECONDS:

@@ -1,4 +1,4 @@
-"""Grammars from clients, compiled first in a process of its own.
+"""Grammars compiled first in a process of its own.
 
 llguidance may overflow its stack over a schema, never come back, or take all memory. Bytes are the tokens in
 that process: a vocabulary takes no longer to compile for.
@@ -6,10 +6,10 @@ that process: a vocabulary takes no longer to compile for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 
 from paceline.speculative.errors import UsageError
-from paceline.text.grammar_source import GrammarSource, complaint
+from paceline.text.grammar_source import GrammarSource, Schema, complaint, from_pattern, from_schema
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve
 
 DEADLINE_SECONDS = 10.0
@@ -21,17 +21,33 @@ class GrammarChecker(WorkerProcess):
     def __init__(self) -> None:
         super().__init__(__name__, "grammars cannot be checked", DEADLINE_SECONDS)
 
-    def check(self, syntax: GrammarSource, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Raise UsageError for a grammar that llguidance cannot use, does not survive, or compiles too long.
-
-        cancelled: see `WorkerProcess.call`."""
+    def check(self, syntax: GrammarSource) -> None:
+        """Raise UsageError for what llguidance cannot use, does not survive, or compiles too long."""
         try:
-            said = self.call(syntax.lark.encode(), cancelled)
+            said = self.call(syntax.lark.encode())
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
             raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
         if said:
             raise UsageError(complaint(syntax.name, said.decode(errors="replace")))
+
+
+_checker = GrammarChecker()
+
+
+def chosen(json_schema: Schema | None, regex: str | None) -> GrammarSource | None:
+    """Return the grammar that is given, checked. Raises UsageError for both, and for what cannot be used."""
+    if json_schema is not None and regex is not None:
+        raise UsageError("a JSON schema and a regular expression: a text can follow only one of them")
+    if json_schema is not None:
+        return _checked(from_schema(json_schema))
+    return None if regex is None else _checked(from_pattern(regex))
+
+
+@lru_cache(maxsize=32)
+def _checked(syntax: GrammarSource) -> GrammarSource:
+    _checker.check(syntax)
+    return syntax
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from dataclasses import dataclass
 
 from paceline.speculative.fair_queue import FairQueue
 from paceline.text.grammar import CompiledGrammar, TokenTrie
@@ -16,85 +16,82 @@ WORKERS = 2  # threads, each with a process
 STACK = 16 << 20  # bytes of a thread's: more than its process has, which a grammar has not overflowed
 
 
+@dataclass(eq=False)
 class GrammarJob:
-    """One grammar on its way. done: told the outcome, in a worker's thread, unless it is cancelled."""
+    """One grammar to compile. done: called with the outcome in a worker's thread, unless it is cancelled."""
 
-    def __init__(
-        self, syntax: GrammarSource, client: str, done: Callable[[CompiledGrammar | Exception], None]
-    ) -> None:
-        self.syntax, self.client, self.done = syntax, client, done
-        self.cancelled = False
-        self.checker: GrammarChecker | None = None  # while it is checked
+    syntax: GrammarSource
+    client: str
+    done: Callable[[CompiledGrammar | Exception], None]
+    cancelled: bool = False
 
 
 class GrammarPool:
-    """Workers, which start when there is something to do; one at a time for each client, whose turns are
-    those of the queue. Close it."""
+    """Workers, which start with the first jobs; each client has one job compiled at a time. Close it.
+
+    trie: returns the model's trie, called in a worker's thread."""
 
     def __init__(self, trie: Callable[[], TokenTrie]) -> None:
-        """trie: the model's, asked for in a worker's thread."""
         self._trie = trie
         self._changed = threading.Condition()  # with the lock of all below
         self._queue: FairQueue[GrammarJob] = FairQueue()
         self._busy: dict[str, GrammarJob] = {}  # by client
-        self._threads: list[threading.Thread] = []
+        self._workers: list[tuple[threading.Thread, GrammarChecker]] = []
         self._closed = False
 
     def submit(
         self, syntax: GrammarSource, client: str, done: Callable[[CompiledGrammar | Exception], None]
     ) -> GrammarJob:
-        """done: see GrammarJob. Nothing is told after `close`."""
         job = GrammarJob(syntax, client, done)
         with self._changed:
-            if self._closed:
-                return job
-            self._queue.add(client, job)
-            if len(self._threads) < min(WORKERS, len(self._busy) + len(self._queue)):
-                self._start()
-            self._changed.notify_all()
+            if not self._closed:
+                self._queue.add(client, job)
+                if len(self._workers) < min(WORKERS, len(self._busy) + len(self._queue)):
+                    self._start()
+                self._changed.notify_all()
         return job
 
     def cancel(self, job: GrammarJob) -> None:
-        """Nothing more is told of it, and its place is free. Harmless where it is over."""
+        """Do not call `done`. A check under way goes on, which its time limit bounds."""
         with self._changed:
             job.cancelled = True
-            if not self._queue.remove(job.client, job) and job.checker is not None:
-                job.checker.kill()
+            self._queue.remove(job.client, job)
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            jobs = [*self._queue, *self._busy.values()]
+            for job in self._busy.values():
+                job.cancelled = True
             self._changed.notify_all()
-        for job in jobs:
-            self.cancel(job)
-        for thread in self._threads:
+        for thread, checker in self._workers:
+            checker.kill()
             thread.join()
+            checker.close()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name="paceline-grammars", daemon=True)
+        checker = GrammarChecker()
+        thread = threading.Thread(target=self._work, args=(checker,), name="paceline-grammars", daemon=True)
         before = threading.stack_size(STACK)
         try:
             thread.start()
         finally:
             threading.stack_size(before)
-        self._threads.append(thread)
+        self._workers.append((thread, checker))
 
-    def _work(self) -> None:
-        with closing(GrammarChecker()) as checker:
-            while (job := self._next(checker)) is not None:
-                try:
-                    outcome: CompiledGrammar | Exception = self._compiled(job, checker)
-                except Exception as error:
-                    outcome = error
-                with self._changed:
-                    del self._busy[job.client]
-                    self._changed.notify_all()
-                if not job.cancelled:
-                    job.done(outcome)
+    def _work(self, checker: GrammarChecker) -> None:
+        while (job := self._next()) is not None:
+            try:
+                outcome: CompiledGrammar | Exception = self._compiled(job.syntax, checker)
+            except Exception as error:
+                outcome = error
+            with self._changed:
+                del self._busy[job.client]
+                self._changed.notify_all()
+            if not job.cancelled:
+                job.done(outcome)
 
-    def _next(self, checker: GrammarChecker) -> GrammarJob | None:
-        """None where the pool is closed."""
+    def _next(self) -> GrammarJob | None:
+        """Wait for a job of a client that has none under way. None if the pool is closed."""
         with self._changed:
             while not self._closed:
                 try:
@@ -102,18 +99,13 @@ class GrammarPool:
                 except StopIteration:
                     self._changed.wait()
                     continue
-                self._busy[job.client], job.checker = job, checker
+                self._busy[job.client] = job
                 return job
         return None
 
-    def _compiled(self, job: GrammarJob, checker: GrammarChecker) -> CompiledGrammar:
-        """Raises UsageError for a grammar that cannot be used, and where its job is cancelled."""
+    def _compiled(self, syntax: GrammarSource, checker: GrammarChecker) -> CompiledGrammar:
         trie = self._trie()
-        try:
-            if (known := trie.cached(job.syntax)) is not None:
-                return known
-            checker.check(job.syntax, lambda: job.cancelled)
-        finally:
-            with self._changed:  # from here on it is not `checker` that would have to be ended
-                job.checker = None
-        return trie.compiled(job.syntax)
+        if (known := trie.cached(syntax)) is not None:
+            return known
+        checker.check(syntax)
+        return trie.compiled(syntax)

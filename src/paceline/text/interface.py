@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,23 +14,31 @@ from paceline.text.messages import Message, Tool
 class Text(Protocol):
     """Text to tokens and back."""
 
+    @abstractmethod
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
-        UsageError for what cannot be encoded."""
+        """Return token ids, BOS first where the model wants one. special: text may spell control tokens.
+        Raises UsageError for what cannot be encoded."""
+
+    @abstractmethod
+    def piece(self, token: int) -> bytes:
+        """Return the bytes a token stands for; a control token has none."""
+
+    @abstractmethod
+    def template(self, *, tools: bool = False) -> str:
+        """Return the chat template, of several the one for a chat with or without tools; "" if none."""
+
+    @abstractmethod
+    def bos_and_eos(self) -> tuple[str, str]:
+        """Return the text of both control tokens, as templates write them."""
 
     def encode_within(self, text: str) -> list[int]:
-        """Token ids of `text` as it continues another."""
-
-    def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; a control token has none."""
+        """Return token ids of `text` as it continues another."""
+        return encode_within(self.encode, text)
 
     @property
     def chats(self) -> bool:
         """Whether the model has a chat template."""
-
-    def template(self, *, tools: bool = False) -> str:
-        """The model's chat template, of several the one for a chat with or without tools; "" where it has
-        none."""
+        return bool(self.template())
 
     def render(
         self,
@@ -37,8 +46,11 @@ class Text(Protocol):
         tools: list[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """`messages` in the model's chat template, ready for the assistant's answer. variables: what else
-        the template is told. Raises ModelError without one."""
+        """Return `messages` in the chat template, ready for the answer. Raises ModelError without one."""
+        from paceline.text.chat_template import render
+
+        bos, eos = self.bos_and_eos()
+        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
 
 
 class Tokenizer(Protocol):
@@ -61,8 +73,8 @@ class Encode(Protocol):
 
 
 def encode_within(encode: Encode, text: str) -> list[int]:
-    """Token ids of `text` as it continues another: without BOS, and without the space that some tokenizers
-    put before a beginning."""
+    """Return token ids of `text` as it continues another: without BOS, and without the space that some
+    tokenizers put before a beginning."""
     before = encode("\n", add_bos=False)
     tokens = encode("\n" + text, add_bos=False)
     # Where the newline became one with the text, no space was added either.

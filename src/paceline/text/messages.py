@@ -1,7 +1,7 @@
 """What is said to a model, checked: messages, tools and what else a chat template takes, in OpenAI's form.
 
-What templates get of it is what transformers' `apply_chat_template` gives them: calls with their arguments as
-mappings, and a thought under all of its names.
+Templates get what transformers' `apply_chat_template` gives them: arguments as mappings, and a thought under
+all of its names.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 
 Message = dict[str, Any]  # role, content, and what else a message may have: all of it JSON values
-Tool = dict[
-    str, Any
-]  # {"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}
+Tool = dict[str, Any]  # {"type": "function", "function": {"name": ..., "parameters": ...}}
 Prompt = str | Iterable[Mapping[str, Any]]
 
 DEEPEST = 40  # levels of lists and mappings in one another
@@ -30,16 +28,16 @@ RESERVED = ("messages", "tools", "bos_token", "eos_token")  # of a template's va
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """tools: that the model is told of and may call. forced: the names of those one of which it has to call;
-    empty where it is free not to."""
+    """tools: those that the model may call. forced: the names of those one of which it has to call, if
+    any."""
 
     tools: list[Tool]
     forced: tuple[str, ...] = ()
 
 
 def conversation(prompt: Prompt) -> list[Message]:
-    """A user's message, or a conversation. A message's content becomes text; it is None only beside calls.
-    Raises UsageError for what is none."""
+    """Return a user's message, or a conversation, checked. A content is text, or None beside calls. Raises
+    UsageError."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": typed.text("the prompt", prompt)}]
     if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
@@ -81,7 +79,7 @@ def _message(where: str, one: Mapping[str, Any]) -> Message:
 
 
 def _text(name: str, content: Any) -> str:
-    """Text, or a list of parts that are text."""
+    """Return text, or joined parts that are text."""
     if not isinstance(content, list | tuple):
         return typed.text(name, content)
     texts = []
@@ -114,7 +112,7 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
 
 
 def _arguments(name: str, arguments: Any) -> Any:
-    """As a mapping. Text that is no JSON object, as where an answer was cut off, stays what it is."""
+    """Return a mapping; text that is no JSON object, as of an answer cut off, stays what it is."""
     if not isinstance(arguments, str):
         if arguments is not None and not isinstance(arguments, Mapping):
             raise typed.refusal(name, arguments, "JSON text or a mapping")
@@ -133,7 +131,7 @@ def function_name(name: str, value: Any) -> str:
 
 
 def declared(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
-    """Raises UsageError for what describes no functions in OpenAI's form."""
+    """Return tools in OpenAI's form, checked. Raises UsageError."""
     if tools is None:
         return []
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
@@ -158,8 +156,7 @@ def declared(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
 
 
 def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = None) -> ToolChoice:
-    """OpenAI's `tools` and `tool_choice`: "none", "auto", "required", or a function by name. Raises
-    UsageError."""
+    """Return what OpenAI's `tools` and `tool_choice` mean. Raises UsageError."""
     known = declared(tools)
     names = tuple(tool["function"]["name"] for tool in known)
     if tool_choice == "none":
@@ -181,22 +178,20 @@ def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = N
 
 
 def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a template may be told beside messages and tools (enable_thinking, documents). Raises
-    UsageError."""
+    """Return a template's other variables (enable_thinking, documents), checked. Raises UsageError."""
     name = "chat_template_kwargs"
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise typed.refusal(name, given, "a mapping")
     made: dict[str, Any] = plain(name, given)
-    for reserved in RESERVED:
-        if reserved in made:
-            raise UsageError(f"{name}: {reserved} is not to be set there")
+    if reserved := next((one for one in RESERVED if one in made), None):
+        raise UsageError(f"{name}: {reserved} is not to be set there")
     return made
 
 
 def plain(name: str, value: Any, depth: int = 0) -> Any:
-    """A copy of a JSON value, of Python's own types. Raises UsageError for what is none."""
+    """Return a copy of a JSON value, of Python's own types. Raises UsageError."""
     if depth > DEEPEST:
         raise UsageError(f"{name}: lists and mappings within one another, over {DEEPEST} levels")
     if value is None or isinstance(value, bool | int):
@@ -213,7 +208,7 @@ def plain(name: str, value: Any, depth: int = 0) -> Any:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """All texts in a JSON value, names in mappings too."""
+    """Yield all texts in a JSON value, names in mappings too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """Chat templates rendered by jinja2's sandbox in a child process, which bounds their time and memory.
 
-A template is a program in somebody's file. The sandbox keeps it from reaching Python; nothing in it keeps a
-template from running forever or from making gigabytes of text.
+The sandbox keeps a template from reaching Python, but not from running forever or from making gigabytes of
+text.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ _renderer = WorkerProcess(__name__, "the chat template cannot be rendered", DEAD
 
 
 def render(template: str, variables: dict[str, Any]) -> str:
-    """Render a template. Raise ModelError where it refuses the messages, is broken, or does too much.
-
-    variables: JSON values."""
+    """Render a template. Raise ModelError where it refuses the messages, is broken, or does too much."""
     if len(template) > MAX_TEMPLATE:
         raise ModelError(f"the model's chat template is too long (over {MAX_TEMPLATE:,} characters)")
     try:
@@ -48,13 +46,10 @@ def render(template: str, variables: dict[str, Any]) -> str:
         raise ModelError(f"the model's chat template {reason}") from None
     rendered, reason = json.loads(answer)
     if rendered is None:
-        raise ModelError(f"the model's chat template {_short(reason)}")
+        line = printable(reason)
+        short = line if len(line) <= MAX_REASON else line[:MAX_REASON] + " ..."
+        raise ModelError(f"the model's chat template {short}")
     return str(rendered)
-
-
-def _short(reason: str) -> str:
-    line = printable(reason)
-    return line if len(line) <= MAX_REASON else line[:MAX_REASON] + " ..."
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ STACK_BYTES = 6 << 20  # of the child's thread
 
 
 class WorkerEndedError(Exception):
-    """The process ended over a request. slow: the request took too long, or was cancelled."""
+    """The process ended over a request. slow: the request took too long, or the process was killed."""
 
     def __init__(self, *, slow: bool) -> None:
         super().__init__()
@@ -35,9 +35,7 @@ class WorkerProcess:
     """One child process, started for the first request (0.2 s), kept for the next and replaced after its end.
 
     module: has a function `main` that calls `serve`. purpose: begins the error message if no process starts.
-    deadline: seconds of waiting for one answer, on a machine that has other things to do.
-    Any thread may call the methods; requests take turns.
-    """
+    deadline: seconds of waiting for one answer. Any thread may call the methods; requests take turns."""
 
     def __init__(self, module: str, purpose: str, deadline: float) -> None:
         self._module, self._purpose, self.deadline = module, purpose, deadline
@@ -46,16 +44,11 @@ class WorkerProcess:
         self._killed = False
         self._owner = ForkGuard()
 
-    def call(self, request: bytes, cancelled: Callable[[], bool] = lambda: False) -> bytes:
-        """Return the answer to `request`.
-
-        cancelled: whether a `kill` came before there was a process. Raises WorkerEndedError if the process
-        ends over the request, and PacelineError if no process can be started.
-        """
+    def call(self, request: bytes) -> bytes:
+        """Return the answer to `request`. Raises WorkerEndedError if the process ends over the request, and
+        PacelineError if no process can be started."""
         with self._lock:
             process = self._running()
-            if cancelled():
-                raise WorkerEndedError(slow=True)
             answer: bytes | None = None
             try:
                 assert process.stdin is not None

@@ -101,14 +101,14 @@ class Counting:
 
     def __init__(self, target: LlamaTarget) -> None:
         self.target, self.passes, self.rows = target, 0, 0
-        decode_one = target._decode
+        decode_one = target._decoder._decode
 
         def count() -> None:
             self.passes += 1
-            self.rows += len(target._batch)
+            self.rows += len(target._decoder.batch)
             decode_one()
 
-        target._decode = count  # type: ignore[method-assign]
+        target._decoder._decode = count  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")

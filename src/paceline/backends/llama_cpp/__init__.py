@@ -1,3 +1,33 @@
-"""llama.cpp as an engine: any GGUF model that generates text."""
+"""llama.cpp as a backend: any GGUF model that generates text. This package is its row in the registry."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.interface import BackendBuild, KernelStatus
+from paceline.backends.llama_cpp import binding
+from paceline.backends.llama_cpp.identity import identity as identity
+from paceline.backends.llama_cpp.kernels import enter
 from paceline.backends.llama_cpp.target import LlamaTarget as LlamaTarget
+from paceline.backends.llama_cpp.text import LlamaTokenizer
+
+OTHERS = ("device", "dtype", "attention")  # settings that only transformers models have
+
+
+def open_engine(path: Path, /, **settings: Any) -> LlamaTarget:
+    return LlamaTarget(path, **{name: value for name, value in settings.items() if name not in OTHERS})
+
+
+def open_tokenizer(path: Path, /) -> LlamaTokenizer:
+    return LlamaTokenizer(path)
+
+
+def kernels_status() -> KernelStatus:
+    return enter()
+
+
+def build() -> BackendBuild:
+    cpp = binding.llama_cpp()
+    features = cpp.llama_print_system_info().decode(errors="replace")
+    return BackendBuild(features, bool(cpp.llama_supports_gpu_offload()))

@@ -1,11 +1,19 @@
-"""The rows of one llama_decode call, gathered from every session and sent in one go."""
+"""The rows of one llama_decode call, gathered from every session, and the logits that come of them."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
+from paceline.speculative.errors import UsageError
+from paceline.speculative.forward_output import LogitsOutput, place
+from paceline.speculative.interfaces import NOTHING, Features, RequiredOutputs
+from paceline.speculative.sampling import top_k
 
 
 def _pointer(sequences: list[int]) -> Any:
@@ -15,10 +23,12 @@ def _pointer(sequences: list[int]) -> Any:
 
 
 class Batch:
-    """Fixed arrays of `size` rows that llama.cpp reads in place."""
+    """Fixed arrays of `size` rows that llama.cpp reads in place; at most `max_outputs` have logits."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, max_outputs: int, n_vocab: int) -> None:
         cpp = llama_cpp()
+        self._shape = max_outputs, n_vocab
+        self._address = 0  # of `_logits`, of whose rows only those of the last pass are llama.cpp's
         self._token = (ctypes.c_int32 * size)()
         self._pos = (ctypes.c_int32 * size)()
         self._n_seq = (ctypes.c_int32 * size)()
@@ -36,7 +46,6 @@ class Batch:
             seq_id=self._seqs,
             logits=self._wanted,
         )
-        self.size = size
         self._owners: list[list[int]] = []
         self.outputs = 0
 
@@ -58,7 +67,9 @@ class Batch:
         self.outputs += wanted
 
     def decode(self, context: Any) -> int:
-        """llama_decode's return code: 0, or 1 where the cache has no room."""
+        """Return llama_decode's code: 0, or 1 where the cache has no room."""
+        if self.outputs > self._shape[0]:
+            raise UsageError(f"{self.outputs} rows in one pass, at most {self._shape[0]}: draft less")
         for i, sequences in enumerate(self._owners):
             self._n_seq[i] = len(sequences)
             if len(sequences) == 1:
@@ -68,3 +79,33 @@ class Batch:
                 self._seqs[i] = self._several[-1]
         self._batch.n_tokens = len(self._owners)
         return int(llama_cpp().llama_decode(context, self._batch))
+
+    def logits(self, context: Any) -> NDArray[np.float32]:
+        """Return the logits of the last pass [outputs, n_vocab]: llama.cpp's own buffer, not a copy."""
+        if self.outputs == 0:
+            return np.empty((0, self._shape[1]), dtype=np.float32)
+        buffer = llama_cpp().llama_get_logits(context)
+        address = ctypes.addressof(buffer.contents)
+        if address != self._address:  # an array of foreign memory takes a while to make, and it rarely moves
+            self._address = address
+            self._logits = np.ctypeslib.as_array(buffer, shape=self._shape)
+        return self._logits[: self.outputs]
+
+
+class LlamaForward(LogitsOutput):
+    """Rows `first`, `first + 1`, ... of one session, viewed in llama.cpp's output buffer.
+
+    is_last: whether this is still the target's last pass."""
+
+    def __init__(
+        self, is_last: Callable[[], bool], rows: NDArray[np.float32], first: int, want: RequiredOutputs
+    ) -> None:
+        self._is_last, self._rows, self._first = is_last, rows, first
+        top = want.top_k > 0 and len(rows) > 0
+        features = Features(np.stack([top_k(row, want.top_k) for row in rows])) if top else NOTHING
+        super().__init__(len(rows), features)
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        rows = range(self._first, self._first + len(self._rows))
+        out: NDArray[np.float32] = self._rows[place(row, rows, self._is_last())]
+        return out

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import amount
@@ -49,7 +50,7 @@ _callbacks: list[Any] = []
 
 
 def llama_cpp() -> ModuleType:
-    """The low-level module, imported once, its log kept for error messages instead of printed."""
+    """Return the low-level module, imported once, its log kept for error messages."""
     global _module, _process
     if _module is None:
         with _importing:
@@ -60,7 +61,6 @@ def llama_cpp() -> ModuleType:
 
 
 def helpers() -> OpenMPThreads:
-    """Of whoever decodes."""
     return _helpers
 
 
@@ -108,16 +108,14 @@ def explained(path: Path) -> Iterator[None]:
         raise ModelError(f"{path}: {said}") from error
 
 
-def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mmap: bool = True) -> Any:
-    """A llama_model that is a causal language model; ModelError otherwise. mmap: see LlamaTarget."""
+def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> Any:
+    """A llama_model that is a causal language model; ModelError otherwise."""
     gate.check_file(path)
     cpp = llama_cpp()
     gate.admit(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
-    if not mmap:
-        params.load_mode = cpp.LLAMA_LOAD_MODE_NONE
     params.progress_callback = cpp.llama_progress_callback(_loading)
     with explained(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
@@ -144,7 +142,7 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mma
 
 
 def _loading(done: float, _user: object) -> bool:
-    """llama.cpp tells how far it is, first when memory is allocated and not yet filled."""
+    """Ask for large pages when memory is allocated and not yet filled: the first report of progress."""
     if done == 0:
         pages.ask()
     return True  # go on
@@ -161,7 +159,7 @@ def _reason(path: Path) -> str:
 
 
 def is_windowed(model: Any) -> bool:
-    """Whether some layers look at a window of the text only. (Of one kind llama.cpp does not say so.)"""
+    """Return whether some layers look at a window of the text only; of one kind llama.cpp does not say so."""
     windowed = llama_cpp().llama_model_n_swa(model) > 0
     return windowed or metadata(model, "general.architecture") == "deepseek4"
 
@@ -176,8 +174,19 @@ def metadata(model: Any, key: str) -> str | None:
     return buffer.value.decode(errors="replace")
 
 
+def description(model: Any) -> str:
+    """Return architecture, size class and quantisation in llama.cpp's words: llama 7B Q8_0. Of models
+    below 1B it knows no class or a wrong one: their parameters are counted, as in llama 135M Q4_1."""
+    cpp, buffer = llama_cpp(), ctypes.create_string_buffer(256)
+    cpp.llama_model_desc(model, buffer, len(buffer))
+    words = buffer.value.decode(errors="replace").split(" ")
+    n = int(cpp.llama_model_n_params(model))
+    if len(words) > 1 and (n < 1e9 or words[1] == "?B"):
+        words[1] = parameters(n)
+    return " ".join(words)
+
+
 def suggested_sampling(model: Any) -> dict[str, float]:
-    """By the names of `Sampling`; what is no number is left out."""
     found: dict[str, float] = {}
     for name, key in SUGGESTED.items():
         said = metadata(model, f"general.sampling.{key}")

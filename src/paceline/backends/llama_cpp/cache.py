@@ -7,33 +7,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.common import common_prefix
+from paceline.backends.common import CacheSlot, common_prefix, free_slots
 from paceline.backends.llama_cpp.binding import llama_cpp
-from paceline.speculative.errors import BusyError, ContractError, UsageError
+from paceline.speculative.errors import ContractError, UsageError
 
 MAX_BRANCHES = 64
 
 
-class SequenceSlot:
-    """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
-    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
-    owner: the session that has it. used: grows with every session."""
+class SequenceSlot(CacheSlot):
+    """A trunk sequence and the tokens its cells hold. It outlives sessions, whose prefixes are reused.
+    prompt: how many of the tokens a prompt of that length left. used: grows with every session."""
 
     def __init__(self, sequence: int) -> None:
+        super().__init__()
         self.sequence = sequence
-        self.cached: list[int] = []
         self.prompt = self.used = 0
-        self.owner: weakref.ref[Any] | None = None
-
-    @property
-    def is_free(self) -> bool:
-        return self.owner is None or self.owner() is None
 
 
 class LlamaKvCache:
     """sessions: the number of trunks, which share one pool of cells. require: raises where the model is
-    closed. shares: a prefix that any trunk holds may be another's too: `seq_cp` copies no data. windowed:
-    cells that a sequence's window has left behind may be another's by now, which llama.cpp does not say."""
+    closed. shares: a prefix may belong to several trunks (`seq_cp` copies no data). windowed: cells that a
+    window has left behind may be another's by now, which llama.cpp does not say."""
 
     def __init__(
         self,
@@ -53,21 +47,14 @@ class LlamaKvCache:
 
     def reset(self, context: Any) -> None:
         """One with nothing in its memory, or None."""
-        self._context = context
         self._memory = None if context is None else self._cpp.llama_get_memory(context)
         self.slots = [SequenceSlot(i) for i in range(self._sessions)]
         self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
-        """A free trunk, with as much of `tokens` as any trunk holds, in use or not. It is one that would lose
-        little of what it holds itself (all chats begin alike), and of equal ones that which was taken longest
-        ago. It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines.
-        """
-        free = [slot for slot in self.slots if slot.is_free]
-        if not free:
-            raise BusyError(
-                f"all {self._sessions} sessions of this model are in use: close a running stream first"
-            )
+        """Return a free trunk with as much of `tokens` as any trunk holds, one that loses little of its text.
+        It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
+        free = free_slots(self.slots)
         held = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
         # A token that is held saves reading it now; one that is cut may have to be read again.
         best = max(free, key=lambda slot: (3 * held[slot.sequence] - len(slot.cached), -slot.used))
@@ -85,14 +72,12 @@ class LlamaKvCache:
         return best
 
     def forget(self) -> None:
-        """Drop what closed sessions left, so that the next prompt is computed from its start."""
         for slot in self.slots:
             if slot.is_free:
                 self.trim(slot, 0)
                 slot.used = 0
 
     def take_branch(self, slot: SequenceSlot) -> int:
-        """A sequence for a branch of that trunk."""
         try:
             branch = self.branches.index(None)
         except ValueError:
@@ -101,7 +86,6 @@ class LlamaKvCache:
         return self._sessions + branch
 
     def free_branches(self, slot: SequenceSlot) -> None:
-        """All that were taken for it."""
         for branch, owner in enumerate(self.branches):
             if owner is slot:
                 if self._memory is not None:
@@ -119,12 +103,12 @@ class LlamaKvCache:
             raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
 
     def _begins_at(self, slot: SequenceSlot) -> int:
-        """The first position whose cells are there in all layers."""
+        """Return the first position whose cells are there in all layers."""
         return int(self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence))
 
-    def trim(self, slot: SequenceSlot, keep: int) -> int:
-        """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
-        does the trunk claim more than its cells hold."""
+    def trim(self, slot: SequenceSlot, keep: int) -> None:
+        """Keep at most the first `keep` positions of a trunk. At no moment does it claim more than it
+        holds."""
         self._require()
         del slot.cached[keep:]
         cut = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)
@@ -132,4 +116,3 @@ class LlamaKvCache:
             slot.cached.clear()
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
         slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
-        return len(slot.cached)

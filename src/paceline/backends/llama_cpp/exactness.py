@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def rows_are_equal(target: LlamaTarget) -> bool:
-    """Whether the kernels compute all that a pass computes from several rows at once, as a pass over this
-    model shows: each row depends on its own text alone then."""
+    """Return whether our kernels compute all that a pass computes from several rows at once. Each row then
+    depends on its own text alone."""
     elsewhere = target.gpu_layers > 0 or target.flash_attention is False
     if not target.kernels or elsewhere or target.caps.rollback != "free":
         return False
@@ -28,7 +28,6 @@ def rows_are_equal(target: LlamaTarget) -> bool:
 
 def _try_pass(target: LlamaTarget) -> None:
     """A pass that leaves nothing behind."""
-    told, target.on_pass = target.on_pass, None
     session = target.open()
     try:
         session.extend([0] * min(2, target.caps.n_ctx))
@@ -36,12 +35,10 @@ def _try_pass(target: LlamaTarget) -> None:
     finally:
         session.close()
         target.forget()
-        target.on_pass = told
 
 
 def require_exact(target: LlamaTarget) -> None:
-    """Raises ModelError where a row depends on its place in the pass or on the rows beside it. The passes of
-    the target are filled up to one shape, since llama.cpp chooses its kernels by the shape."""
+    """Raise ModelError where a row of passes of one shape depends on its place or on the rows beside it."""
     arch = binding.metadata(target._model, "general.architecture")
     length = max(2, min(64, target.caps.n_ctx))
     text = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()

@@ -28,22 +28,15 @@ OWN = Path(__file__).parents[2]  # what comes with the package is as good as the
 NO_VOCABULARY = ("none", "no_vocab")
 
 trying = False  # in a process that tries a file
-_admitted: set[str] = set()  # by this process; see _key
 
 
 def admit(path: Path, **way: Any) -> None:
-    """Refuse a file that llama.cpp cannot load.
+    """Refuse a file that llama.cpp cannot load. way: settings of the load (vocab_only, gpu_layers).
 
-    way: settings of the load (vocab_only, gpu_layers).
-    Raises UsageError where `path` is no file or not the first part of a model. Raises ModelError where the
-    file is no model, or a model that ends llama.cpp.
+    Raises UsageError where `path` is no file or not the first part of a model, and ModelError where the file
+    is no model, or a model that ends llama.cpp.
     """
-    from llama_cpp import __version__
-
-    key = _key(path, way)
-    if key in _admitted:
-        return
-    kept = kept_at("admitted", {"files": key, "engine": __version__})
+    kept = _kept(path, way)
     if kept.exists():
         return
     parts = read_parts(path, tokens=False)
@@ -51,12 +44,9 @@ def admit(path: Path, **way: Any) -> None:
         raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
     if not way["vocab_only"] and GGUFMetadata(parts[0]).text("tokenizer.ggml.model") in NO_VOCABULARY:
         raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
-    new = not trying and not path.is_relative_to(OWN)
-    tried = new and _try(path, sum(part.size for part in parts), way)
-    if key != _key(path, way):  # what changed while it was tried is not what was tried
+    if trying or path.is_relative_to(OWN) or not _try(path, sum(part.size for part in parts), way):
         return
-    _admitted.add(key)
-    if tried:
+    if kept == _kept(path, way):  # what changed while it was tried is not what was tried
         with contextlib.suppress(OSError):  # a disk that is full, or not ours: tried again next time
             write_whole(kept, "{}\n")
 
@@ -67,14 +57,16 @@ def sizes(path: Path) -> list[int]:
     return [part.stat().st_size for part in named_parts(path) if part.is_file()]
 
 
-def _key(path: Path, way: dict[str, Any]) -> str:
-    """Return a key of the model's files as they are now. Raises UsageError where `path` is no file."""
+def _kept(path: Path, way: dict[str, Any]) -> Path:
+    """Return the note that the model's files as they are now have been tried. Raises UsageError for no
+    file."""
+    from llama_cpp import __version__
+
     check_file(path)
     stats = [(part.absolute(), part.stat()) for part in named_parts(path) if part.is_file()]
     files = [(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats]
-    # The first part of a model is let in, and no other.
-    later = [path.name] if path != named_parts(path)[0] else []
-    return repr((files, sorted(way.items()), *later))
+    key = repr((files, path.name, sorted(way.items())))
+    return kept_at("admitted", {"files": key, "engine": __version__})
 
 
 def _try(path: Path, size: int, way: dict[str, Any]) -> bool:

@@ -1,9 +1,7 @@
 """Large pages for what llama.cpp allocates: weights in an order of its own, the KV cache, scratch space.
 
-A pass reads all weights once, and on pages of 4 kB looks up every one of them, twice over in a virtual
-machine. Linux commonly gives 2 MB pages to memory that asks for them, and llama.cpp does not ask
-(docs/log/costs.md: what that costs). Weights that are mapped from a file lie in the page cache, whose pages
-are as large as the file system makes them.
+A pass reads all weights once, and looks up every page of 4 kB. Linux gives 2 MB pages to memory that asks for
+them, and llama.cpp does not ask (docs/log/costs.md).
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ LEAST = 16 << 20  # bytes of a mapping that is worth it
 
 
 def ask() -> None:
-    """For all large anonymous memory of this process. A page that has been touched stays as it is, so the
-    time to ask is between allocating and filling. Elsewhere than on Linux, and where it is refused, nothing
-    happens: it is a wish."""
+    """Ask for all large anonymous memory of this process, between allocating and filling: a page that has
+    been touched stays as it is. Where it is refused, nothing happens."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError, ValueError):
@@ -32,8 +29,7 @@ def ask() -> None:
 
 
 def anonymous(maps: str) -> list[tuple[int, int]]:
-    """Start and end of the large mappings that are writable, private and of no file, in whole large pages.
-    The heap is one: the allocator takes from it what fits."""
+    """Return start and end of the large mappings that are writable, private and of no file, or the heap."""
     found = []
     for line in maps.splitlines():
         span, rights, _, _, inode, *name = line.split(maxsplit=5)

@@ -19,8 +19,8 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 class LlamaSession(CachedSession[SequenceSlot]):
     def __init__(self, cache: LlamaKvCache, *, as_prompts: bool = False) -> None:
-        """as_prompts: only cells of a prompt of that very length may be taken over; those from a pass of
-        another shape differ in the last bits."""
+        """as_prompts: only cells of a prompt of that very length are reused; others differ in the last
+        bits."""
         self._cache, self._as_prompts = cache, as_prompts
         super().__init__(cache.n_ctx)
 
@@ -48,8 +48,8 @@ class LlamaSession(CachedSession[SequenceSlot]):
             batch.add(self.tokens[pos], pos, stem, False)
 
     def plan(self, tree: DraftTree, batch: Batch) -> int:
-        """Add to `batch` what the cache lacks of the sequence and the tree; returns the first row asked for:
-        0 where the root is among them."""
+        """Add to `batch` what the cache lacks of the sequence and the tree; return the first row asked
+        for."""
         slot = self.slot
         grows = self._rooted and tree.starts_with(self._tree)
         if not grows:
@@ -74,7 +74,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
     def _place(
         self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
     ) -> list[int]:
-        """The sequences of a new node: its parent's if no sibling continues it, otherwise a new branch,
+        """Return the sequence of a new node: its parent's if no sibling continues it, else a new branch,
         which everything above the node joins."""
         parent = tree.parents[node]
         if parent not in self._heirs:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.backends.llama_cpp.binding import llama_cpp, load_model
 from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.interface import encode_within
-from paceline.text.messages import Message, Tool
+from paceline.text.interface import Text
 
 KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
@@ -44,7 +45,7 @@ def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
     )
 
 
-class LlamaText:
+class LlamaText(Text):
     """Text to tokens and back, as the model file defines it."""
 
     def __init__(self, model: Any) -> None:
@@ -53,8 +54,6 @@ class LlamaText:
         self._vocab = self._cpp.llama_model_get_vocab(model)
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
-        UsageError for what cannot be encoded."""
         data = typed.text("the text", text).encode()
         size = len(data) + 8
         while True:
@@ -64,11 +63,7 @@ class LlamaText:
                 return list(buffer[:n])
             size = -n
 
-    def encode_within(self, text: str) -> list[int]:
-        return encode_within(self.encode, text)
-
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; a control token has none."""
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -86,32 +81,37 @@ class LlamaText:
         ]
         return frozenset(t for t in added if (text := self.piece(t)).startswith(b"<") and text.endswith(b">"))
 
-    @property
-    def chats(self) -> bool:
-        return bool(self.template())
-
     def template(self, *, tools: bool = False) -> str:
-        """The chat template in the file, of several the one for a chat with or without tools."""
         template = self._cpp.llama_model_chat_template
         found = (tools and template(self._model, b"tool_use")) or template(self._model, None)
         return found.decode(errors="replace") if found else ""
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The model's own chat template over `messages`, ready for the assistant's answer."""
-        from paceline.text.chat_template import render
+    def bos_and_eos(self) -> tuple[str, str]:
+        ids = (int(of(self._vocab)) for of in (self._cpp.llama_vocab_bos, self._cpp.llama_vocab_eos))
+        bos, eos = (self._cpp.llama_vocab_get_text(self._vocab, one) if one >= 0 else b"" for one in ids)
+        return bytes(bos).decode(errors="replace"), bytes(eos).decode(errors="replace")
 
-        bos, eos = self._special("bos"), self._special("eos")
-        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
 
-    def _special(self, name: str) -> str:
-        token = int(getattr(self._cpp, f"llama_vocab_{name}")(self._vocab))
-        return (
-            bytes(self._cpp.llama_vocab_get_text(self._vocab, token)).decode(errors="replace")
-            if token >= 0
-            else ""
-        )
+class LlamaTokenizer:
+    """The tokenizer of a GGUF file, which may hold no more than its vocabulary."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._model: Any = load_model(path, vocab_only=True)
+        try:
+            self.vocab: Vocab = read_vocab(self._model, self._require_open)
+            self.text = LlamaText(self._model)
+            if self.vocab.size == 0:
+                raise UsageError(f"{path}: has no vocabulary; give the model that is served")
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_open(self) -> None:
+        if self._model is None:
+            raise UsageError(f"{self.path}: the tokenizer is closed; load it again")
+
+    def close(self) -> None:
+        if self._model is not None:
+            llama_cpp().llama_model_free(self._model)
+            self._model = None

@@ -4,6 +4,7 @@ What Python can say about the file is left to whoever loads it next: only how th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +24,29 @@ def main(path: str, way: dict[str, Any]) -> None:
     binding.llama_cpp()
     print(gate.BEGUN, flush=True)
     gate.trying = True
-    try:
+    with suppress(PacelineError, MemoryError):
         if way["vocab_only"]:
-            _read(Path(path), way)
+            model = binding.load_model(Path(path), **way)
+            _spell(LlamaText(model), read_vocab(model).size)
         else:
-            _run(Path(path), way)
-    except (PacelineError, MemoryError):
-        pass
+            _run(LlamaTarget(Path(path), n_ctx=N_CTX, gpu_layers=way["gpu_layers"], kernels=False))
 
 
-def _read(path: Path, way: dict[str, Any]) -> None:
-    model = binding.load_model(path, **way)
-    _spell(LlamaText(model), read_vocab(model).size)
-
-
-def _run(path: Path, way: dict[str, Any]) -> None:
-    target = LlamaTarget(path, n_ctx=N_CTX, gpu_layers=way["gpu_layers"], kernels=False)
+def _run(target: LlamaTarget) -> None:
     prompt = (_spell(target.text, target.vocab.size) or [0])[: N_CTX // 4]
+    drafted = DraftTree(tuple((prompt * 4)[:4]), PARENTS, SCORES, SOURCES)
     for flash in (None, False):
         target.use_flash_attention(flash)
         session = target.open()
         session.extend(prompt)
         target.forward([(session, EMPTY)], RequiredOutputs())
         if target.caps.rollback != "none":
-            drafted = tuple((prompt * 4)[:4])
-            target.forward([(session, DraftTree(drafted, PARENTS, SCORES, SOURCES))], RequiredOutputs())
+            target.forward([(session, drafted)], RequiredOutputs())
         session.close()
 
 
 def _spell(text: LlamaText, size: int) -> list[int]:
-    """All tokens as bytes, and a text as tokens."""
+    """Spell all tokens, and return a text's tokens."""
     for token in range(size):
         text.piece(token)
     text.markers()

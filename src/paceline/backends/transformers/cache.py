@@ -7,26 +7,19 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from paceline.backends.common import common_prefix
-from paceline.speculative.errors import BusyError
+from paceline.backends.common import CacheSlot, common_prefix, free_slots
 
 
-class BatchSlot:
-    """A cache and the tokens that it holds. rewinds: whether what was computed last can be dropped; where it
-    cannot, all is."""
+class BatchSlot(CacheSlot):
+    """A cache and the tokens that it holds. rewinds: the last tokens can be dropped, else all are."""
 
     def __init__(self, make: Callable[[], Any], rewinds: bool) -> None:
+        super().__init__()
         self._make, self._rewinds = make, rewinds
         self.cache: Any = make()
-        self.cached: list[int] = []
-        self.owner: weakref.ref[Any] | None = None
-
-    @property
-    def is_free(self) -> bool:
-        return self.owner is None or self.owner() is None
 
     def trim(self, n: int) -> None:
-        """Keep the first `n` tokens, where that can be done, and nothing else that a pass left."""
+        """Keep the first `n` tokens, if that can be done, and nothing else that a pass left."""
         if self._rewinds:
             del self.cached[n:]
             self.cache.cut(len(self.cached))
@@ -43,14 +36,8 @@ class CacheSlots:
         self._slots = [BatchSlot(make, rewinds) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[BatchSlot, int]:
-        """The free one that holds most of `tokens`, and of how many. It is free again when `owner` frees it,
-        or is gone: an interrupt may come between any two lines."""
-        free = [slot for slot in self._slots if slot.is_free]
-        if not free:
-            raise BusyError(
-                f"all {len(self._slots)} sessions of this model are in use: close a running stream first"
-            )
-        best = max(free, key=lambda slot: common_prefix(slot.cached, tokens))
+        """Return the free slot that holds most of `tokens`, and how many."""
+        best = max(free_slots(self._slots), key=lambda slot: common_prefix(slot.cached, tokens))
         best.owner = weakref.ref(owner)
         return best, common_prefix(best.cached, tokens)
 

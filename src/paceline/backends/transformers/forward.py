@@ -23,7 +23,8 @@ from paceline.speculative.sampling import (
 
 
 class HfForward(LogitsOutput):
-    """Rows `first`, `first + 1`, ... of one session; what is asked for comes off the device, and no more.
+    """Rows `first`, `first + 1`, ... of one session; only what is asked for comes off the device.
+
     read: tokens of a prompt among those computed. is_last: whether this is still the target's last pass."""
 
     def __init__(
@@ -58,7 +59,6 @@ class HfForward(LogitsOutput):
     def target_distribution(
         self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None
     ) -> TokenDistribution:
-        """Of a row on another device, the few tokens that filters leave come off it, where they can tell."""
         found = None
         if mask is None and not settings.edits_logits and self._rows.device.type != "cpu":
             found = few(self._rows[self._place(row)], settings)
@@ -75,8 +75,8 @@ class HfForward(LogitsOutput):
 
 
 def few(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-    """The tokens of a row [n_vocab] that the first of the filters leaves, in the order that core's sampling
-    has them in, and their logits. None where it takes the whole row to tell."""
+    """Return the tokens of a row [n_vocab] that the first filter leaves, and their logits. None where it
+    takes the whole row to tell."""
     k = 1 if settings.greedy else settings.top_k
     if 0 < k < len(row):
         ids = largest(row, k)

@@ -33,7 +33,7 @@ class ArchitectureTraits:
         self.takes_positions, self.takes_few = "position_ids" in takes, "logits_to_keep" in takes
         attention = str(getattr(config, "_attn_implementation", "eager"))
         self._adds = attention == "eager"  # a mask of truth values would be added, and mask nothing
-        self._dtype = model.dtype
+        self._dtype, self.device = model.dtype, model.device
         layers = set(getattr(config, "layer_types", None) or ())
         window = getattr(config, "sliding_window", None)
         self.window = int(window) if window and (not layers or WINDOWED in layers) else None
@@ -44,23 +44,24 @@ class ArchitectureTraits:
         self.most = CHUNK
         self.holds_state = hasattr(model.get_decoder(), "_setup_cache")
 
-    def mask(self, rows: Sequence[PassInput], device: str) -> Any:
+    def mask(self, rows: Sequence[PassInput]) -> Any:
         """Return the mask of several sessions' rows, kept apart from each other; None for the model's own."""
         alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
         far = any(self.window is not None and one.places > self.window for one in rows)
         if not self.masks or (alone and rows[0].tree.is_chain and not far):
             return None
-        whole = self._tensor(side_by_side([attends(one) for one in rows]), device)
+        whole = self._tensor([attends(one) for one in rows])
         if self.window is None or not (far or self._mixed):
             return whole
-        windowed = self._tensor(side_by_side([attends(one, self.window) for one in rows]), device)
+        windowed = self._tensor([attends(one, self.window) for one in rows])
         return {WHOLE: whole, WINDOWED: windowed} if self._mixed else windowed
 
-    def _tensor(self, mask: NDArray[np.bool_], device: str) -> Any:
-        attends = torch.from_numpy(mask)[None, None].to(device)
+    def _tensor(self, masks: Sequence[Attends]) -> Any:
+        mask = torch.from_numpy(side_by_side(masks))[None, None].to(self.device)
         if not self._adds:
-            return attends
-        return torch.zeros(attends.shape, dtype=self._dtype, device=device).masked_fill_(~attends, -torch.inf)
+            return mask
+        added = torch.zeros(mask.shape, dtype=self._dtype, device=self.device)
+        return added.masked_fill_(~mask, -torch.inf)
 
 
 def has_own_masks(model: Any) -> bool:
@@ -104,23 +105,16 @@ def attends(rows: PassInput, window: int | None = None) -> Attends:
     out: Attends = (place <= row) & ((place <= rows.base) | (row <= rows.base))
     first = rows.base + 1
     if rows.places > first:
-        above = lineage(rows)
+        above = np.eye(len(rows.tree), dtype=np.bool_)  # is the second node above the first?
+        for node, parent in enumerate(rows.tree.parents):
+            if parent != ROOT:
+                above[node] |= above[parent]
         begin = max(0, rows.start - first)  # the first new node
         out[max(0, first - rows.start) :, first:] = above[begin:]
     if window is not None:
         position = np.minimum(place, rows.base)
         position[first:] = rows.base + np.array(rows.tree.depths()[: rows.places - first], dtype=np.int64)
         out &= position[row] - position < window
-    return out
-
-
-def lineage(rows: PassInput) -> Attends:
-    """Return whether the second node is above the first, or is the same [nodes, nodes]."""
-    n = len(rows.tree)
-    out = np.eye(n, dtype=np.bool_)
-    for node, parent in enumerate(rows.tree.parents):
-        if parent != ROOT:
-            out[node] |= out[parent]
     return out
 
 

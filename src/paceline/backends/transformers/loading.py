@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import io
-import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,16 @@ from typing import Any
 from paceline.models.names import place_of
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.system.helpers import OpenMPThreads
+from paceline.system.identity import fingerprint
 
+# How HfTarget runs a model where nothing else is said.
+SETTINGS: Mapping[str, Any] = {
+    "threads": 1,
+    "device": "auto",
+    "dtype": "auto",
+    "attention": "auto",
+}
+WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -84,8 +93,7 @@ def arguments(path: Path) -> tuple[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def read_once(path: Path) -> Iterator[None]:
-    """transformers 5.24 reads the header of a GGUF file for the configuration, the tokenizer and the weights
-    anew, and makes its table of names again for each of its parts: a minute for a model of 135M."""
+    """Cache what transformers 5.24 reads and makes again for each part of a GGUF file: a minute for 135M."""
     if not place_of(path).is_file():
         yield
         return
@@ -105,22 +113,7 @@ def load_config(path: Path) -> Any:
     _, transformers = libraries()
     folder, given = arguments(path)
     with told(path):
-        refuse_code(path)
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **given)
-
-
-def refuse_code(path: Path) -> None:
-    """A model that comes with a program of its own is not run."""
-    config = place_of(path) / "config.json"
-    if not config.is_file():
-        return
-    _, transformers = libraries()
-    said = json.loads(config.read_text("utf-8"))
-    kind = said.get("model_type", "") if isinstance(said, dict) else ""
-    if isinstance(said, dict) and said.get("auto_map") and kind not in transformers.CONFIG_MAPPING:
-        raise ModelError(
-            f"{path}: needs Python code that comes with it (auto_map in config.json), which is not run here"
-        )
 
 
 def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
@@ -143,12 +136,11 @@ def load_tokenizer(path: Path) -> Any:
     _, transformers = libraries()
     folder, given = arguments(path)
     with told(path):
-        refuse_code(path)
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **given)
 
 
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
-    """auto: as the weights are stored; of a GGUF file, which is unpacked, 32 bits. Raises UsageError."""
+    """Return a torch dtype. auto: as the weights are stored; 32 bits for a GGUF file. Raises UsageError."""
     if name not in DTYPES:
         raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
     if name == "auto":
@@ -157,7 +149,7 @@ def dtype_of(torch: Any, name: str, path: Path) -> Any:
 
 
 def check_device(device: str) -> str:
-    """Raises UsageError for one that is not there. auto: a GPU where there is one."""
+    """Return the device; auto is a GPU where there is one. Raises UsageError for one that is not there."""
     torch, _ = libraries()
     there = ["cpu"]
     if torch.cuda.is_available():
@@ -169,3 +161,38 @@ def check_device(device: str) -> str:
     if device not in there:
         raise UsageError(f"device {device!r}: is not there; choose from {', '.join(there)}")
     return device
+
+
+def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    """Return what the costs of a model depend on, which is also the key of kept costs. Raises OSError where
+    `path` is not there and MissingExtraError without the libraries."""
+    return _identity(weights(place_of(path)), settings)
+
+
+def identity_of(model: Any, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    """Return the identity of a model in memory: its configuration, and some of its numbers."""
+    digest = hashlib.sha256(model.config.to_json_string().encode())
+    for name, weight in model.named_parameters():
+        digest.update(f"{name}{tuple(weight.shape)}{weight.flatten()[:4].tolist()}".encode())
+    return _identity(digest.hexdigest(), settings)
+
+
+def _identity(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    torch, transformers = libraries()
+    return {
+        "model": model,
+        "engine": f"transformers {transformers.__version__}, torch {torch.__version__}",
+        **{name: settings.get(name, usual) for name, usual in SETTINGS.items()},
+    }
+
+
+def weights(place: Path) -> str:
+    """A fingerprint of a file, or of all files of a folder that say what the model is."""
+    if place.is_file():
+        return fingerprint(place)
+    if not place.is_dir():
+        raise FileNotFoundError(str(place))
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in WEIGHTS for file in place.glob(pattern)}):
+        digest.update(f"{file.name}\0{fingerprint(file)}\0".encode())
+    return digest.hexdigest()

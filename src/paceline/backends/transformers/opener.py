@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.interface import BackendBuild, KernelStatus
-from paceline.backends.transformers.identity import identity as identity
 from paceline.backends.transformers.kind import ends_of, text_config
+from paceline.backends.transformers.loading import identity as identity
 from paceline.backends.transformers.loading import libraries, load_config, load_tokenizer, read_once
 from paceline.backends.transformers.target import HfTarget
 from paceline.backends.transformers.text import HfText
@@ -27,7 +27,7 @@ def build() -> BackendBuild:
     return BackendBuild(torch.backends.cpu.get_cpu_capability(), bool(torch.cuda.is_available()))
 
 
-def kernels() -> KernelStatus:
+def kernels_status() -> KernelStatus:
     return KernelStatus()
 
 

@@ -1,5 +1,4 @@
-"""One sequence in its cache: the committed tokens in order, then the root and the nodes of the last tree in
-theirs. Who attends to whom is the mask's matter (masks.py)."""
+"""One sequence in its cache: the committed tokens, then the root and the nodes of the last tree."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from paceline.speculative.tree import EMPTY, DraftTree
 
 @dataclass(frozen=True)
 class PassInput:
-    """What a pass is to compute of a session: `tokens`, which come into the cache from place `start` on.
-    Places up to `base` are text, the root's last; node `i` of `tree` is at `base + 1 + i`. told: how many of
-    the rows, the last ones, have answers; first: which row of the tree (0: the root's) the first of these
-    is."""
+    """What a pass computes of a session: `tokens`, which come into the cache from place `start` on.
+
+    base: the root's place; node `i` of `tree` is at `base + 1 + i`. told: how many of the last rows have
+    answers, the first of them row `first` of the tree (0: the root's)."""
 
     tokens: list[int]
     positions: list[int]
@@ -30,7 +29,7 @@ class PassInput:
 
     @property
     def places(self) -> int:
-        """Return the length of the cache after the pass."""
+        """The length of the cache after the pass."""
         return self.start + len(self.tokens)
 
 
@@ -46,7 +45,6 @@ class HfSession(CachedSession[BatchSlot]):
             self._slot.trim(shared)
 
     def plan_reading(self, n: int) -> PassInput:
-        """The next `n` unread tokens."""
         if not 0 <= n <= self.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
         if self._rooted:
@@ -61,7 +59,6 @@ class HfSession(CachedSession[BatchSlot]):
         self._planned = False
 
     def plan(self, tree: DraftTree) -> PassInput:
-        """What the cache lacks of the sequence and the tree."""
         if not (self._rooted and tree.starts_with(self._tree)):
             self.rollback()
         self._planned = True
@@ -84,7 +81,6 @@ class HfSession(CachedSession[BatchSlot]):
         return PassInput(tokens, positions, start, base, tree, len(tokens) - lead, known + 1 if grows else 0)
 
     def _commit(self, path: Sequence[int]) -> None:
-        """The root and `path` become text; what else was drafted is dropped."""
         slot, tree, base = self.slot, self._tree, len(self.tokens)
         if list(path) != list(range(len(path))):
             slot.cache.gather([base + node for node in path], base)

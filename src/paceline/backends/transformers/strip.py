@@ -1,8 +1,7 @@
 """The keys and values of one layer for one sequence, in a buffer that has room for more.
 
-transformers' own layers make a new tensor for every token (`torch.cat`), and keep no chosen positions. Here a
-pass writes in place, what is dropped is forgotten by its number, and an accepted path is moved to where it
-belongs.
+transformers' layers make a new tensor for every token (`torch.cat`), and keep no chosen positions. Here a
+pass writes in place, and an accepted path is moved to where it belongs.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
             setattr(self, name, new)
 
     def gather(self, places: Any, start: int) -> None:
-        """What is at `places` comes to `start` and after; all that follows is dropped."""
+        """Move what is at `places` to `start` and after; drop all that follows."""
         end = start + len(places)
         self.keys[:, :, start:end] = self.keys[:, :, places]
         self.values[:, :, start:end] = self.values[:, :, places]
@@ -97,8 +96,7 @@ class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped her
 
 
 class BatchedCache(Cache):  # type: ignore[misc]  # transformers is untyped here
-    """The caches of several sessions as one for a pass: of its rows the first so many are the first one's.
-    Each keeps what is its own; who sees what is the mask's matter."""
+    """The caches of several sessions as one for a pass, which has so many `rows` of each."""
 
     def __init__(self, caches: Sequence[SequenceCache], rows: Sequence[int]) -> None:
         super().__init__(layers=[])

@@ -10,35 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from paceline.backends.common import trie_of
+from paceline.backends.common import parameters, trie_of
 from paceline.backends.transformers.cache import CacheSlots
-from paceline.backends.transformers.closest import closest
 from paceline.backends.transformers.forward import HfForward, features_of
-from paceline.backends.transformers.identity import SETTINGS, identity, identity_of
 from paceline.backends.transformers.kind import CHUNK, ArchitectureTraits, ends_of, text_config
 from paceline.backends.transformers.loading import (
+    SETTINGS,
     check_device,
     first_line,
     helpers,
+    identity,
+    identity_of,
     is_shortage,
     load_model,
     load_tokenizer,
     read_once,
 )
-from paceline.backends.transformers.session import HfSession, PassInput
-from paceline.backends.transformers.strip import BatchedCache, SequenceCache
+from paceline.backends.transformers.passes import PendingForward, compute
+from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.strip import SequenceCache
 from paceline.backends.transformers.text import HfText
 from paceline.backends.transformers.trial import abilities
-from paceline.backends.transformers.view import ViewSession, reduced
+from paceline.backends.transformers.view import ViewSession, closest, reduced
 from paceline.backends.views import ModelView
 from paceline.models.names import place_of
 from paceline.speculative.errors import ContractError, ModelError, UsageError
@@ -49,17 +49,15 @@ from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES, MAX_ROWS = 64, 512
-TOGETHER = 1024  # rows of several sessions in one pass
 FEW = 32  # tokens read along that leave a pass what it is
 
 
 class HfTarget:
-    """Loads `path`: a folder, or hf:FILE of a GGUF file. n_ctx: positions a session may fill (0: what the
-    model was trained for, at most 4,096). sessions: how many may be open at once. device: cpu, cuda, mps, or
-    auto. dtype: of the weights (loading.DTYPES). attention: transformers' name of an implementation; auto:
-    as it chooses.
+    """A model of `path`: a folder, or hf:FILE of a GGUF file.
 
-    on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
+    n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
+    sessions: how many may be open at once. device: cpu, cuda, mps, or auto.
+    dtype: of the weights (loading.DTYPES). attention: transformers' name of an implementation, or auto."""
 
     alters = ""  # or what a view leaves out
     vocab: Vocab
@@ -97,7 +95,7 @@ class HfTarget:
 
     @classmethod
     def around(cls, model: Any, *, sessions: int = 1) -> HfTarget:
-        """A model that somebody else has loaded, and goes on using. It has no text."""
+        """Return a target around a model that the caller goes on using. It has no text."""
         self = cls.__new__(cls)
         self._given = {
             "threads": torch.get_num_threads(),
@@ -123,7 +121,6 @@ class HfTarget:
         trained = int(getattr(config, "max_position_embeddings", 0) or DEFAULT_CONTEXT)
         self._whole: HfTarget | None = None  # of a view
         self._view = ""  # which one it is
-        self.besides: Sequence[HfTarget] = ()  # see Accompanied
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
         self._kind, self._slots = ArchitectureTraits(self._model, config), CacheSlots(0, list, rewinds=False)
@@ -143,7 +140,6 @@ class HfTarget:
         self._slots = CacheSlots(self.caps.sessions, self.make_cache, self._kind.rewinds)
 
     def make_cache(self) -> Any:
-        """An empty one, for a session."""
         if self._kind.rewinds:
             return SequenceCache()
         from transformers import DynamicCache
@@ -174,11 +170,9 @@ class HfTarget:
 
     @property
     def description(self) -> str:
-        """Kind, size and type of number: llama 135M float32."""
         model = self._require_open()
         n = sum(weight.numel() for weight in model.parameters())
-        size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
-        return f"{model.config.model_type} {size} {str(model.dtype).removeprefix('torch.')}"
+        return f"{model.config.model_type} {parameters(n)} {str(model.dtype).removeprefix('torch.')}"
 
     @cached_property
     def trie(self) -> TokenTrie:
@@ -204,7 +198,6 @@ class HfTarget:
         return int(text_config(self._require_open().config).num_hidden_layers)
 
     def view(self, view: ModelView) -> HfTarget:
-        """See Viewable."""
         attention, feed_forward = view.kept(self.layers)
         if not self._kind.rewinds:
             raise UsageError(f"{self.path}: its state cannot be rolled back: no part of it can draft for it")
@@ -217,7 +210,6 @@ class HfTarget:
         return out
 
     def closest(self, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
-        """See Viewable."""
         return closest(self._require_open(), tokens, told, most)
 
     def open(self, beside: Session | None = None) -> HfSession:
@@ -242,7 +234,7 @@ class HfTarget:
         try:
             with torch.inference_mode():
                 due = [self._read(session, tree, want) for session, tree in batch]
-                self._compute([one for one in due if one.rows.tokens], want)
+                compute(self._require_open(), self._kind, [one for one in due if one.rows.tokens], want)
                 outs = [self._answer(one, want) for one in due]
         except BaseException as error:  # Ctrl-C too: whatever is in the caches belongs to nobody
             for session, _ in batch:
@@ -265,7 +257,7 @@ class HfTarget:
         )
 
     def _read(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
-        """What is unread is read in chunks, but for the last of them, which is computed with the tree."""
+        """Prefill in chunks, but for the last of them, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
         if not 0 <= n <= session.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {session.pending_tokens} that are unread")
@@ -275,24 +267,12 @@ class HfTarget:
             part = min(left, most)
             due = PendingForward(session, part, session.plan_reading(part), 0, begin)
             if due.rows.tokens:
-                self._pass([due], want)
+                compute(self._require_open(), self._kind, [due], want)
                 hidden.append(due.hidden)
             session.read(part)
             left -= part
         rows = session.plan_reading(left) if isinstance(tree, int) else session.plan(tree)
         return PendingForward(session, tree, rows, n, begin, n - left, hidden)
-
-    def _compute(self, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
-        """All in one pass, where a mask can keep them apart."""
-        group, n = list[PendingForward](), 0
-        for one in due:
-            if group and (not self._kind.masks or n + len(one.rows.tokens) > TOGETHER):
-                self._pass(group, want)
-                group, n = [], 0
-            group.append(one)
-            n += len(one.rows.tokens)
-        if group:
-            self._pass(group, want)
 
     def _answer(self, due: PendingForward, want: RequiredOutputs) -> HfForward:
         session, rows, now = due.session, due.rows, self._passes
@@ -306,55 +286,3 @@ class HfTarget:
         features = features_of(hidden, computed - rows.told, start, want)
         logits = torch.empty(0) if due.logits is None else due.logits
         return HfForward(lambda: self._passes == now, logits, rows.first, computed, due.n, want, features)
-
-    def _pass(self, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
-        """Logits [told, n_vocab] of each, and the inputs of the wanted layers [rows, layers, width]."""
-        model, kind, device = self._require_open(), self._kind, self._device
-        rows = [one.rows for one in due]
-        caches = [one.session.slot.cache for one in due]
-        if kind.rewinds:
-            for cache, one in zip(caches, rows, strict=True):
-                cache.cut(one.start)  # a view may have left something behind
-        counts = [len(one.tokens) for one in rows]
-        given: dict[str, Any] = {
-            "cache": caches[0] if len(caches) == 1 else BatchedCache(caches, counts),
-            "use_cache": True,
-        }
-        mask = kind.mask(rows, device)
-        if mask is not None:
-            given["attention_mask"] = mask
-        if kind.takes_positions:
-            given["position_ids"] = torch.tensor(
-                [[at for one in rows for at in one.positions]], device=device
-            )
-        ends = list(accumulate(counts))
-        told = ends
-        if kind.takes_few:  # logits of those alone that somebody may ask about; of one at least
-            told = list(accumulate(one.told for one in rows))
-            few = [row for one, end in zip(rows, ends, strict=True) for row in range(end - one.told, end)]
-            given["logits_to_keep"] = torch.tensor(few or [ends[-1] - 1], device=device)
-        if want.layers:
-            given["output_hidden_states"] = list(want.layers)
-        tokens = [token for one in rows for token in one.tokens]
-        out = model(input_ids=torch.tensor([tokens], device=device), **given)
-        for each, last, end, n in zip(due, told, ends, counts, strict=True):
-            each.logits = out.logits[0, last - each.rows.told : last]
-            if want.layers:
-                layers = [layer[0, end - n : end] for layer in out.hidden_states if layer is not None]
-                each.hidden = torch.stack(layers, dim=1)
-
-
-@dataclass
-class PendingForward:
-    """What a forward is to compute of a session. n: tokens that it reads, the first of them at `begin` in the
-    text; before: of these were computed in earlier passes, with the hidden states `earlier`."""
-
-    session: HfSession
-    tree: DraftTree | int
-    rows: PassInput
-    n: int
-    begin: int
-    before: int = 0
-    earlier: Sequence[Any] = ()
-    logits: Any = None
-    hidden: Any = None

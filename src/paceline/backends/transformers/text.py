@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.interface import encode_within
-from paceline.text.messages import Message, Tool
+from paceline.text.interface import Text
 
 # What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
 ENDS = {
-    *(
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<end_of_turn>",
-        "<EOT>",
-    ),
-    *("<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>", "<|fim_pad|>"),
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),
+    *("<EOT>", "<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>"),
+    "<|fim_pad|>",
 }
 KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
 
@@ -38,7 +29,7 @@ def byte_of() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-class HfText:
+class HfText(Text):
     """tokenizer: a fast one of transformers. size: of the model's vocabulary, which may be larger."""
 
     def __init__(self, tokenizer: Any, size: int) -> None:
@@ -58,17 +49,11 @@ class HfText:
         self._bytes = byte_of()
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
-        UsageError for what cannot be encoded."""
         typed.text("the text", text)
         ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not special)
         return [self.bos, *ids] if add_bos and self.adds_bos and self.bos is not None else list(ids)
 
-    def encode_within(self, text: str) -> list[int]:
-        return encode_within(self.encode, text)
-
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; a control token has none, nor has one that no text can have."""
         if token in self._special:
             return b""
         if token in self._added:
@@ -122,25 +107,11 @@ class HfText:
             piece=self.piece,
         )
 
-    @property
-    def chats(self) -> bool:
-        return bool(self.template())
-
     def template(self, *, tools: bool = False) -> str:
-        """The chat template, of several the one for a chat with or without tools."""
         template = self._tokenizer.chat_template
         if isinstance(template, dict):
             template = (tools and template.get("tool_use")) or template.get("default")
         return str(template or "")
 
-    def render(
-        self,
-        messages: list[Message],
-        tools: list[Tool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The model's own chat template over `messages`, ready for the assistant's answer."""
-        from paceline.text.chat_template import render
-
-        bos, eos = self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""
-        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
+    def bos_and_eos(self) -> tuple[str, str]:
+        return self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""

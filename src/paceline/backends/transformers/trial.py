@@ -1,10 +1,8 @@
-"""What a model of transformers can do as this engine runs it, found by trying.
+"""What a model of transformers can do as this backend runs it, found by trying.
 
-An architecture may keep its state where no cache of ours is, ignore the cache or the mask that it is given,
-or count places of the cache where it should count positions, and nothing but its numbers tells. So a few
-tokens are decoded in every way that the engine would use, against passes over the whole text, and what
-differs is not done with this model. It takes a dozen passes of few tokens (more where something is wrong),
-once for each model, and what was found is kept on the disk.
+An architecture may keep its state elsewhere, ignore a cache or a mask, or count places of the cache where it
+should count positions. So a few tokens are decoded in every way that the backend would use, and compared
+with passes over the whole text. What differs is not done with this model. The outcome is kept on the disk.
 """
 
 from __future__ import annotations
@@ -33,9 +31,11 @@ Pairs = list[tuple[Any, Any]]  # a row of logits, and what it should be
 
 @dataclass(frozen=True)
 class ProbedTraits:
-    """rewinds: what was drafted and rejected can be dropped. several: a pass of several tokens goes on from
-    the text before it. masks: branches, and sessions in one pass, are kept apart. company: more than one
-    session may be open. refused: why it cannot be decoded at all; "" where it can."""
+    """What holds of a model.
+
+    rewinds: what was drafted and rejected can be dropped. several: passes of several tokens.
+    masks: branches, and sessions in one pass, are kept apart. company: several sessions may be open.
+    refused: why it cannot be decoded at all, or ""."""
 
     rewinds: bool
     several: bool
@@ -44,7 +44,6 @@ class ProbedTraits:
     refused: str = ""
 
     def limit(self, kind: ArchitectureTraits) -> None:
-        """Only what holds is done from now on."""
         kind.rewinds &= self.rewinds
         kind.masks &= self.masks
         if not self.several:
@@ -52,8 +51,7 @@ class ProbedTraits:
 
 
 def abilities(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[str, Any]) -> ProbedTraits:
-    """What is kept by `key`; where nothing is, it is tried, and kept. target: the HfTarget of the model; no
-    session of it may be open."""
+    """Return what is kept by `key`, or try it. target: the HfTarget of the model, without open sessions."""
     if model.training:  # it says something else each time
         return ProbedTraits(kind.rewinds, True, kind.masks, True)
     key = {**key, "trial": VERSION}
@@ -66,7 +64,7 @@ def abilities(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[st
 
 
 class TraitProbe:
-    """kind: as the configuration has it; what turns out not to hold is taken from it on the way."""
+    """kind: as the configuration has it; what does not hold is taken from it on the way."""
 
     def __init__(self, target: Any, model: Any, kind: ArchitectureTraits) -> None:
         self._target, self._model, self._kind = target, model, kind
@@ -111,8 +109,8 @@ class TraitProbe:
         )
 
     def _holds(self, way: Callable[[], Pairs]) -> bool:
-        """Whether rows are those of whole passes. Fewer than half may differ: rounding sends a token to other
-        experts."""
+        """Return whether rows are those of whole passes. Fewer than half may differ: rounding sends a token
+        to other experts."""
         self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.rewinds)
         try:
             apart = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
@@ -124,7 +122,7 @@ class TraitProbe:
         return bool(apart[len(apart) // 2] <= self._tolerance)
 
     def _expected(self, tokens: Sequence[int]) -> Any:
-        """[tokens, n_vocab], of one pass without a cache."""
+        """Return the logits [tokens, n_vocab] of one pass without a cache."""
         key = tuple(tokens)
         if key not in self._known:
             ids = torch.tensor([key], device=self._model.device)
@@ -141,7 +139,7 @@ class TraitProbe:
         return session
 
     def _rows(self, *batch: tuple[HfSession, DraftTree]) -> list[list[Any]]:
-        """One list a session: the logits of its root, then of its nodes."""
+        """Return the logits of each session's root and nodes."""
         outs = self._target.forward(batch, RequiredOutputs())
         return [
             [torch.tensor(out.logits(row)) for row in range(len(tree) + 1)]
@@ -149,7 +147,7 @@ class TraitProbe:
         ]
 
     def _turns(self, texts: Sequence[Sequence[int]], *, drafts: bool = False) -> Pairs:
-        """One token after the other, of each text in turns. drafts: with some that are never right."""
+        """Decode the texts in turns, a token at a time. drafts: with some that are never right."""
         tree = chain(self._drafted, "trial") if drafts else EMPTY
         sessions, pairs = [self._open(text[:PROMPT]) for text in texts], Pairs()
         for at in range(PROMPT, LENGTH):
@@ -160,7 +158,6 @@ class TraitProbe:
         return pairs[len(texts) :]  # the first ones are of whole passes themselves
 
     def _several(self) -> Pairs:
-        """Passes of several tokens behind a text."""
         text, pairs = self._texts[0], Pairs()
         session = self._open(text[:PROMPT])
         self._rows((session, EMPTY))

@@ -1,9 +1,8 @@
 """A model that skips a part of another one's blocks, with the same weights: it drafts for the whole model.
 
-An early exit is the first layers, the norm and the head (LayerSkip, arXiv:2404.16710, without its training);
-a layer skip any choice of attention and feed-forward blocks (Draft & Verify, arXiv:2309.08168). Opened beside
-a session of the whole model a view works on that one's cache: of the text nothing is computed or kept twice,
-and what the view puts behind the text is dropped with the next pass.
+An early exit is the first layers, the norm and the head (LayerSkip, arXiv:2404.16710), a layer skip any
+choice of blocks (Draft & Verify, arXiv:2309.08168). Opened beside a session of the whole model a view works
+on its cache. What the view puts behind the text is dropped with the next pass.
 """
 
 from __future__ import annotations
@@ -94,8 +93,8 @@ class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped 
 
 
 class ZeroBlock(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """In the place of an attention or a feed-forward block, to whose input its output is added; by the block
-    itself, where the input is its second argument. returns: see `returned`."""
+    """In the place of a block to whose input its output is added; the block itself adds it where the input
+    is its second argument. returns: see `returned`."""
 
     def __init__(self, returns: int) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ def alone(states: Any, returns: int) -> Any:
 
 
 def returned(model: Any, modules: Sequence[Any]) -> list[int]:
-    """How many values each module returns; 0 for one that is no tuple. Takes a pass of one token."""
+    """Return how many values each module returns, 0 for no tuple, by a pass of one token."""
     found = dict.fromkeys(modules, 0)
 
     def note(module: Any, _: Any, out: Any) -> None:
@@ -185,3 +184,26 @@ def sharing(module: Any) -> Any:
     out.__dict__ = dict(module.__dict__)
     out._modules = dict(module._modules)
     return out
+
+
+def closest(model: Any, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
+    """For 1 to `most` skipped layers, neither the first nor the last, return which ones change the hidden
+    states of the last `told` tokens least (by cosine: block influence, arXiv:2403.03853)."""
+    _, layers = layers_of(model.get_decoder())
+    likeness: list[float] = []
+
+    def note(_: Any, given: Any, named: Any, out: Any) -> None:
+        before = given[0] if given else named["hidden_states"]
+        after = out[0] if isinstance(out, tuple) else out
+        pair = (states[:, -told:].float() for states in (before, after))
+        likeness.append(float(torch.cosine_similarity(*pair, dim=-1).mean()))
+
+    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    try:
+        with torch.inference_mode():
+            model(input_ids=torch.tensor([list(tokens)], device=model.device), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    order = sorted(range(1, len(layers) - 1), key=lambda layer: -likeness[layer])
+    return [frozenset(order[:n]) for n in range(1, min(most, len(order)) + 1)]

@@ -41,10 +41,9 @@ class IncompleteError(Exception):
 
 
 class CallParser:
-    """Parser of the calls in a text that may still grow, of which the beginning may be dropped.
+    """Parser of the calls in a text that may grow until it has `ended`.
 
-    text: not dropped. start: position of that text in the whole. ended: it grows no more.
-    """
+    text: what was not dropped. start: position of that text in the whole."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:
         self._format, self._tools = form, names(tools)
@@ -155,16 +154,15 @@ class CallParser:
             if self._format.head and len(self.text) - at < MAX_HEAD:
                 raise IncompleteError
             return [], at
-        found = (
-            re.fullmatch(rf"\s*{self._format.head}\s*", self.text[at:brace]) if self._format.head else None
-        )
+        head = self._format.head
+        found = re.fullmatch(rf"\s*{head}\s*", self.text[at:brace]) if head else None
         if not found or found["name"] not in self._tools or not (size := self._balanced(brace)):
             return [], at
-        arguments = _loaded(self.text[brace : brace + size])
-        call_id = found.groupdict().get("id") or ""
-        return (
-            [Call(found["name"], arguments, call_id)] if isinstance(arguments, dict) else []
-        ), brace + size
+        end = brace + size
+        arguments = _loaded(self.text[brace:end])
+        if not isinstance(arguments, dict):
+            return [], end
+        return [Call(found["name"], arguments, found.groupdict().get("id") or "")], end
 
     def _paired(self, at: int) -> _Read:
         """Read a call whose arguments are pairs of names and values."""
@@ -202,10 +200,8 @@ class CallParser:
 
 
 def _loaded(text: str) -> Any:
-    """Return a JSON value; None where it is none.
-
-    Control characters in strings and backslashes that escape nothing stand for themselves.
-    """
+    """Return a JSON value, or None. Control characters in strings and backslashes that escape nothing stand
+    for themselves."""
     try:
         value = json.loads(ESCAPE.sub(lambda found: found[0] if found[1] else "\\\\", text), strict=False)
         json.dumps(value, allow_nan=False)

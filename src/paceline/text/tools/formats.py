@@ -6,8 +6,8 @@ The formats are those of llama.cpp's common/chat.cpp and vLLM's tool parsers, as
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -23,8 +23,7 @@ _NAME = r"(?P<name>[A-Za-z0-9_.-]+?)"
 class KeyValueArguments:
     """Arguments that are no JSON: `open` name `middle` value `close` each.
 
-    before: may stand before the function's name. after: follows the function's name. end: ends the call.
-    """
+    before, after: may stand before the function's name, and follow it. end: ends the call."""
 
     before: str
     after: str
@@ -65,11 +64,12 @@ class ToolFormat:
     keys: tuple[str, str] = ("name", "arguments")
     listed: bool = False
     inner: tuple[str, ...] = ()
-    markers: tuple[str, ...] = field(init=False)  # what may be control tokens in a model's vocabulary
 
-    def __post_init__(self) -> None:
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be control tokens in a model's vocabulary."""
         marks = [*self.opens, *(end for ends in self.opens.values() for end in ends), *self.inner]
-        object.__setattr__(self, "markers", tuple(dict.fromkeys(one for one in marks if "`" not in one)))
+        return tuple(dict.fromkeys(one for one in marks if "`" not in one))
 
 
 _TAGGED = MappingProxyType({"<tool_call>": ("</tool_call>",)})
@@ -184,10 +184,7 @@ def format_of(template: str) -> ToolFormat:
 
 
 def spelled(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
-    """Return the control tokens that are a part of the format, each with its spelling.
-
-    A control token is no text by itself, and has to become text for the parser.
-    """
+    """Return the control tokens that are a part of the format, each with its spelling for the parser."""
     tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
     return {
         ids[0]: mark.encode() for mark, ids in tokens.items() if len(ids) == 1 and not vocab.piece(ids[0])
@@ -196,12 +193,10 @@ def spelled(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
 
 @dataclass(frozen=True)
 class ForcedCall:
-    """Beginning of an answer and a schema of its rest, which together make a model call a tool.
+    """Beginning of an answer (control tokens included) and a schema of its rest, which make a model call a
+    tool.
 
-    begin: text that the answer begins with, control tokens included.
-    json_schema: schema of the text after it.
-    format: format in which both together are parsed.
-    """
+    format: format in which both together are parsed."""
 
     begin: str
     json_schema: dict[str, Any]
@@ -216,44 +211,29 @@ def forced(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     outside = form.pairs is not None or "{name}" in form.forced
     if len(tools) == 1 and "{name}" in form.forced:
         begin = form.forced.replace("{name}", tools[0]["name"])
-        return ForcedCall(begin, _parameters(tools[0], ()), form)
-    listed = form.listed and not outside
-    calls: list[dict[str, Any]] = []
-    for number, tool in enumerate(tools):
-        name, arguments = form.keys
-        path = (*(("items",) if listed else ()), "anyOf", str(number), "properties", arguments)
-        calls.append(
-            {
-                "type": "object",
-                "properties": {name: {"const": tool["name"]}, arguments: _parameters(tool, path)},
-                "required": [name, arguments],
-                "additionalProperties": False,
-            }
-        )
+        return ForcedCall(begin, _parameters(tools[0]), form)
+    name, arguments = form.keys
+    calls = [
+        {
+            "type": "object",
+            # A function's references to its own parts are resolved below this name.
+            "properties": {
+                name: {"const": tool["name"]},
+                arguments: {"$id": f"http://localhost/{number}", **_parameters(tool)},
+            },
+            "required": [name, arguments],
+            "additionalProperties": False,
+        }
+        for number, tool in enumerate(tools)
+    ]
     schema: dict[str, Any] = {"anyOf": calls}
-    if listed:
+    if form.listed and not outside:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
     return ForcedCall("", schema, GENERIC) if outside else ForcedCall(form.forced, schema, form)
 
 
-def _parameters(function: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """Return a function's parameters as a schema that stands at `path` of another schema."""
-    schema = _moved(function.get("parameters") or {"properties": {}}, "".join(f"/{part}" for part in path))
-    return {"type": "object", **schema}
-
-
-def _moved(schema: Any, path: str) -> Any:
-    """Return the schema with its references to its own parts moved to `path`."""
-    if isinstance(schema, list):
-        return [_moved(one, path) for one in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {
-        key: f"#{path}{one[1:]}"
-        if key == "$ref" and isinstance(one, str) and one[:1] == "#"
-        else _moved(one, path)
-        for key, one in schema.items()
-    }
+def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", **(function.get("parameters") or {"properties": {}})}
 
 
 def openers(form: ToolFormat) -> re.Pattern[str]:

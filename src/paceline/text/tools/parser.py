@@ -10,18 +10,63 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline.text.detokenizer import certain
 from paceline.text.messages import Tool
 from paceline.text.tools.call_parser import Call, CallParser, IncompleteError
 from paceline.text.tools.formats import ToolFormat, openers
-from paceline.text.tools.message import AssistantMessage, MessageDelta
 
 LETTERS = string.ascii_letters + string.digits
 ID_LENGTH = 9  # Mistral's templates take no other
 THOUGHT, THOUGHT_END = "<think>", "</think>"  # in a thought nothing is a call
+
+
+@dataclass(frozen=True)
+class MessageDelta:
+    """New content, or a call. start: position of the content in all that was fed. index: the call's
+    number."""
+
+    content: str = ""
+    start: int = 0
+    index: int | None = None
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+    def openai(self) -> dict[str, Any]:
+        """Return the `delta` of a chunk in OpenAI's interface."""
+        if self.index is None:
+            return {"content": self.content}
+        return {"tool_calls": [{"index": self.index, **_openai(self)}]}
+
+
+@dataclass(frozen=True)
+class AssistantMessage:
+    """A whole answer: its content, and the deltas of its calls."""
+
+    content: str
+    calls: tuple[MessageDelta, ...]
+
+    @classmethod
+    def of(cls, deltas: Iterable[MessageDelta]) -> AssistantMessage:
+        deltas = list(deltas)
+        content = "".join(delta.content for delta in deltas)
+        return cls(content, tuple(delta for delta in deltas if delta.index is not None))
+
+    def openai(self) -> dict[str, Any]:
+        """Return an assistant's message in OpenAI's interface."""
+        if not self.calls:
+            return {"role": "assistant", "content": self.content}
+        calls = [_openai(call) for call in self.calls]
+        return {"role": "assistant", "content": self.content or None, "tool_calls": calls}
+
+
+def _openai(call: MessageDelta) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def new_id() -> str:
@@ -42,10 +87,8 @@ def parsed(
 
 
 class ToolCallParser:
-    """Reader of one answer, fed with its text piece by piece; where the text was cut makes no difference.
-
-    White space before a call is left out, and so is white space that ends an answer after a call.
-    """
+    """Reader of one answer, fed with its text piece by piece, cut anywhere. White space before a call, and
+    at the end after one, is left out."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
         self._format, self._ids = form, ids
@@ -61,10 +104,7 @@ class ToolCallParser:
         return self._advance()
 
     def finish(self, *, cut: bool = False) -> list[MessageDelta]:
-        """Return what was held back: the answer is over.
-
-        cut: the answer was cut by its length, so that the beginning of a call is left out.
-        """
+        """Return what was held back. cut: by its length, so that the beginning of a call is left out."""
         self._parser.ended = True
         return self._advance(cut=cut)
 
@@ -82,7 +122,11 @@ class ToolCallParser:
             if end >= 0:
                 self._say(end + len(THOUGHT_END))
             else:
-                self._say(len(self._parser.text) if self._parser.ended else self._certain((THOUGHT_END,)))
+                self._say(
+                    len(self._parser.text)
+                    if self._parser.ended
+                    else certain(self._parser.text, (THOUGHT_END,))
+                )
             return end >= 0
         found = self._openers.search(self._parser.text)
         if found is None:
@@ -121,23 +165,15 @@ class ToolCallParser:
     def _say_until_mark(self, *, cut: bool) -> None:
         """Pass on all text before what may be the beginning of a call, or white space before one."""
         if not self._parser.ended:
-            size = self._certain((*self._format.opens, THOUGHT))
+            size = certain(self._parser.text, (*self._format.opens, THOUGHT))
             self._say(len(self._parser.text[:size].rstrip()))
             return
         if cut:
-            size = self._certain(tuple(self._format.opens))
+            size = certain(self._parser.text, tuple(self._format.opens))
             if len(self._parser.text) - size > 1:
                 self._parser.text = self._parser.text[:size].rstrip()
         if not (self.calls and self._fresh and self._parser.text.isspace()):
             self._say(len(self._parser.text))
-
-    def _certain(self, literals: tuple[str, ...]) -> int:
-        """Return the position where one of these may begin at the end of the text."""
-        text = self._parser.text
-        for size in range(min(max(map(len, literals)) - 1, len(text)), 0, -1):
-            if any(one.startswith(text[-size:]) for one in literals):
-                return len(text) - size
-        return len(text)
 
     def _say(self, size: int) -> None:
         """Pass on so much text as content."""

@@ -43,10 +43,11 @@ To call a function, answer with a JSON object of its name and its arguments with
 
 @dataclass(frozen=True)
 class ToolSupport:
-    """tools: the template shows the tools that there are. calls: how it takes the arguments of the calls that
-    an answer made, as a "mapping" or as "text"; "" where it shows no calls or no results. empty: what an
-    answer of calls alone has for its content. system: it takes a system message. format: how the model
-    writes calls, or is told to."""
+    """What a chat template makes of tools.
+
+    tools: it shows them. calls: it takes arguments as a "mapping" or as "text"; "" where it shows no calls.
+    empty: the content of an answer of calls alone. system: it takes a system message.
+    format: how the model writes calls, or is told to."""
 
     tools: bool
     calls: str
@@ -61,7 +62,7 @@ class ToolSupport:
 
 
 def support(text: Text) -> ToolSupport:
-    """What the model's chat template can do. Nothing, where it has none."""
+    """Return what the model's chat template can do."""
     tools = NAME in _shown(text, [ASKED])
     calls, empty = _calls(text)
     system = SYSTEM in _shown(text, [{"role": "system", "content": SYSTEM}, ASKED])
@@ -100,8 +101,8 @@ def _conversation(content: Message, arguments: Any) -> list[Message]:
 def fitted(
     can: ToolSupport, messages: list[Message], tools: list[Tool]
 ) -> tuple[list[Message], list[Tool] | None]:
-    """Messages and tools as the template takes them. Where it does not show all of them, all is said in
-    messages, so that the model meets one way of writing calls."""
+    """Return messages and tools as the template takes them. Where it does not show all of them, all is said
+    in messages."""
     if can.native:
         return [_as_taken(can, message) for message in messages], tools or None
     messages = _told(messages)
@@ -127,7 +128,7 @@ def _json(call: dict[str, Any]) -> str:
 
 
 def _told(messages: list[Message]) -> list[Message]:
-    """Calls as an answer's text, and their results, as many as follow one another, as one of the user's."""
+    """Return calls as an answer's text, and results in a row as one message of the user."""
     told: list[Message] = []
     results = False
     for message in messages:
@@ -153,7 +154,7 @@ def _call(call: dict[str, Any]) -> str:
 
 
 def _introduced(messages: list[Message], introduction: str, *, system: bool) -> list[Message]:
-    """At the end of the system message, or before what the user says first."""
+    """Put it at the end of the system message, or before what the user says first."""
     role = "system" if system else "user"
     at = next((at for at, message in enumerate(messages) if message["role"] == role), None)
     if at is None:

@@ -1,7 +1,6 @@
 """Kernels of our own for llama.cpp on a processor: a library that enters ggml's CPU backend.
 
-mul_mat.cpp and flash_attention.cpp compute, path_*.cpp hold one instruction set each, entry.cpp the interface
-that is called below; build.py compiles them. Without a compiler everything works as llama.cpp does it."""
+Without a compiler everything works as llama.cpp does it."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from paceline.backends.interface import KernelStatus
@@ -27,9 +25,8 @@ _entering, _watching = threading.Lock(), threading.Lock()
 
 
 def enter(path: str = "") -> KernelStatus:
-    """Load the library, compiled first where that is still to do, and enter ggml; once a process, before the
-    first model is loaded. path: the instruction set to use; "" for the best. Never raises for what is
-    missing: the status tells."""
+    """Load the library, compiled first if needed, and enter ggml; once a process, before the first model is
+    loaded. path: the instruction set to use, or "" for the best."""
     global _status
     with _entering:
         if _status is None:
@@ -45,22 +42,20 @@ def _entered(path: str) -> KernelStatus:
         return KernelStatus(reason="there are none for Windows")
     try:
         llama = binding.llama_cpp()._lib
-        with build.library(build.recipe_for()) as file:
-            library = _loaded(file)
-            if reason := _text(library.paceline_kernels_enter(path.encode(), llama._handle)):
-                return KernelStatus(reason=reason)
-            left = amx.left_to_amx(partial(_seconds, library), file)
+        file = build.library(build.recipe_for())
+        library = _loaded(file)
+        if reason := library.paceline_kernels_enter(path.encode(), llama._handle):
+            return KernelStatus(reason=reason.decode())
+        left = amx.left_to_amx(
+            lambda n, rows, to: library.paceline_kernels_seconds(n, rows, to.encode()), file
+        )
     except (KernelError, MissingExtraError) as error:
         return KernelStatus(reason=str(error))
     for name in left:
         library.paceline_kernels_leave(amx.TYPES[name])
     _library = library
-    active = _text(library.paceline_kernels_path())
+    active = library.paceline_kernels_path().decode()
     return KernelStatus(f"{active} ({', '.join(left)} by AMX)" if left else active)
-
-
-def _seconds(library: ctypes.CDLL, number: int, rows: int, buffer: str) -> float:
-    return float(library.paceline_kernels_seconds(number, rows, buffer.encode()))
 
 
 def _loaded(file: Path) -> ctypes.CDLL:
@@ -82,13 +77,9 @@ def _loaded(file: Path) -> ctypes.CDLL:
     return library
 
 
-def _text(said: bytes) -> str:
-    return said.decode(errors="replace")
-
-
 def usable(sizes: Sequence[int], name: object) -> bool:
-    """Whether a model can be loaded with the kernels: they are entered, and there is room for its weights.
-    sizes: bytes of its files. Where only the room is missing, a line on stderr says so."""
+    """Return whether a model whose files have these sizes can be loaded with the kernels. A line on stderr
+    says where only the room is missing."""
     if not enter().path:
         return False
     size, free = sum(sizes), free_memory()
@@ -108,8 +99,8 @@ def use(on: bool) -> None:
 
 
 def paths() -> tuple[str, ...]:
-    """Instruction sets that this processor can run kernels of, the best first; none before `enter`."""
-    return () if _library is None else tuple(_text(_library.paceline_kernels_paths()).split())
+    """Return the instruction sets that this processor runs kernels of, the best first."""
+    return () if _library is None else tuple(_library.paceline_kernels_paths().decode().split())
 
 
 def watch() -> None:
@@ -119,13 +110,13 @@ def watch() -> None:
 
 
 def foreign() -> tuple[str, ...]:
-    """Operations since `watch` whose rows may depend on what else is in a pass; what was noted is over."""
-    return () if _library is None else tuple(_text(_library.paceline_kernels_foreign()).split())
+    """Return the operations since `watch` whose rows may depend on what else is in a pass."""
+    return () if _library is None else tuple(_library.paceline_kernels_foreign().decode().split())
 
 
 def leaves_nothing_to_ggml(compute: Callable[[], None]) -> bool:
-    """Whether the kernels compute all that the passes of `compute` compute from several rows at once. Passes
-    of other threads meanwhile may make it say no."""
+    """Return whether the kernels compute all that the passes of `compute` compute from several rows at
+    once."""
     if not enter().path:
         return False
     with _watching:

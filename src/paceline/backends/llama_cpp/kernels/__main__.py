@@ -14,8 +14,7 @@ def main() -> int:
         print("paceline: no kernels: there are none for Windows", file=sys.stderr)
         return 1
     try:
-        with library(recipe_for(), again=True) as path:
-            print(path)
+        print(library(recipe_for(), again=True))
     except KernelError as error:
         print(f"paceline: no kernels: {error}", file=sys.stderr)
         return KernelError.exit_code

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.backends.llama_cpp.kernels.build import AMX_SUFFIX, to_stderr
+from paceline.backends.llama_cpp.kernels.build import to_stderr
 from paceline.system.identity import cpu_name
 from paceline.system.whole import whole
 
@@ -26,7 +26,7 @@ MARGIN = 1.1
 
 def left_to_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
     """Names of types. What was found is kept beside `library`."""
-    file = library.with_suffix(AMX_SUFFIX)
+    file = library.with_suffix(".amx.json")
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(file.read_bytes())
         if kept["processor"] == cpu_name():
@@ -34,19 +34,14 @@ def left_to_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
     if seconds(TYPES["Q8_0"], 1, AMX) < 0:
         return ()
     to_stderr("comparing kernels with AMX, this once")
-    left = faster_with(AMX, seconds)
+    left = tuple(
+        name
+        for name, number in TYPES.items()
+        if 0 < MARGIN * work(seconds, number, AMX) < work(seconds, number, OURS)
+    )
     with suppress(OSError), whole(file) as part:
         part.write_text(json.dumps({"processor": cpu_name(), "left": left}), "utf-8")
     return left
-
-
-def faster_with(buffer: str, seconds: Seconds) -> tuple[str, ...]:
-    """Names of types whose weights had better lie in a type of buffer of ggml's."""
-    return tuple(
-        name
-        for name, number in TYPES.items()
-        if 0 < MARGIN * work(seconds, number, buffer) < work(seconds, number, OURS)
-    )
 
 
 def work(seconds: Seconds, number: int, buffer: str) -> float:

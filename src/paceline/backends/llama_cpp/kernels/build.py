@@ -10,10 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -54,7 +53,6 @@ OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 COMPILERS = ("c++", "g++", "clang++")
 KEPT = 4  # libraries in a folder: other versions of Paceline or llama.cpp may be in use beside this one
-AMX_SUFFIX = ".amx.json"  # of what amx.py found of a library
 FAILED = ".failed"  # the suffix of a note that tells why a build failed
 FAILED_FOR = 24 * 3600  # seconds, for which a build that failed is not tried again
 NO_COMPILER = (
@@ -77,13 +75,11 @@ class BuildRecipe:
 
     @cached_property
     def sources(self) -> list[str]:
-        """Names of the files to compile, without those for other architectures."""
         foreign = {name for table in OPTIONAL.values() for name in table} - set(self.optional)
         return [path.name for path in sorted(self.folder.glob("*.cpp")) if path.name not in foreign]
 
     @cached_property
     def content(self) -> str:
-        """A digest of everything but the compiler."""
         files = sorted(path for path in self.folder.iterdir() if path.suffix in (".cpp", ".h"))
         digests = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
         parts = [digests, FLAGS, LINKED, self.optional, self.machine, llama_version()]
@@ -91,7 +87,7 @@ class BuildRecipe:
 
     @cached_property
     def name(self) -> str:
-        """Name of the library's file. Raises KernelError for a compiler that does not run."""
+        """The library's file. Raises KernelError for a compiler that does not run."""
         identity = _identity(self.compiler)
         return f"{self.content}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
 
@@ -125,34 +121,26 @@ def to_stderr(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr, flush=True)
 
 
-@contextmanager
 def library(
     recipe: BuildRecipe, folders: Sequence[Path] | None = None, *, warn: Warn = to_stderr, again: bool = False
-) -> Iterator[Path]:
-    """The compiled library, to be loaded within the context; from a cache folder, or built.
+) -> Path:
+    """Return the compiled library from a cache folder, built where it is not there. Raises KernelError.
 
-    folders: cache folders, the preferred one first. Where none can be written to, the library is built in a
-    temporary folder and is gone afterwards. again: try a build that failed before. Raises KernelError."""
+    folders: cache folders, the preferred one first. again: try a build that failed before."""
     folders = [folder / "kernels" for folder in caches()] if folders is None else folders
     if (path := _found(recipe, folders)) is not None:
         with suppress(OSError):
             os.utime(path)  # the libraries that were used last are kept
-        yield path
-        return
+        return path
     for folder in folders:
-        try:
-            path = _cached(recipe, folder, warn, again)
-        except OSError:  # a disk that is full, or not ours
-            continue
-        yield path
-        return
-    with _temporary(recipe, warn) as path:
-        yield path
+        with suppress(OSError):  # a disk that is full, or not ours
+            return _cached(recipe, folder, warn, again)
+    raise KernelError("no cache folder can be written to (PACELINE_HOME names another)")
 
 
 def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
-    """A library that is there; without a compiler, one that any compiler made of the same sources. Raises
-    KernelError where there is neither."""
+    """Return a library that is there; without a compiler, one that any compiler made of the same sources.
+    Raises KernelError where there is neither."""
     if recipe.compiler:
         return next((path for folder in folders if (path := folder / recipe.name).is_file()), None)
     for folder in folders:
@@ -162,8 +150,8 @@ def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
 
 
 def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
-    """The library in a cache folder, built by the first process that wants it. Raises OSError where the
-    folder cannot be written to, and KernelError."""
+    """Return the library in a cache folder, built by the first process that wants it. Raises OSError where
+    the folder cannot be written to, and KernelError."""
     private_folder(folder)
     path = folder / recipe.name
     failed = path.with_suffix(FAILED)
@@ -177,7 +165,7 @@ def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
             try:
                 built = build(recipe, work)
             except KernelError as error:
-                _note(failed, str(error))
+                failed.write_text(str(error), "utf-8")
                 raise
             with whole(path) as part:
                 shutil.copyfile(built, part)
@@ -190,12 +178,7 @@ def reject(path: Path, reason: str) -> None:
     """Remove a library that cannot be loaded; it is not built again before a failed build would be."""
     with suppress(OSError):
         path.unlink()
-        _note(path.with_suffix(FAILED), reason)
-
-
-def _note(failed: Path, reason: str) -> None:
-    with suppress(OSError):
-        failed.write_text(reason, "utf-8")
+        path.with_suffix(FAILED).write_text(reason, "utf-8")
 
 
 def _failure(note: Path) -> str:
@@ -210,34 +193,16 @@ def _failure(note: Path) -> str:
 def _tidy(folder: Path) -> None:
     """Remove the libraries that were not used for longest, and old notes of failures."""
     libraries = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
-    notes = [note for note in folder.glob(f"*{FAILED}") if not _failure(note)]
-    found = [
-        path
-        for path in folder.glob(f"*{AMX_SUFFIX}")
-        if path.with_name(path.name.removesuffix(AMX_SUFFIX) + ".so") not in libraries[:KEPT]
-    ]
-    for path in [*libraries[KEPT:], *notes, *found]:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _temporary(recipe: BuildRecipe, warn: Warn) -> Iterator[Path]:
-    """The library in a folder that is gone afterwards. Raises KernelError."""
-    with ExitStack() as stack:
-        try:
-            work = stack.enter_context(scratch_folder(Path(tempfile.gettempdir())))
-            warn(f"{STARTS}, at each start: no cache folder can be written to (PACELINE_HOME names another)")
-            path = build(recipe, work)
-        except OSError as error:
-            raise KernelError(f"no folder can be written to ({error.strerror or error})") from error
-        yield path
+    kept = {path.stem for path in libraries[:KEPT]}
+    for path in folder.iterdir():
+        beside = path.suffix in (".so", ".json") and path.name.partition(".")[0] not in kept
+        if beside or (path.suffix == FAILED and not _failure(path)):
+            path.unlink(missing_ok=True)
 
 
 def build(recipe: BuildRecipe, work: Path) -> Path:
     """The library, compiled in the folder `work`. An optional source that cannot be compiled is left out.
     Raises KernelError."""
-    if ENTRY not in recipe.sources:
-        raise KernelError(f"{recipe.folder}: the kernels' sources are not there; install Paceline anew")
     sources = [source for source in recipe.sources if source != ENTRY]
     flags = {source: recipe.optional.get(source, ("", ()))[1] for source in sources}
     results = run_all([recipe.compiling(source, work, flags[source]) for source in sources], work)

@@ -8,38 +8,28 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from paceline.speculative.errors import KernelError
 from paceline.system.leaving import undone
 
-TICK = 0.02  # seconds between looks at what is running
 LIMIT = 900.0  # seconds for all commands of a call
 
 
-@dataclass(frozen=True)
-class CommandResult:
-    """How a program ended, and everything it printed."""
-
-    code: int
-    said: str
-
-    @property
-    def ok(self) -> bool:
-        return self.code == 0
+class CommandResult(NamedTuple):
+    ok: bool
+    said: str  # everything that the program printed
 
 
 def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult]:
-    """Run the commands, as many at a time as there are processors; their temporary files go to `work`. On
-    any exception, Ctrl-C included, those that are running are killed. Raises KernelError where a program
-    cannot be started or takes too long."""
+    """Run the commands side by side; their temporary files go to `work`. On any exception, Ctrl-C included,
+    those that are running are killed. Raises KernelError for one that cannot start or takes too long."""
     import psutil
 
-    at_once, until = os.cpu_count() or 1, time.monotonic() + LIMIT
-    waiting = list(enumerate(commands))
-    running: dict[int, subprocess.Popen[bytes]] = {}
-    codes: dict[int, int] = {}
+    until = time.monotonic() + LIMIT
+    running: list[subprocess.Popen[bytes]] = []
+    logs = [work / f"{number}.log" for number in range(len(commands))]
 
     def stop() -> None:
         # By what they were started with: one that an interrupt kept from being noted here is ended, too.
@@ -50,21 +40,20 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
 
     with undone(stop):
         try:
-            while waiting or running:
-                while waiting and len(running) < at_once:
-                    number, command = waiting.pop(0)
-                    running[number] = _start(command, work, work / f"{number}.log")
-                time.sleep(TICK)
-                ended = [number for number, process in running.items() if process.poll() is not None]
-                codes |= {number: running.pop(number).returncode for number in ended}
-                if time.monotonic() > until:
-                    raise KernelError(f"{commands[0][0]}: has not ended after {LIMIT:.0f} s")
+            for command, log in zip(commands, logs, strict=True):
+                running.append(_start(command, work, log))
+            for process in running:
+                process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise KernelError(f"{commands[0][0]}: has not ended after {LIMIT:.0f} s") from None
         finally:
             stop()
-            for process in running.values():
+            for process in running:
                 process.wait()
-    logs = [(work / f"{number}.log").read_text("utf-8", "replace") for number in range(len(commands))]
-    return [CommandResult(codes[number], said) for number, said in enumerate(logs)]
+    return [
+        CommandResult(process.returncode == 0, log.read_text("utf-8", "replace"))
+        for process, log in zip(running, logs, strict=True)
+    ]
 
 
 def _start(command: Sequence[str], work: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -73,12 +62,7 @@ def _start(command: Sequence[str], work: Path, log: Path) -> subprocess.Popen[by
     with log.open("wb") as out:
         try:
             return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=env,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
             )
         except OSError as error:
             raise KernelError(f"{command[0]}: cannot be run ({error.strerror})") from error

@@ -1,0 +1,86 @@
+"""Passes of a model over the rows of several sessions, which a mask keeps apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from paceline.backends.transformers.kind import ArchitectureTraits
+from paceline.backends.transformers.session import HfSession, PassInput
+from paceline.backends.transformers.strip import BatchedCache
+from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.tree import DraftTree
+
+MAX_FUSED_ROWS = 1024  # rows of several sessions in one pass
+
+
+@dataclass
+class PendingForward:
+    """What a forward is to compute of a session.
+
+    n: tokens that it reads, the first of them at `begin` in the text.
+    before: how many of these were computed in earlier passes, with the hidden states `earlier`.
+    logits, hidden: [told, n_vocab] and [rows, layers, width], once computed.
+    """
+
+    session: HfSession
+    tree: DraftTree | int
+    rows: PassInput
+    n: int
+    begin: int
+    before: int = 0
+    earlier: Sequence[Any] = ()
+    logits: Any = None
+    hidden: Any = None
+
+
+def compute(
+    model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs
+) -> None:
+    """Compute everything in one pass where a mask can keep the sessions apart."""
+    group, n = list[PendingForward](), 0
+    for one in due:
+        if group and (not kind.masks or n + len(one.rows.tokens) > MAX_FUSED_ROWS):
+            _pass(model, kind, group, want)
+            group, n = [], 0
+        group.append(one)
+        n += len(one.rows.tokens)
+    if group:
+        _pass(model, kind, group, want)
+
+
+def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
+    rows = [one.rows for one in due]
+    caches = [one.session.slot.cache for one in due]
+    if kind.rewinds:
+        for cache, one in zip(caches, rows, strict=True):
+            cache.cut(one.start)  # a view may have left something behind
+    counts = [len(one.tokens) for one in rows]
+    tokens = [token for one in rows for token in one.tokens]
+    given: dict[str, Any] = {
+        "cache": caches[0] if len(caches) == 1 else BatchedCache(caches, counts),
+        "use_cache": True,
+    }
+    device = kind.device
+    if (mask := kind.mask(rows)) is not None:
+        given["attention_mask"] = mask
+    if kind.takes_positions:
+        given["position_ids"] = torch.tensor([[at for one in rows for at in one.positions]], device=device)
+    ends = list(accumulate(counts))
+    told = ends
+    if kind.takes_few:  # logits of those alone that somebody may ask about; of one at least
+        told = list(accumulate(one.told for one in rows))
+        few = [row for one, end in zip(rows, ends, strict=True) for row in range(end - one.told, end)]
+        given["logits_to_keep"] = torch.tensor(few or [ends[-1] - 1], device=device)
+    if want.layers:
+        given["output_hidden_states"] = list(want.layers)
+    out = model(input_ids=torch.tensor([tokens], device=device), **given)
+    for each, last, end, n in zip(due, told, ends, counts, strict=True):
+        each.logits = out.logits[0, last - each.rows.told : last]
+        if want.layers:
+            layers = [layer[0, end - n : end] for layer in out.hidden_states if layer is not None]
+            each.hidden = torch.stack(layers, dim=1)
