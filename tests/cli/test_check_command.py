@@ -86,7 +86,7 @@ def test_json_has_every_reason_as_data(folder: Path) -> None:
         "text": "200 apart: at most 128 may be padding",
         "advice": "",
     }
-    assert by_field["tokens in common"]["target"] == {"texts": 257, "common": 257}
+    assert by_field["tokens in common"]["target"] == "257 of 257"
     assert any("--cross-vocab auto" in line for line in found["advice"])
     assert any(line.endswith("-o OUT.gguf") for line in found["advice"])
 
@@ -94,4 +94,3 @@ def test_json_has_every_reason_as_data(folder: Path) -> None:
 def test_a_foreign_draft_of_the_embedded_pair_is_mappable(foreign_draft: Path) -> None:
     code, out, _ = run(TARGET, foreign_draft)
     assert (code, out.split(":")[0]) == (0, "mappable")
-    assert "first that differ" in out
