@@ -131,8 +131,5 @@ def _read(memory: Sequence[NDArray[np.int64]], until: float, clock: Callable[[],
 
 def recall(key: Key) -> float | None:
     """Return the cached bandwidth; None if there is no usable one."""
-    try:
-        rate = home.recall("bandwidth", key).get("bytes_per_second", 0)
-    except (OSError, ValueError):
-        return None
-    return float(rate) if type(rate) in (int, float) and 1e6 < rate < 1e15 else None
+    rate = home.recall("bandwidth", key, lambda said: float(said["bytes_per_second"]))
+    return rate if rate is not None and 1e6 < rate < 1e15 else None

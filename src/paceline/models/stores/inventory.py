@@ -1,28 +1,28 @@
 """The models that a machine has: of Ollama, the Hugging Face cache, LM Studio, llama.cpp, and in folders.
 
-Only headers are read, several at a time, and what was read before is kept (facts_cache.py).
+Only headers are read, several at a time, and what was read before is kept.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline.models.headers.facts import ModelFacts
-from paceline.models.headers.facts_cache import read_cached
-from paceline.models.headers.gguf_header import read_header
+from paceline.models.headers.header import named_parts, read
 from paceline.models.stores import hub_cache, ollama_store
 from paceline.models.stores.model_folder import EntryKind, walk
 from paceline.models.stores.places import HUB, OLLAMA, places
 from paceline.models.stores.search import MODELS, FolderSearch, ModelCandidate, Tick, file_id, silent
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
+from paceline.system.hashes import cached
 from paceline.system.home import expanded
 from paceline.system.identity import fingerprint
 
@@ -31,14 +31,14 @@ FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
 OWN = -1  # in place of a store's number
 # Drafters that read the target's hidden states, and no model by themselves.
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})
-# By general.type.
-WITHOUT_LAYERS = {"adapter": "an adapter", "imatrix": "an importance matrix", "mmproj": "a projector"}
 
 
 @dataclass(frozen=True)
 class InstalledModel:
-    """reference: what a user types for it. store: where it was found first. also: its other references. A
-    file that several names lead to is one model, or it would be its own best draft."""
+    """A model that was found. Files of one content are one model, or it would be its own best draft.
+
+    reference: what a user types for it. store: where it was found first. also: its other references.
+    """
 
     facts: ModelFacts
     store: str
@@ -117,7 +117,7 @@ def find(
     ]
     counts = Counter(i for key in facts for i in {i for i, _ in named[key]})
     return Inventory(
-        sorted(_unambiguous(_once(models)), key=_order),
+        sorted(_unambiguous(models), key=_order),
         [StoreFolder(store, path, counts[i]) for i, (store, path) in enumerate(stores)],
         search.notes,
     )
@@ -125,10 +125,10 @@ def find(
 
 def _named(
     stores: Sequence[tuple[str, Path]], search: FolderSearch, own: Mapping[str, Path]
-) -> dict[tuple[int, int], list[tuple[int, ModelCandidate]]]:
-    """Every file that may be a model, with the number of each store it was found in (OWN: none, it is the
-    zoo's) and what it is called there."""
-    named: dict[tuple[int, int], list[tuple[int, ModelCandidate]]] = {}
+) -> dict[Hashable, list[tuple[int, ModelCandidate]]]:
+    """Return every file that may be a model, by its content, with the number of each store it was found in
+    (OWN: none, it is the zoo's) and what it is called there."""
+    named: dict[Hashable, list[tuple[int, ModelCandidate]]] = {}
     packed = ((OWN, ModelCandidate(path, reference)) for reference, path in own.items())
     stored = (
         (i, candidate)
@@ -136,10 +136,11 @@ def _named(
         for candidate in _candidates(store, path, search)
     )
     for i, candidate in chain(packed, stored):
+        path = candidate.path
         try:
-            key = file_id(candidate.path.stat())
-        except OSError:
-            search.note(candidate.path, "is gone by now")
+            key: Hashable = file_id(path.stat()) if path.is_dir() else fingerprint(path)
+        except OSError as error:
+            search.note(path, f"cannot be read ({error.strerror})")
             continue
         named.setdefault(key, []).append((i, candidate))
     return named
@@ -159,8 +160,8 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelC
 
 
 def _facts(
-    named: Mapping[tuple[int, int], Sequence[tuple[int, ModelCandidate]]], search: FolderSearch
-) -> dict[tuple[int, int], ModelFacts]:
+    named: Mapping[Hashable, Sequence[tuple[int, ModelCandidate]]], search: FolderSearch
+) -> dict[Hashable, ModelFacts]:
     """Of those that are models."""
     found = {}
     pool = ThreadPoolExecutor(AT_ONCE, "headers")
@@ -182,7 +183,7 @@ def _facts(
 def _read(path: Path) -> ModelFacts | str:
     """What the header says of a model, or why it is none."""
     try:
-        facts = read_cached(path)
+        facts = _facts_of(path)
         if why := _no_model(facts):
             return f"{path}: {why}"
     except ModelError as error:
@@ -199,15 +200,29 @@ def _no_model(facts: ModelFacts) -> str:
     if facts.n_layers == 0 and facts.format == "hf":
         return "is no language model"
     if facts.n_layers == 0:
-        kind = read_header(facts.path, no_list).metadata.get("general.type")
-        return f"is {WITHOUT_LAYERS.get(str(kind), 'a part of a model')}, no model"
+        return "is an adapter or another part of a model, no model"
     if facts.format == "hf":
         return "" if facts.size else "has no weights here"
     return "" if facts.parameters else "is a vocabulary only: it has no weights"
 
 
-def no_list(_key: str, _count: int) -> bool:
-    return False
+def _facts_of(path: Path) -> ModelFacts:
+    """Return what the files say, from the cache where none of them changed. Raises ModelError."""
+
+    def read_anew() -> ModelFacts:
+        return read(path, tokens=False)
+
+    def dump(facts: ModelFacts) -> dict[str, Any]:
+        return asdict(facts) | {"files": [str(file) for file in facts.files]}
+
+    def load(said: dict[str, Any]) -> ModelFacts:
+        return ModelFacts(**said | {"files": tuple(map(Path, said["files"]))})
+
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else named_parts(path)
+        return cached("facts", files, read_anew, dump, load)
+    except OSError:  # a part is missing, or cannot be looked at
+        return read_anew()
 
 
 def _model(facts: ModelFacts, named: Iterable[tuple[str, ModelCandidate]]) -> InstalledModel:
@@ -216,35 +231,6 @@ def _model(facts: ModelFacts, named: Iterable[tuple[str, ModelCandidate]]) -> In
     store, first = order[0]
     references = dict.fromkeys(one.reference for _, one in order)
     return InstalledModel(facts, store, first.reference, tuple(references)[1:])
-
-
-def _once(models: Sequence[InstalledModel]) -> Iterator[InstalledModel]:
-    """Of files with one content, as two revisions of a repository or two stores have, the first that has a
-    name; the others are its other references."""
-    alike: dict[tuple[Any, ...], list[InstalledModel]] = {}
-    for model in models:
-        facts = model.facts
-        key = (facts.format, facts.size, facts.arch, facts.parameters, facts.quantisation, len(facts.files))
-        alike.setdefault(key, []).append(model)
-    for some in alike.values():
-        by_content: dict[Any, list[InstalledModel]] = {}
-        for model in some:
-            content = _content(model) if len(some) > 1 else None
-            by_content.setdefault(content or id(model), []).append(model)
-        for same in by_content.values():
-            first = min(same, key=lambda model: model.reference == str(model.facts.path))
-            others = [name for model in same if model is not first for name in (model.reference, *model.also)]
-            yield replace(first, also=tuple(dict.fromkeys([*first.also, *others])))
-
-
-def _content(model: InstalledModel) -> tuple[str, ...] | None:
-    """What tells files of one size apart; None where it cannot be read, or is no single file format."""
-    if model.facts.format != "gguf":
-        return None
-    try:
-        return tuple(fingerprint(path) for path in model.facts.files)
-    except OSError:
-        return None
 
 
 def _unambiguous(models: Iterable[InstalledModel]) -> Iterator[InstalledModel]:
