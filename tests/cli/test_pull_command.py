@@ -127,7 +127,7 @@ def test_ctrl_c_says_how_to_go_on(capsys: Capture, hub: Hub, tmp_path: Path) -> 
         (["ollama:none"], 2, ["ollama:none:latest is not in Ollama's store", "`ollama pull none:latest`"]),
         (["zoo:none"], 2, ["the zoo has no 'none': choose from target, draft, smollm2"]),
         (["none.gguf"], 2, ["none.gguf: is no file"]),
-        (["user/re\x1bpo"], 2, ["is no name"]),
+        (["user/re\x1bpo"], 2, ["no name of a model"]),
         ([], 2, ["MODEL"]),
     ],
 )

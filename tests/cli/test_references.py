@@ -118,7 +118,7 @@ def test_the_embedded_models_have_names() -> None:
         ("models/target", "models/target: no such file, and hf.co/models/target is not on this machine"),
         ("ollama:none", "`ollama pull none:latest`"),
         ("nonsense", "nonsense: no such file, and no name of a model"),
-        ("user/re;po", "'re;po' is no name"),
+        ("user/re;po", "user/re;po: no such file, and no name of a model"),
     ],
 )
 def test_what_is_not_here_is_refused_in_one_line(asked: Ask, cached: Path, name: str, words: str) -> None:

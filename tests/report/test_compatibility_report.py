@@ -6,7 +6,7 @@ import io
 from dataclasses import asdict
 from typing import Any
 
-from paceline.models.compatibility.fitness import FATAL, MAPPING, NOTE, WARNING, CompatibilityReason
+from paceline.models.compatibility.fitness import MAPPING, NOTE, WARNING, CompatibilityReason
 from paceline.report.compatibility import WORDS, write
 
 REASONS = (
@@ -47,14 +47,6 @@ def test_a_row_says_what_was_compared_and_what_it_means() -> None:
     assert rows["tokenizer"] == ["BPE", "BPE"]
     assert rows["BOS"] == ["11", ",", "-", "differs:", "another", "one"]
     assert rows["context"][:3] == ["32,768", "2,048", "warning:"]
-
-
-def test_why_it_does_not_fit_is_said_at_once() -> None:
-    lines = shown(
-        record("incompatible", (CompatibilityReason("architecture", "llama", "bert", FATAL, "no text"),))
-    )
-    assert lines[0] == "incompatible: it does not fit: no text"
-    assert any(line.endswith("fatal: no text") for line in lines)
 
 
 def test_what_a_file_says_cannot_steer_a_terminal() -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from paceline.report.costs import blocks, html, notes, write
-from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
@@ -56,12 +52,6 @@ def test_with_a_draft_model_its_own_time_counts() -> None:
     assert "a token takes 4.00 ms, 20% of a row of the target" in text(record)
 
 
-def test_an_unsteady_machine_is_said() -> None:
-    assert not any("busy" in line for line in notes(a_record()))
-    (line,) = [line for line in notes(a_record(noise={"draft": 1.81})) if "busy" in line]
-    assert line.startswith("draft: times of one and the same pass lie 1.8x apart")
-
-
 def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
     doubts = {"target": "times of one and the same pass lie 37.0x apart"}
     record = a_record(PassCosts.flat(0.004), noise={"target": 37.0}, doubts=doubts)
@@ -83,12 +73,3 @@ def test_the_plot_is_one_file_drawn_in_steps(tmp_path: Path) -> None:
     assert "after 256 tokens" in drawn
     assert "after 1,024 tokens" in drawn
     assert not re.search(r'<script[^>]+src="http', page)
-
-
-def test_without_plotly_one_line_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setattr("paceline.report.costs.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="plotly"):
-        html(a_record(), tmp_path / "plot.html")

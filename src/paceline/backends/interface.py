@@ -96,21 +96,6 @@ class ThreadSwitch(Protocol):
         """The same model once more, with weights of its own in memory. Raises ModelError."""
 
 
-@runtime_checkable
-class KernelSwitch(Protocol):
-    """An engine that may compute with kernels of our own."""
-
-    @property
-    def memory(self) -> int | None: ...
-
-    @property
-    def kernels(self) -> bool:
-        """Whether it does."""
-
-    def without_kernels(self) -> Backend:
-        """The same model once more, computed as the engine does by itself. Raises ModelError."""
-
-
 @dataclass(frozen=True)
 class BackendBuild:
     """What the engine was built for. features: of the processor, in its own words. offload: it can use a

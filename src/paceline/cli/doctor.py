@@ -58,7 +58,7 @@ def doctor(
 
     effort = MeasurementEffort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
     check_plot(plot)
-    hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"], again)
+    hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
         record |= _examined(models, hardware, effort, again, measure, as_json)
@@ -103,7 +103,7 @@ def _examined(
     from paceline.backends.interface import ThreadSwitch
     from paceline.cli.progress import progress
     from paceline.doctor import gathering, thread_trials
-    from paceline.doctor.stored_costs import WITHOUT, compares, examine
+    from paceline.doctor.stored_costs import examine
     from paceline.loading import load
     from paceline.profiling import flash_attention as attention
     from paceline.profiling.pass_costs import to_stderr
@@ -121,7 +121,6 @@ def _examined(
         counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
         attends = measure and doctor_machine.may_choose(llm.target)
         stages = {"target": True, thread_trials.STAGE: bool(counts), attention.STAGE: attends}
-        stages[WITHOUT] = compares(llm.target)
         work = {stage: STEPS for stage, wanted in stages.items() if wanted}
         if llm.draft is not None:
             work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}

@@ -19,7 +19,7 @@ Tick = Callable[[str], None]
 Tell = Callable[[str, float], None]  # which share of a stage is over
 
 
-def look(target: str | None, threads: int | None, kernels: str, again: bool) -> Hardware:
+def look(target: str | None, threads: int | None, kernels: str) -> Hardware:
     """What can be read without loading a model; memory is measured with so many threads. target: says which
     engine is meant; None: the embedded one. kernels: "off" leaves them out."""
     from paceline.backends.interface import KernelStatus
@@ -29,7 +29,6 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
     from paceline.hardware.threads import choose_threads
     from paceline.models import zoo
     from paceline.models.resolve import file_of
-    from paceline.profiling.pass_costs import to_stderr
 
     threads, read_errors = choose_threads(threads), []
     engine = offload = bandwidth = None
@@ -43,7 +42,7 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
     except MissingExtraError as error:
         read_errors.append(f"what the engine can use: {error}")
     try:
-        bandwidth = measured(threads, warn=to_stderr, again=again)
+        bandwidth = measured(threads)
     except PacelineError as error:
         read_errors.append(f"how fast memory is read: {error}")
     found = probe(engine=engine, offload=offload, bandwidth=bandwidth)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,10 @@ def path_of(key: Key) -> Path:
     return home.kept_at("costs", key)
 
 
-def recall(key: Key, warn: Warn, fastest: Callable[[PassCosts], float] = lambda _: 0.0) -> CachedCosts | None:
-    """Return what was kept, or None; of what cannot be used or believed `warn` is told. fastest: the least
-    seconds of a pass of a model with such costs (cost_plausibility.py)."""
+def recall(key: Key, warn: Warn) -> CachedCosts | None:
+    """Return what was kept, or None; of what cannot be used or believed `warn` is told."""
     found = home.recall("costs", key, _read, warn, "costs are measured again")
-    if found is not None and (wrong := fault(found.cost.table, fastest(found.cost))):
+    if found is not None and (wrong := fault(found.cost.table)):
         warn(f"{path_of(key)}: costs that no machine has ({wrong}); they are measured again")
         return None
     return found

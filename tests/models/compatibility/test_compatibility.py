@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_facts import END, TEXTS, TOKENIZER, check, model, of, padded, respelled, weights
-from paceline.models.compatibility.check import compare, compare_all
+from paceline.models.compatibility.check import compare
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.vocabulary import vocabulary
 from paceline.speculative.errors import VocabError
@@ -62,14 +62,6 @@ def test_what_an_id_means_hangs_on_type_specials_and_flags(changed: dict[str, An
     assert found.verdict == "mappable"
     assert field in weights(found, "mapping")
     assert of(found, field).text
-
-
-def test_what_a_file_does_not_say_is_what_llama_cpp_assumes() -> None:
-    """A flag that is False and one that is not there are one; so are SPM's True and its absence."""
-    assert check(replace(TOKENIZER, add_bos=None)).verdict == "same"
-    spm = replace(TOKENIZER, kind="SPM", pre="", add_bos=True)
-    assert compare(model("target", spm), model("draft", replace(spm, add_bos=None))).verdict == "same"
-    assert compare(model("target", spm), model("draft", replace(spm, add_bos=False))).verdict == "mappable"
 
 
 ID = st.none() | st.integers(0, 9)
@@ -150,23 +142,6 @@ def test_advice_can_be_pasted_into_a_shell() -> None:
         "better take a draft of the target's family (qwen2.5) and vocabulary; or give this one the target's: "
         "paceline transplant draft.gguf --vocab-of 'my models/big one.gguf' -o OUT.gguf",
     )
-
-
-def test_commands_are_for_gguf_files_only() -> None:
-    found = check(respelled(TOKENIZER, {9: b"other"}), format="hf", family="qwen2.5")
-    assert found.verdict == "mappable"
-    assert [line for line in found.advice if "paceline" in line] == []
-    assert "better take a draft of the target's family and vocabulary" in found.advice
-
-
-def test_several_drafts_are_told_as_one_by_one() -> None:
-    target = model()
-    drafts = [
-        *(model("a"), model("b", None), model("c", replace(TOKENIZER, kind="SPM"))),
-        *(model("d", padded(TOKENIZER, 1)), model("e", arch="bert")),
-    ]
-    for ours in (target, model(tokenizer=None)):
-        assert list(compare_all(ours, drafts)) == [compare(ours, draft) for draft in drafts]
 
 
 @pytest.mark.parametrize("tokenizer", [None, replace(TOKENIZER, texts=())])

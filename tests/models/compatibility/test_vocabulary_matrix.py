@@ -111,16 +111,6 @@ def test_of_all_pairs_those_share_a_vocabulary_that_share_one_in_llama_cpp() -> 
     assert {pair for pair in pairs if shares(*pair)} == {(a, b) for a, b in theirs if a != b}
 
 
-@pytest.mark.parametrize(("target", "draft"), [("gpt-neox", "mpt"), ("mpt", "gpt-neox")])
-def test_one_vocabulary_with_two_pre_tokenizers_is_compatible(target: str, draft: str) -> None:
-    found = verdict(target, draft)
-    assert (found.verdict, found.usable) == ("compatible", True)
-    said = found.reason("pre-tokenizer")
-    assert said is not None
-    assert {said.target, said.draft} == {None, "mpt"}
-    assert "differently" in said.text
-
-
 @pytest.mark.parametrize(("target", "draft"), [("phi-3", "llama-spm"), ("refact", "starcoder")])
 def test_as_much_is_in_common_as_translation_finds(target: str, draft: str) -> None:
     found = verdict(target, draft).reason("tokens in common")

@@ -243,10 +243,6 @@ class LlamaTarget:
         """The same model once more, its weights read into memory of their own. Raises ModelError."""
         return LlamaTarget(self.path, n_ctx=self.caps.n_ctx, mmap=False, **self.settings)
 
-    def without_kernels(self) -> LlamaTarget:
-        """The same model once more, with llama.cpp's kernels. Raises ModelError."""
-        return LlamaTarget(self.path, n_ctx=self.caps.n_ctx, **{**self.settings, "kernels": False})
-
     def scores(self) -> int:
         """Bytes that attention without flash attention takes besides: what all rows of a pass over a prompt
         make of all cells, in all heads."""

@@ -7,10 +7,10 @@ stands on the tokens that vocab/intersection.py would pair.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.models.compatibility import fitness
 from paceline.models.compatibility.fitness import FATAL, MAPPING, NOTE, CompatibilityReason
@@ -20,6 +20,7 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
 
 SAME, COMPATIBLE, MAPPABLE, INCOMPATIBLE = "same", "compatible", "mappable", "incompatible"
+T = TypeVar("T")
 MAX_SHOWN = 3  # token texts that differ
 MAX_SHOWN_BYTES = 32  # of a token's text
 
@@ -135,13 +136,13 @@ def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Co
     yield compared("tokenizer", a.kind, b.kind, a.kind == b.kind, text)
     if ours.tokenizer.pre or theirs.tokenizer.pre:
         text = "" if _same_pre_tokenizer(ours, theirs) else "they divide text differently"
-        pres = (side.tokenizer.pre or None for side in (ours, theirs))
+        pres = _both(ours, theirs, lambda side: side.tokenizer.pre or None)
         yield CompatibilityReason("pre-tokenizer", *pres, NOTE, text)
     text = "another token begins a text" if a.bos != b.bos else "only one of them begins every text with it"
-    bos = (side.named([side.vocab.bos], added=side.vocab.add_bos) for side in (ours, theirs))
+    bos = _both(ours, theirs, lambda side: side.named([side.vocab.bos], added=side.vocab.add_bos))
     yield compared("BOS", *bos, (a.add_bos, a.bos) == (b.add_bos, b.bos), text)
     text = "other tokens end an answer" if a.eos != b.eos else "only one of them ends every text with it"
-    eos = (side.named(sorted(side.vocab.eos), added=side.vocab.add_eos) for side in (ours, theirs))
+    eos = _both(ours, theirs, lambda side: side.named(sorted(side.vocab.eos), added=side.vocab.add_eos))
     yield compared("EOS", *eos, a.eos == b.eos and a.add_eos == b.add_eos, text)
     apart = abs(a.size - b.size)
     text = f"{apart:,} apart: at most {MAX_SIZE_DIFFERENCE} may be padding"
@@ -150,6 +151,10 @@ def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Co
     weight = MAPPING if apart > MAX_SIZE_DIFFERENCE else NOTE
     yield CompatibilityReason("vocabulary size", a.size, b.size, weight, text)
     yield _texts(ours, theirs)
+
+
+def _both(ours: ModelVocabulary, theirs: ModelVocabulary, say: Callable[[ModelVocabulary], T]) -> tuple[T, T]:
+    return say(ours), say(theirs)
 
 
 def _same_pre_tokenizer(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
@@ -169,7 +174,7 @@ def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReaso
     if not differing:
         return CompatibilityReason("token texts", None, None, NOTE, "the same")
     common = min(ours.vocab.size, theirs.vocab.size) - FIRST_COMPARED_ID
-    shown = (side.named(differing[:MAX_SHOWN]) for side in (ours, theirs))
+    shown = _both(ours, theirs, lambda side: side.named(differing[:MAX_SHOWN]))
     text = f"{len(differing):,} of {common:,} ids mean something else, from {differing[0]:,} on"
     return CompatibilityReason("token texts", *shown, MAPPING, text)
 
@@ -197,14 +202,14 @@ def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Com
         return
     as_it_is, better = "", f"better take a draft of the target's family{family} and vocabulary"
     if ours.facts.format == theirs.facts.format == "gguf":  # the commands read nothing else
-        target, draft = (shlex.quote(str(side.facts.path)) for side in (ours, theirs))
+        target, draft = _both(ours, theirs, lambda side: shlex.quote(str(side.facts.path)))
         as_it_is = f"draft with it as it is: paceline run -m {target} -md {draft} --cross-vocab auto"
         better += (
             f"; or give this one the target's: paceline transplant {draft} --vocab-of {target} -o OUT.gguf"
         )
     share = f"{n / total:.1%} of the target's translate one to one"
     yield CompatibilityReason("tokens in common", *common, NOTE, share, as_it_is)
-    families = (side.facts.family or None for side in (ours, theirs))
+    families = _both(ours, theirs, lambda side: side.facts.family or None)
     yield CompatibilityReason("family", *families, NOTE, "", better)
 
 

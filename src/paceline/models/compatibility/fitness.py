@@ -117,5 +117,5 @@ def template(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityRea
         shown = ", ".join(unknown[:MAX_MARKERS])
         weight = WARNING if theirs else NOTE  # perhaps a base model
         text = f"the draft reads the target's, and may not know {shown}: in chats it may be right less often"
-    values = (f"{len(one):,} characters" if one else None for one in (ours, theirs))
-    yield CompatibilityReason("chat template", *values, weight, text)
+    lengths = [f"{len(one):,} characters" if one else None for one in (ours, theirs)]
+    yield CompatibilityReason("chat template", lengths[0], lengths[1], weight, text)
