@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,13 +46,3 @@ def write_folder(folder: Path, config: Mapping[str, Any] | None = None, tokenize
     write_json(folder / "config.json", {**CONFIG, **(config or {})})
     write_json(folder / "tokenizer.json", byte_level() if tokenizer is None else tokenizer)
     return folder
-
-
-def safetensors(tensors: Mapping[str, tuple[str, Sequence[int], int]], short: int = 0) -> bytes:
-    """tensors: type, shape and bytes of each. short: of so many bytes at the end."""
-    at, header = 0, {}
-    for name, (kind, shape, size) in tensors.items():
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + size]}
-        at += size
-    raw = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    return struct.pack("<Q", len(raw)) + raw + bytes(at - short)

@@ -42,7 +42,7 @@ class Hub:
     has sent something."""
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    large: int = 64
+    large: int = 1
     breaks: list[int] = field(default_factory=list)
     ranges: bool = True
     wrong: dict[str, bytes] = field(default_factory=dict)

@@ -30,7 +30,7 @@ def epyc(root: Path) -> Path:
         core = n % 16
         near = core // 4 * 4
         files |= {
-            f"{CPU}/cpu{n}/topology/core_cpus_list": f"{core},{core + 16}",
+            f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{core},{core + 16}",
             f"{CPU}/cpu{n}/topology/physical_package_id": f"{core // 8}",
             f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance",
             f"{CPU}/cpu{n}/cache/index3/size": "32768K",
@@ -80,7 +80,7 @@ def board(root: Path) -> Path:
         ),
     }
     for n in range(8):
-        files[f"{CPU}/cpu{n}/topology/core_cpus_list"] = f"{n}"
+        files[f"{CPU}/cpu{n}/topology/thread_siblings_list"] = f"{n}"
         files[f"{CPU}/cpu{n}/topology/physical_package_id"] = "-1"
         files[f"{CPU}/cpu{n}/cpu_capacity"] = ("530", "1024", "1003")[(n >= 4) + (n >= 6)]
     return write(root, files)
@@ -102,26 +102,23 @@ def container(root: Path) -> Path:
         f"sys/fs/cgroup/{pod}/cri-1/cpu.stat": "usage_usec 5\nnr_throttled 0\nthrottled_usec 0",
         f"sys/fs/cgroup/{pod}/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000",
     }
-    files |= {f"{CPU}/cpu{n}/topology/core_cpus_list": f"{n}" for n in range(8)}
+    files |= {f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{n}" for n in range(8)}
     return write(root, files)
 
 
-def docker_v1(root: Path) -> Path:
-    """Version 1, the container's own group mounted as the whole; two of four processors."""
-    mount = "{n} 30 0:27 /docker/ab /sys/fs/cgroup/{name} ro,nosuid - cgroup cgroup rw,{name}\n"
-    names = ("cpu,cpuacct", "cpuset", "memory")
+def docker(root: Path) -> Path:
+    """The container's own group mounted as the whole; two of four processors."""
     files = {
         f"{CPU}/online": "0-3",
-        "proc/self/cgroup": "\n".join(f"{i}:{name}:/docker/ab" for i, name in enumerate(names)),
-        "proc/self/mountinfo": "".join(mount.format(n=31 + i, name=name) for i, name in enumerate(names)),
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.stat": "nr_periods 9\nnr_throttled 2\nthrottled_time 1500000000",
-        "sys/fs/cgroup/cpuset/cpuset.cpus": "1-2",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        "proc/self/cgroup": "0::/docker/ab",
+        "proc/self/mountinfo": "31 30 0:27 /docker/ab /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n",
+        "sys/fs/cgroup/cpu.max": "250000 100000",
+        "sys/fs/cgroup/cpu.stat": "nr_periods 9\nthrottled_usec 1500000",
+        "sys/fs/cgroup/cpuset.cpus.effective": "1-2",
+        "sys/fs/cgroup/memory.max": "max",
         ".dockerenv": "",
     }
-    files |= {f"{CPU}/cpu{n}/topology/core_cpus_list": f"{n}" for n in range(4)}
+    files |= {f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{n}" for n in range(4)}
     return write(root, files)
 
 
@@ -129,9 +126,9 @@ def broken(root: Path) -> Path:
     """Every file that is read, and none that says what it should."""
     files = {
         f"{CPU}/online": "no list",
-        f"{CPU}/cpu0/topology/core_cpus_list": "0-99999999999",
+        f"{CPU}/cpu0/topology/thread_siblings_list": "0-99999999999",
         f"{CPU}/cpu0/cpu_capacity": "fast",
-        f"{CPU}/cpu1/topology/core_cpus_list": "",
+        f"{CPU}/cpu1/topology/thread_siblings_list": "",
         "sys/devices/system/node/node0/cpulist": "7-3",
         "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: much kB",
         "sys/kernel/mm/transparent_hugepage/enabled": "always",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.compatibility.check import Compatibility, compare
-from paceline.models.compatibility.reason import CompatibilityReason
+from paceline.models.compatibility.fitness import CompatibilityReason
 from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import BYTE_LEVEL
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from paceline.backends import registry as openers
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.profiling import pass_costs as costing
-from paceline.profiling.pass_costs import beside, costs_of, doubt, key_of, never_pays, refresh, save
+from paceline.profiling.pass_costs import beside, costs_of, key_of, never_pays, refresh, save
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy import cost_plausibility as plausible
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -226,25 +225,6 @@ def test_a_curve_that_no_machine_has_is_not_believed_where_it_was_kept(
     assert costs_of(target, warn=said.append).target.table == GOOD.table
     assert len(said) == 1
     assert "2 rows take 303 times what one row does); they are measured again" in said[0]
-
-
-def test_one_row_that_is_faster_than_its_weights_can_be_read_is_not_believed(
-    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where it is known how fast memory is read, which is not measured for that."""
-    quick = PassCosts({16: {1: 0.4e-4, 2: 1e-4}})
-    assert costing.fastest(target, quick) == 0.0
-    size = target.memory
-    monkeypatch.setattr("paceline.hardware.bandwidth.known", lambda threads: size * 1e3)
-    monkeypatch.setattr("paceline.hardware.bandwidth.last_level", lambda files: 0)
-    assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_MEMORY)
-    assert doubt(GOOD, target) == ""
-    assert "to read the weights at least 0.2 ms" in doubt(quick, target)
-    monkeypatch.setattr("paceline.hardware.bandwidth.last_level", lambda files: 1 << 30)
-    assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_CACHE)
-    experts = SimpleNamespace(experts=8)
-    monkeypatch.setattr("paceline.models.headers.header.read", lambda path, tokens: experts)
-    assert costing.fastest(target, quick) == 0.0  # a token needs some of them
 
 
 def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:

@@ -53,20 +53,3 @@ def test_they_are_tried_in_rounds_and_what_is_far_behind_only_once() -> None:
 def test_of_numbers_that_are_alike_the_fewest_threads_are_named() -> None:
     eight, four, two = (Trial(n, 1.0, ratio, 1.0, ratio) for n, ratio in ((8, 1.0), (4, 0.98), (2, 0.9)))
     assert best([eight, four, two]) == four
-
-
-@pytest.mark.usefixtures("briefly")
-def test_a_models_threads_are_changed(models: Path) -> None:
-    from paceline.backends.llama_cpp import LlamaTarget
-    from paceline.backends.llama_cpp.binding import llama_cpp
-
-    target = LlamaTarget(models / "target.gguf", threads=1)
-    try:
-        target.use_threads(2)
-        assert llama_cpp().llama_n_threads(target._context) == 2
-        target.use_threads(1)
-        (found,) = tried(target, target.use_threads, [1])
-    finally:
-        target.close()
-    assert found.decode > 0
-    assert (found.decode_ratio, found.prompt_ratio) == (1.0, 1.0)

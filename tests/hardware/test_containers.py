@@ -1,4 +1,4 @@
-"""Limits of control groups, of both versions, and of all that hold the process's own."""
+"""Limits of control groups, and of all that hold the process's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.hardware.files import SystemFiles
 def test_the_quota_of_a_group_that_holds_ours_counts(tmp_path: Path) -> None:
     files = SystemFiles(trees.container(tmp_path))
     limits = read(files)
-    assert (limits.version, limits.cpus, limits.period) == (2, 1.5, 0.1)
+    assert (limits.known, limits.cpus) == (True, 1.5)
     assert limits.memory == 2 << 30
     assert limits.cpuset == frozenset(range(8))
     assert limits.container == "kubepods"
@@ -29,11 +29,10 @@ def test_throttling_is_that_of_the_tightest_quota(tmp_path: Path) -> None:
     assert throttled(files, read(files)) == 2.5
 
 
-def test_version_1_in_a_container_that_sees_its_own_group_only(tmp_path: Path) -> None:
-    files = SystemFiles(trees.docker_v1(tmp_path))
+def test_a_container_that_sees_its_own_group_only(tmp_path: Path) -> None:
+    files = SystemFiles(trees.docker(tmp_path))
     limits = read(files)
-    assert (limits.version, limits.cpus, limits.memory) == (1, 2.5, None)
-    assert limits.cpuset == frozenset({1, 2})
+    assert (limits.cpus, limits.memory, limits.cpuset) == (2.5, None, frozenset({1, 2}))
     assert limits.container == "docker"
     assert throttled(files, limits) == 1.5
 
@@ -41,7 +40,7 @@ def test_version_1_in_a_container_that_sees_its_own_group_only(tmp_path: Path) -
 def test_without_control_groups_it_is_told(tmp_path: Path) -> None:
     files = SystemFiles(tmp_path)
     assert read(files) == Limits()
-    assert files.read_errors == ["container limits: /proc/self/cgroup is not there"]
+    assert files.read_errors == ["container limits: /proc/self/mountinfo is not there"]
     assert throttled(files, Limits()) is None
 
 
@@ -50,10 +49,3 @@ def test_a_group_outside_of_what_can_be_seen_is_not_followed(tmp_path: Path) -> 
     trees.write(tmp_path, {"outside/cpu.max": "1000 100000"})
     (root / "proc/self/cgroup").write_text("0::/../../../../../outside\n")
     assert read(SystemFiles(root)).cpus is None
-
-
-def test_broken_files_limit_nothing(tmp_path: Path) -> None:
-    files = SystemFiles(trees.broken(tmp_path))
-    limits = read(files)
-    assert (limits.cpus, limits.memory, limits.cpuset) == (None, None, None)
-    assert files.read_errors == ["container limits: /proc/self/mountinfo cannot be used"]

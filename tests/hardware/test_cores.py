@@ -30,11 +30,6 @@ def test_efficiency_cores_as_the_kernel_names_them(tmp_path: Path) -> None:
     assert (found.physical, found.logical) == (12, 16)
 
 
-def test_affinity_decides_how_many_cores_there_are(tmp_path: Path) -> None:
-    found = seen(trees.epyc(tmp_path), frozenset({0, 16, 3, 99}))
-    assert (found.physical, found.logical, len(found.cpus)) == (2, 3, 32)
-
-
 def test_what_nothing_tells_of_is_counted(tmp_path: Path) -> None:
     files = SystemFiles(tmp_path)
     found = cores.read(files, None, "Linux")
@@ -50,10 +45,3 @@ def test_counting_takes_threads_of_one_core_to_follow_each_other(
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
     found = cores.read(SystemFiles(tmp_path), None, "Windows")
     assert (found.physical, found.logical) == (4, 8)
-
-
-def test_broken_files_give_processors_of_their_own(tmp_path: Path) -> None:
-    files = SystemFiles(trees.broken(tmp_path))
-    found = cores.read(files, None, "Linux")
-    assert (found.physical, found.logical) == (2, 2)
-    assert [line.partition(":")[0] for line in files.read_errors] == ["which processors share a core"]

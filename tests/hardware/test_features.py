@@ -28,10 +28,6 @@ def test_an_arm_processor_has_names_of_its_own(tmp_path: Path) -> None:
     assert found.unused == ("FP16_VA", "DOTPROD")
 
 
-def test_memory_encryption_makes_no_arm_of_an_x86() -> None:
-    assert compared(frozenset({"avx2", "sme"}), None).there == ("AVX2",)
-
-
 def test_processors_that_differ_have_what_all_of_them_have(tmp_path: Path) -> None:
     root = trees.write(tmp_path, {"proc/cpuinfo": "flags : avx avx2\n\nflags : avx"})
     assert flags(SystemFiles(root)) == frozenset({"avx"})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.hardware.files import MOST_CPUS, SystemFiles, cpu_list, spelled
+from paceline.hardware.files import SystemFiles, cpu_list, spelled
 
 
 @given(st.frozensets(st.integers(0, 600), max_size=80))
@@ -16,7 +16,7 @@ def test_a_list_of_processors_is_read_as_it_is_spelled(cpus: frozenset[int]) -> 
     assert cpu_list(spelled(cpus)) == cpus
 
 
-@pytest.mark.parametrize("text", ["x", "1-", "-1", "3-1", "0-1:2", "0-99999999999", "٣-٢", f"{MOST_CPUS}"])
+@pytest.mark.parametrize("text", ["x", "1-", "3-1", "0-99999999999", "٣-٢"])
 def test_what_is_no_such_list_is_none(text: str) -> None:
     assert cpu_list(text) is None
 

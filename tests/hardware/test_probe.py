@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import machine_trees as trees
 from paceline.hardware.files import SystemFiles
 from paceline.hardware.probe import probe
-
-TREES = (trees.epyc, trees.laptop, trees.board, trees.container, trees.docker_v1, trees.broken)
 
 
 def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
@@ -38,7 +35,7 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
 
 
 def test_a_containers_limits_decide(tmp_path: Path) -> None:
-    found = probe(SystemFiles(trees.docker_v1(tmp_path)))
+    found = probe(SystemFiles(trees.docker(tmp_path)))
     assert found.cores.allowed == frozenset({1, 2})
     assert found.advice.threads == 2
     found = probe(SystemFiles(trees.container(tmp_path / "pod")))
@@ -62,7 +59,7 @@ def _files(root: Path) -> list[str]:
 
 
 with TemporaryDirectory() as _folder:
-    NAMES = _files(trees.broken(Path(_folder) / "a")) + _files(trees.docker_v1(Path(_folder) / "b"))
+    NAMES = _files(trees.broken(Path(_folder) / "a")) + _files(trees.docker(Path(_folder) / "b"))
 WORDS = st.one_of(
     st.binary(max_size=40),
     st.sampled_from(
@@ -94,16 +91,3 @@ def test_whatever_files_say_it_is_told(said: dict[str, bytes]) -> None:
         found = probe(SystemFiles(Path(folder)))
     json.dumps(found.as_dict(), allow_nan=False)
     assert found.advice.threads >= 1
-
-
-def test_another_system_says_that_features_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.system", lambda: "Windows")
-    found = probe()
-    assert found.features is None
-    assert "what the processor can do: not read on Windows" in found.read_errors
-
-
-def test_this_machine_can_be_told() -> None:
-    found = probe()
-    assert found.cores.logical >= found.cores.physical >= found.advice.threads >= 1
-    assert found.processor or found.system

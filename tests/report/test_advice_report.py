@@ -17,7 +17,6 @@ from paceline.report import advice as report
 
 PAIR = KnownPair(
     ("kin*",), (), 0, "hf.co/maker/kin-0.5B-GGUF:Q8_0", 500_000_000, "of its kin", "mind the gap", "https://x.y",
-    "reported", "seen",
 )  # fmt: skip
 
 
@@ -51,13 +50,6 @@ def test_what_was_asked_the_table_and_one_line_of_advice() -> None:
     assert lines[-1] == f"{command} (1.50x [1.40, 1.60] measured)"
 
 
-def test_what_was_never_measured_is_to_be_measured() -> None:
-    text = told(record(draft(), how=known(None)))
-    assert "costs    not measured yet\n" in text
-    command = "paceline pairs /models/target.gguf --task code --measure"
-    assert text.endswith(f"\nnot measured yet: {command}, some seconds a draft\n")
-
-
 @pytest.mark.parametrize(
     ("how", "line"),
     [
@@ -76,18 +68,6 @@ def test_where_drafting_does_not_pay_the_number_that_speaks_against_it(how: Meas
     assert report.advice(record(draft(), how=how)) == f"don't speculate here: {line}"
 
 
-def test_what_needs_no_model_is_not_advised_with_one() -> None:
-    past = {"draft": gained(1.2), None: gained(1.4, "measured", low=None, high=None)}
-    line = report.advice(record(draft(), how=known(past=past)))
-    assert line == "no draft model is needed: paceline run -m /models/target.gguf (1.40x measured)"
-
-
-def test_a_draft_of_another_vocabulary_is_run_with_a_translation() -> None:
-    said = record(draft(verdict="mappable"), how=known(past={"draft": gained(1.5)}))
-    assert " -md /models/draft.gguf --cross-vocab auto (" in report.advice(said)
-    assert any(note.startswith("mappable: ") for note in report.notes(said))
-
-
 def test_downloads_come_with_their_reason_caveat_and_source() -> None:
     lines = told(record(pairs=[PAIR])).splitlines()
     at = lines.index("not here, known to fit:")
@@ -97,17 +77,6 @@ def test_downloads_come_with_their_reason_caveat_and_source() -> None:
     ]
     assert lines[-1].startswith(f"paceline pull {PAIR.draft}, or copy: ")
     assert "    of its kin [recalled]\n" in told(record(pairs=[replace(PAIR, source="", caveat="")]))
-
-
-def test_no_memory_and_memory_that_is_not_known() -> None:
-    text = told(record(draft(kv_bytes=0), how=known(available=8_600_000_000)))
-    assert "9.4 GB+ !" in text
-    assert "more memory than is free (8.6 GB): /models/draft.gguf\n" in text
-
-
-def test_a_target_that_nothing_can_be_drafted_for() -> None:
-    said = advise(facts(memory="hybrid"), [draft()], AdviceRequest(), known(), [PAIR]).as_dict()
-    assert told(said).endswith("it is hybrid, and its state cannot be rolled back\n")
 
 
 def test_names_that_are_no_text_are_escaped() -> None:

@@ -50,12 +50,6 @@ def test_with_a_draft_model_its_own_time_counts() -> None:
     assert "a token takes 4.00 ms, 20% of a row of the target" in text(record)
 
 
-def test_an_unsteady_machine_is_said() -> None:
-    assert not any("busy" in line for line in notes(a_record()))
-    (line,) = [line for line in notes(a_record(noise={"draft": 1.81})) if "busy" in line]
-    assert line.startswith("draft: times of one and the same pass lie 1.8x apart")
-
-
 def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
     doubts = {"target": "times of one and the same pass lie 37.0x apart"}
     record = a_record(PassCosts.flat(0.004), noise={"target": 37.0}, doubts=doubts)

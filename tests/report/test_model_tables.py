@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,11 +34,6 @@ MIXED = PLAIN | {
 }
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def shown(models: list[dict[str, Any]], file: io.StringIO) -> list[str]:
     report.write(models, file)
     return re.sub(r"\x1b\[\d*m", "", file.getvalue()).splitlines()  # which bold is made of
@@ -49,14 +43,9 @@ def shown(models: list[dict[str, Any]], file: io.StringIO) -> list[str]:
     ("n", "text"),
     [
         (None, "-"),
-        (0, "-"),
-        (900, "0.9K"),
         (1_543_168, "1.5M"),
-        (12_600_000, "12.6M"),
         (134_515_008, "135M"),
-        (494_032_768, "494M"),
         (596_049_920, "0.6B"),
-        (70_553_706_496, "70.6B"),
         (671_026_419_200, "671B"),
     ],
 )
@@ -69,13 +58,6 @@ def test_what_is_piped_is_whole() -> None:
     assert lines[0].split() == ["model", "family", "params", "quant", "size", "context", "notes"]
     assert lines[1].split() == ["ollama:llama3.2:3b", "llama-3.2", "3.2B", "Q4_K_M", "2.0", "GB", "128K"]
     assert lines[2].endswith("MoE 10 of 512, hybrid, window 4K")
-
-
-def test_home_is_short_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    model = PLAIN | {"model": str(Path.home() / "models/m.gguf")}
-    assert shown([model], Terminal())[1].startswith("~/models/m.gguf ")
-    assert shown([model], io.StringIO())[1].startswith(str(Path.home() / "models/m.gguf"))
 
 
 def test_what_lies_in_the_hub_cache_is_known_by_its_repository() -> None:

@@ -32,13 +32,5 @@ def test_without_colours_drafted_text_stands_in_brackets() -> None:
     assert marks(no_color=True).marked(PARTS) == expected
 
 
-def test_the_legend_shows_how_each_source_is_marked() -> None:
-    assert (
-        marks().legend(["lookup", "model"]) == "sources: target, \x1b[32mlookup\x1b[0m, \x1b[36mmodel\x1b[0m"
-    )
-    assert marks(None).legend(["lookup"]) == "sources: target, [lookup:text]"
-    assert marks().legend(["none"]) == "sources: target"
-
-
 def test_every_drafter_that_drafts_has_a_style() -> None:
     assert set(STYLES) == (set(DRAFTERS) | {"later"}) - {"none", "auto", "cascade"}

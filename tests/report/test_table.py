@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from paceline.report import where
 from paceline.report.table import Block, comparison, listing, summary
 
 
@@ -86,55 +85,9 @@ def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:
     ]
 
 
-def test_how_fast_a_prompt_was_read_is_told_where_it_was_read() -> None:
-    out, run = io.StringIO(), a_run(9, 40.0, 0, 0)
-    read = {"n_read": 2776, "prompt_tokens_per_second": 74.06}
-    comparison(both(run, run, **read), "yes", out)
-    assert out.getvalue().splitlines()[-2] == "prompt 2,776 tokens, 74.1 tokens/s"
-    assert summary(run | read) == "9 tokens, 40.0 tokens/s; prompt 2,776 tokens, 74.1 tokens/s"
-
-
-def test_several_drafters_have_a_line_each() -> None:
-    run = a_run(256, 100.0, 200, 150)
-    parts = {"tried": 90, "proposed": 20, "right": 15, "drafted": 60, "accepted": 50}
-    other = {"tried": 70, "proposed": 70, "right": 60, "drafted": 140, "accepted": 100}
-    run["stats"]["by_source"] = {"lookup": parts, "model": other}
-    out = io.StringIO()
-    comparison(both(a_run(256, 40.0, 0, 0), run), "yes", out)
-    assert out.getvalue().splitlines()[3:] == [
-        "drafter  tried  proposed  right  drafted  accepted",
-        "lookup      90        20     15       60        50",
-        "model       70        70     60      140       100",
-        "output identical: yes",
-    ]
-
-
-@pytest.mark.parametrize("columns", ["20", "80"])
-def test_a_piped_listing_is_as_wide_as_it_needs_to_be(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    out = io.StringIO()
-    listing(("name", "path"), [("a", "/x" * 100), ("bcd", "[/y]")], out)
-    assert out.getvalue().splitlines() == ["name  path", "a     " + "/x" * 100, "bcd   [/y]"]
-
-
-def test_numbers_stand_right_and_words_left() -> None:
-    out = io.StringIO()
-    listing(("word", "number"), [("a", "1"), ("longer", "12345678")], out, 1)
-    assert out.getvalue().splitlines() == ["word      number", "a              1", "longer  12345678"]
-
-
 def test_a_summary_is_one_line_with_what_was_drafted() -> None:
     assert summary(a_run(10, 12.34, 0, 0)) == "10 tokens, 12.3 tokens/s"
     assert summary(a_run(10, 12.34, 8, 6)) == (
         "10 tokens, 12.3 tokens/s; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
     )
     assert summary(a_run(10, 1.0, 0, 0, "context")).endswith("; the context is full (-c)")
-
-
-def test_why_drafting_was_off_is_told_once_with_statistics_too() -> None:
-    run = a_run(10, 12.34, 0, 0) | {"policy": {"why": "drafting was off", "calibration": {}}}
-    run["stats"]["time"] = {"forward": 0.5}
-    out = io.StringIO()
-    out.write(summary(run))
-    where.write(run, out)
-    assert out.getvalue().count("drafting was off") == 1

@@ -18,14 +18,6 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def test_what_is_done_in_a_transaction_is_there_afterwards(connection: sqlite3.Connection) -> None:
-    with transaction(connection):
-        connection.execute("CREATE TABLE a (b)")
-        connection.execute("PRAGMA application_id = 7")
-        connection.execute("PRAGMA user_version = 3")
-    assert marks(connection) == (7, 3, 1)
-
-
 def test_of_one_that_fails_nothing_is_left(connection: sqlite3.Connection) -> None:
     def interrupted() -> None:
         with transaction(connection):
@@ -56,7 +48,3 @@ def test_a_file_of_something_else_is_damaged(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.DatabaseError) as caught:
         marks(connection)
     assert kind_of(caught.value) in DAMAGED
-
-
-def test_an_error_of_python_is_of_no_kind() -> None:
-    assert kind_of(sqlite3.ProgrammingError("closed")) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,9 +52,7 @@ def test_of_a_file_that_grows_too_large_the_older_half_goes(
     assert [one.project for one in describe(project)] == [project.resolve()]
 
 
-@pytest.mark.parametrize(
-    "line", [b"[1,2", b"nothing", b"[300]", b"[-1]", b"[1.5]", b'["1"]', b"[true]", b"[[1]]", b"[" * 9999]
-)
+@pytest.mark.parametrize("line", [b"[1,2", b"[300]", b"[-1]", b'["1"]', b"[" * 9999])
 def test_a_line_that_is_no_output_costs_no_other(store: AnswerHistory, line: bytes) -> None:
     store.add([1])
     with store.path.open("ab") as file:
@@ -75,14 +72,6 @@ def test_a_disk_that_cannot_be_written_is_told_once(project: Path, home: Path) -
     assert "neither this answer nor later ones will be remembered" in told[0]
     with pytest.raises(RememberedError, match="cannot be opened or written"):
         AnswerHistory.open(vocab(), project)
-
-
-def test_projects_and_vocabularies_do_not_mix(tmp_path: Path, project: Path) -> None:
-    AnswerHistory.open(vocab(), project).add([1])
-    AnswerHistory.open(vocab(301), project).add([2])
-    AnswerHistory.open(vocab(), tmp_path / "other").add([3])
-    assert kept(project) == [[1]]
-    assert list(AnswerHistory.open(vocab(301), project).outputs()) == [[2]]
 
 
 def test_a_project_is_the_nearest_marked_folder_or_the_working_directory(tmp_path: Path) -> None:
@@ -111,13 +100,6 @@ def test_nothing_appears_in_the_project_and_files_are_the_users_own(
     assert modes == [0o600, 0o600]
 
 
-def test_a_path_that_is_no_text_is_a_project_too(tmp_path: Path) -> None:
-    odd = tmp_path / os.fsdecode(b"caf\xe9 ?#%41")
-    AnswerHistory.open(vocab(), odd).add([1])
-    assert kept(odd) == [[1]]
-    assert [one.project for one in describe(odd)] == [odd.resolve()]
-
-
 def test_describe_tells_what_there_is_and_forget_removes_it(tmp_path: Path, project: Path) -> None:
     assert describe(None) == forget(None) == []
     store = AnswerHistory.open(vocab(), project)
@@ -136,30 +118,3 @@ def test_describe_tells_what_there_is_and_forget_removes_it(tmp_path: Path, proj
     assert [one.tokens for one in describe(None)] == [1]
     assert [one.outputs for one in forget(None)] == [1]
     assert describe(None) == forget(None) == []
-
-
-def test_a_store_in_use_goes_on_after_it_was_forgotten(store: AnswerHistory, project: Path) -> None:
-    store.add([1])
-    forget(project)
-    store.add([2])
-    assert list(store.outputs()) == [[2]] == kept(project)
-
-
-def test_threads_may_share_a_store(store: AnswerHistory) -> None:
-    def add(i: int) -> None:
-        for j in range(10):
-            store.add([i, j])
-
-    threads = [threading.Thread(target=add, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(store.outputs()) == [[i, j] for i in range(4) for j in range(10)]
-
-
-def test_after_closing_nothing_is_added(store: AnswerHistory) -> None:
-    store.add([1])
-    store.close()
-    store.add([2])
-    assert list(store.outputs()) == [[1]]

@@ -28,12 +28,6 @@ with AnswerHistory.open(vocab, project) as store:
     for i in range(40):
         store.add([int(sys.argv[3]), i, *range(100)])
 """
-FORGETTER = """
-print("ready", flush=True)
-sys.stdin.readline()
-for i in range(30):
-    forget(project)
-"""
 ENDLESS = """
 store = AnswerHistory.open(vocab, project)
 for i in range(10**6):
@@ -68,15 +62,6 @@ def test_processes_that_make_and_fill_one_file_at_once_lose_nothing(project: Pat
     for who in range(3):
         mine = [output[1] for output in outputs if output[0] == who]
         assert mine == sorted(mine)
-
-
-def test_forgetting_while_others_write_breaks_neither(project: Path) -> None:
-    together([started(WRITER, project, 0), started(WRITER, project, 1), started(FORGETTER, project)])
-    store = AnswerHistory.open(vocab(), project)
-    for output in store.outputs():
-        assert output[2:] == list(range(100))
-    store.add([1])
-    assert list(store.outputs())[-1] == [1]
 
 
 def test_whatever_the_moment_a_writer_is_killed_at_what_it_had_added_is_there(project: Path) -> None:

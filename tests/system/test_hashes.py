@@ -39,7 +39,7 @@ def test_a_file_is_read_once_and_again_where_it_changed(file: Path, monkeypatch:
 def test_what_was_kept_and_is_damaged_is_computed_again(file: Path) -> None:
     first = sha256_of(file)
     (kept,) = (file.parent / "home" / "hashes").iterdir()
-    for text in ("", "{}", "[]", kept.read_text().replace(first, "").replace('""', "1")):
+    for text in ("", "{}", "[]"):
         kept.write_text(text)
         assert sha256_of(file) == first
 

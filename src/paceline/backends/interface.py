@@ -89,20 +89,6 @@ class ThreadSwitch(Protocol):
         """Use so many from the next pass on."""
 
 
-@runtime_checkable
-class KernelSwitch(Protocol):
-    """A backend that may compute with kernels of our own."""
-
-    @property
-    def memory(self) -> int | None: ...
-
-    @property
-    def kernels(self) -> bool: ...
-
-    def without_kernels(self) -> Backend:
-        """Load the same model once more, without them. Raises ModelError."""
-
-
 @dataclass(frozen=True)
 class BackendBuild:
     """What a backend was compiled for: features of the processor, in its own words; offload to a GPU."""

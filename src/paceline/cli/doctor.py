@@ -48,7 +48,7 @@ def doctor(
     # Of context lengths that costs do not tell apart the longest is measured.
     lengths = tuple({bucket(n): n for n in numbers(depths, "--depths")}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else ROWS)
-    hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"], again)
+    hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
         record |= doctor_machine.examined(models, hardware, effort, again, measure, as_json)

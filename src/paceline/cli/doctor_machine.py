@@ -36,7 +36,7 @@ Tick = Callable[[str], None]
 Tell = Callable[[str, float], None]  # which share of a stage is over
 
 
-def look(target: str | None, threads: int | None, kernels: str, again: bool) -> Hardware:
+def look(target: str | None, threads: int | None, kernels: str) -> Hardware:
     """Read what can be read without loading a model; memory is measured with so many threads.
 
     target: says which engine is meant; None: the embedded one. kernels: "off" leaves them out."""
@@ -52,7 +52,7 @@ def look(target: str | None, threads: int | None, kernels: str, again: bool) -> 
     except MissingExtraError as error:
         read_errors.append(f"what the engine can use: {error}")
     try:
-        bandwidth = measured(choose_threads(threads), warn=to_stderr, again=again)
+        bandwidth = measured(choose_threads(threads))
     except PacelineError as error:
         read_errors.append(f"how fast memory is read: {error}")
     found = probe(engine=engine, offload=offload, bandwidth=bandwidth)

@@ -43,7 +43,7 @@ class SystemCounters:
     of this process; swapped: bytes; throttled: seconds."""
 
     clock: float
-    busy: float | None
+    busy: float
     own: float
     swapped: int
     throttled: float | None
@@ -62,9 +62,8 @@ class SystemCounters:
     def since(self, before: SystemCounters) -> dict[str, Any]:
         """Return the differences by the names of Evidence."""
         seconds = max(1e-9, self.clock - before.clock)
-        others = throttled = None
-        if self.busy is not None and before.busy is not None:
-            others = max(0.0, (self.busy - before.busy - (self.own - before.own)) / seconds)
+        others = max(0.0, (self.busy - before.busy - (self.own - before.own)) / seconds)
+        throttled = None
         if self.throttled is not None and before.throttled is not None:
             throttled = max(0.0, self.throttled - before.throttled)
         return {
@@ -100,9 +99,13 @@ def of_models(
 ) -> Evidence:
     """Collect evidence without running a model. threads, gpu_layers: of the target. doubt: see Evidence."""
     memory = hardware.memory
-    sizes = [facts.size for facts in (target, draft) if facts is not None]
-    depth = None if costs is None else costs.target.depths[0]
-    evidence = Evidence(
+    curve, draft_token = None, None
+    if costs is not None and not doubt:
+        depth = costs.target.depths[0]
+        seconds = costs.target.curve(costs.target.most, depth)
+        curve = {n: seconds[n] for n in costs.target.rows}
+        draft_token = None if costs.draft is None else costs.draft.seconds(1, depth)
+    return Evidence(
         threads=threads,
         physical=hardware.cores.physical,
         logical=hardware.cores.logical,
@@ -111,26 +114,16 @@ def of_models(
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
         target_layers=gpu_layers,
-        size=sum(sizes),
+        memory=target.memory if target else "",
+        experts=target.experts if target else 0,
+        experts_used=target.experts_used if target else 0,
+        size=sum(facts.size for facts in (target, draft) if facts is not None),
         available=0 if memory is None else memory.available,
         usable=0 if memory is None else memory.usable,
+        curve=curve,
+        draft_token=draft_token,
         doubt=doubt,
     )
-    if costs is not None and depth is not None and not doubt:
-        curve = costs.target.curve(costs.target.most, depth)
-        evidence = replace(
-            evidence,
-            curve={n: curve[n] for n in costs.target.rows},
-            draft_token=None if costs.draft is None else costs.draft.seconds(1, depth),
-        )
-    if target is not None:
-        evidence = replace(
-            evidence,
-            memory=target.memory,
-            experts=target.experts,
-            experts_used=target.experts_used,
-        )
-    return evidence
 
 
 def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tuple[Evidence, ComparedRun]:
@@ -183,14 +176,11 @@ def header(path: Path, read_errors: list[str]) -> ModelFacts | None:
         return None
 
 
-def _busy(allowed: frozenset[int]) -> float | None:
+def _busy(allowed: frozenset[int]) -> float:
     """Return the seconds that the processors were not idle, time stolen by the host included."""
     import psutil
 
-    try:
-        times = psutil.cpu_times(percpu=True)
-    except (OSError, RuntimeError, NotImplementedError):
-        return None
+    times = psutil.cpu_times(percpu=True)
     ours = [one for n, one in enumerate(times) if n in allowed] or times
     kinds = ("user", "nice", "system", "steal")
     return float(sum(getattr(one, kind, 0.0) for one in ours for kind in kinds))
@@ -199,7 +189,4 @@ def _busy(allowed: frozenset[int]) -> float | None:
 def _swapped() -> int:
     import psutil
 
-    try:
-        return int(psutil.swap_memory().sin)
-    except (OSError, RuntimeError):
-        return 0
+    return int(psutil.swap_memory().sin)

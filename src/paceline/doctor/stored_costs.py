@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.interface import Backend, KernelSwitch
+from paceline.backends.interface import Backend
 from paceline.backends.registry import BackendSpec
 from paceline.bench.provenance import provenance
-from paceline.hardware.bandwidth import free_memory
 from paceline.models.names import place_of
-from paceline.profiling.pass_costs import as_costs, beside, doubt, fastest, key_of, measured, roles
-from paceline.report.costs import WITHOUT as WITHOUT
+from paceline.profiling.pass_costs import as_costs, beside, doubt, key_of, measured, roles
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.storage.costs import CachedCosts, MeasurementEffort, keep, recall
 from paceline.system.home import Warn
 
@@ -25,20 +22,17 @@ FORMAT = 1
 # A draft model's passes are cheap, and hardly any has more rows than a target's step emits tokens.
 DRAFT_SHARE, DRAFT_ROWS = 0.25, 16
 
-MEMORY_SHARE = 0.5  # of the free memory, that a second copy of the model may take
-
 Tick = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """kept: the models whose costs were known from before. made: see provenance. without: the target's costs
-    with the engine's kernels instead of ours. doubts: by model, why nothing is concluded from its costs."""
+    """kept: the models whose costs were known from before. made: see provenance.
+    doubts: by model, why nothing is concluded from its costs."""
 
     costs: DecodingCosts
     kept: tuple[str, ...]
     made: dict[str, Any]
-    without: PassCosts | None = None
     doubts: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -51,7 +45,6 @@ class Findings:
             "noise": {role: cost.noise for role, cost in models.items() if cost and role not in self.kept},
             "doubts": dict(self.doubts),
             "made": self.made,
-            WITHOUT: None if self.without is None else self.without.as_dict(),
         }
 
 
@@ -63,17 +56,8 @@ def examine(llm: LLM, effort: MeasurementEffort, warn: Warn, tick: Tick, *, agai
         asked = effort if role == "target" else for_a_draft(effort)
         found[role], doubts[role] = _examine(model, role, asked, warn, partial(tick, role), again)
     kept = tuple(role for role, said in doubts.items() if said is None)
-    without = None
-    if compares(llm.target):
-        assert isinstance(llm.target, KernelSwitch)
-        asked = replace(for_a_draft(effort), seconds=effort.seconds, depths=effort.depths[:1])
-        with closing(llm.target.without_kernels()) as other:
-            compared, doubts[WITHOUT] = _examine(other, "target", asked, warn, partial(tick, WITHOUT), again)
-            without = None if doubts[WITHOUT] else compared.cost
     made = provenance(llm, asdict(effort) | {"again": again})
-    return Findings(
-        as_costs(found), kept, made, without, {role: said for role, said in doubts.items() if said}
-    )
+    return Findings(as_costs(found), kept, made, {role: said for role, said in doubts.items() if said})
 
 
 def known_costs(model: BackendSpec, role: str) -> CachedCosts | None:
@@ -90,13 +74,6 @@ def known_costs(model: BackendSpec, role: str) -> CachedCosts | None:
         return None
 
 
-def compares(target: Backend) -> bool:
-    """Whether what passes cost is told beside what they cost without kernels of our own."""
-    if not isinstance(target, KernelSwitch) or not target.kernels:
-        return False
-    return (target.memory or 0) < MEMORY_SHARE * free_memory()
-
-
 def _examine(
     model: Backend,
     role: str,
@@ -108,13 +85,13 @@ def _examine(
     """A model's costs, and what makes them doubtful; None where they were known from before."""
     key = key_of(model, role)
     asked = replace(asked, depths=tuple(min(depth, model.caps.n_ctx) for depth in asked.depths))
-    before = recall(key, warn, partial(fastest, model))
+    before = recall(key, warn)
     if before is not None and before.effort.covers(asked) and not again:
         return before, None
     found = measured(model, asked, tick)
     if before is not None:
         found.step = before.step
-    said = doubt(found.cost, model)
+    said = doubt(found.cost)
     if not said:
         keep(key, found, warn)
     return found, said

@@ -81,7 +81,6 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
         return None
     usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
     if not usable:  # a sandbox that shows another machine's
-        files.read_errors.append(f"cores: {CPU} has none of those that this process may use")
         return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
@@ -101,11 +100,8 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
 
 def _core(files: SystemFiles, n: int, numbers: list[int]) -> int | None:
     """Return the lowest number among the processors that share a core; None if the file does not tell."""
-    for name in ("core_cpus_list", "thread_siblings_list"):  # the second is the older one
-        siblings = files.cpus(f"{CPU}/cpu{n}/topology/{name}")
-        if siblings and n in siblings:
-            return min(siblings & set(numbers))
-    return None
+    siblings = files.cpus(f"{CPU}/cpu{n}/topology/thread_siblings_list")
+    return min(siblings & set(numbers)) if siblings and n in siblings else None
 
 
 def _efficiency_cores(files: SystemFiles) -> frozenset[int]:
@@ -120,10 +116,6 @@ def _counted(allowed: frozenset[int] | None) -> Cores:
 
     logical = os.cpu_count() or 1
     numbers = sorted(allowed) if allowed else list(range(logical))
-    try:
-        physical = psutil.cpu_count(logical=False) or logical
-    except OSError:
-        physical = logical
-    physical = min(physical, logical)
+    physical = min(psutil.cpu_count(logical=False) or logical, logical)
     cpus = tuple(Cpu(n, n * physical // logical) for n in range(max(logical, numbers[-1] + 1)))
     return Cores(cpus, frozenset(numbers), known=False)

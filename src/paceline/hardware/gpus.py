@@ -51,13 +51,7 @@ def _nvidia(files: SystemFiles, nvml: Any) -> tuple[Gpu, ...]:
         return ()
     try:
         driver = _text(nvml.nvmlSystemGetDriverVersion())
-        out = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            try:
-                out.append(_device(nvml, index, driver))
-            except nvml.NVMLError as error:
-                files.read_errors.append(f"NVIDIA GPU {index}: {error}")
-        return tuple(out)
+        return tuple(_device(nvml, index, driver) for index in range(nvml.nvmlDeviceGetCount()))
     except nvml.NVMLError as error:
         files.read_errors.append(f"NVIDIA GPU: {error}")
         return ()

@@ -100,11 +100,11 @@ def probe(
     limits = containers.read(files) if linux else Limits()
     allowed = cores.allowed_here() if here else limits.cpuset
     found = cores.read(files, allowed, system)
-    memory = _memory(files, limits)
+    memory = _memory(limits)
     flags = features.flags(files) if linux else None
     if not linux:
         files.read_errors.append(f"what the processor can do: not read on {system}")
-    graphics = gpus.read(files, system=system, memory=None if memory is None else memory.total)
+    graphics = gpus.read(files, system=system, memory=memory.total)
     return Hardware(
         system=f"{platform.system()} {platform.machine()}",
         processor=cpu_name() if here else "",
@@ -120,12 +120,8 @@ def probe(
     )
 
 
-def _memory(files: SystemFiles, limits: Limits) -> MemoryInfo | None:
+def _memory(limits: Limits) -> MemoryInfo:
     import psutil
 
-    try:
-        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    except (OSError, RuntimeError, psutil.Error) as error:
-        files.read_errors.append(f"memory: {error}")
-        return None
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     return MemoryInfo(memory.total, memory.available, swap.total, swap.used, limits.memory)

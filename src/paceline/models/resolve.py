@@ -67,7 +67,7 @@ def path_of(reference: Reference) -> Path:
 
 def _found(reference: Reference) -> list[LocalFile]:
     from paceline.models.stores.download import in_cache
-    from paceline.models.stores.ollama_model import in_ollama
+    from paceline.models.stores.ollama_store import in_ollama
 
     if reference.kind == OLLAMA:
         return [in_ollama(reference)]

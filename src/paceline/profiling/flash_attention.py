@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from datetime import date
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -73,7 +72,7 @@ def settle(target: Backend, *, warn: Warn = to_stderr) -> None:
             with progress(DOING, quiet=False) as tell:
                 tell(STAGE, 0.0)
                 found = try_both(target, partial(tell, STAGE), seconds=QUICK)
-            flash = keep(target, found, warn, once_a_day=True)
+            flash = keep(target, found, warn)
         if not flash:
             target.use_flash_attention(False)
     except ModelError as error:
@@ -162,37 +161,20 @@ def best(tried: Sequence[Attention]) -> Attention:
 def recall(model: ModelSetup) -> bool | None:
     """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
     tried again in a moment."""
-    try:
-        flash = home.recall("attention", _key(model)).get("flash")
-    except (OSError, ValueError):
-        return None
+    flash = home.recall("attention", _key(model), lambda said: said["flash"])
     return flash if type(flash) is bool else None
 
 
-def keep(model: ModelSetup, found: Sequence[Attention], warn: Warn, *, once_a_day: bool = False) -> bool:
-    """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine too
-    busy to tell it is flash attention, nothing is kept, and `warn` is told (once_a_day: of this model today
-    for the first time), as where the disk refuses."""
+def keep(model: ModelSetup, found: Sequence[Attention], warn: Warn) -> bool:
+    """Keep the best for whatever loads the model next; flash attention where nothing was tried.
+    Of a machine too busy to tell nothing is kept, and `warn` is told."""
     if any(one.noise >= NOISY for one in found):
-        if not once_a_day or _is_new_today(model):
-            warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
+        warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
         return True
     flash = not found or best(found).flash
     kept = {"flash": flash, "tried": [asdict(one) for one in found]}
     home.keep("attention", _key(model), kept, warn, "flash attention is tried again next time")
     return flash
-
-
-def _is_new_today(model: ModelSetup) -> bool:
-    """That the machine was too busy; from now on it is not."""
-    key, today = _key(model), date.today().isoformat()
-    try:
-        if home.recall("busy", key).get("day") == today:
-            return False
-    except (OSError, ValueError):
-        pass
-    home.keep("busy", key, {"day": today}, lambda _: None, "")
-    return True
 
 
 def _key(model: ModelSetup) -> dict[str, Any]:

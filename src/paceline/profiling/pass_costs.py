@@ -14,8 +14,6 @@ from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
 from paceline.backends.registry import with_kernels
-from paceline.models.names import place_of
-from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.cost_measurement import ROWS, measure
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.cost_plausibility import fault
@@ -30,9 +28,6 @@ QUICK = {
     "draft": MeasurementEffort(0.7, (256,), (1, 2, 4, 8)),
 }
 NOISY = 2.0  # costs that were measured on a machine so busy are not kept
-# Times as fast as memory was measured to be read, which may have been in a bad minute too: out of memory, and
-# out of the processor's caches.
-FROM_MEMORY, FROM_CACHE = 5.0, 20.0
 DOING = "measuring what a pass costs here, this once"
 
 
@@ -81,14 +76,14 @@ def costs_of(
     with progress(DOING, quiet) as tell:
         for role, model in roles(target, draft).items():
             key, effort = key_of(model, role), QUICK[role]
-            kept = recall(key, warn, partial(fastest, model))
+            kept = recall(key, warn)
             if kept is not None:
                 if role == "draft" or not never_pays(kept.cost) or kept.effort.seconds > effort.seconds:
                     found[role] = kept
                     continue
                 effort = replace(effort, seconds=2 * effort.seconds)
             new = measured(model, effort, partial(tell, role))
-            sound = not doubt(new.cost, model)
+            sound = not doubt(new.cost)
             if kept is not None:
                 new.step = kept.step
             found[role] = new if kept is None or sound else kept
@@ -97,48 +92,17 @@ def costs_of(
     return as_costs(found)
 
 
-def doubt(cost: PassCosts, model: Backend) -> str:
-    """Why costs that were measured of a model are neither to be kept nor concluded from; "" where they are as
-    good as any."""
+def doubt(cost: PassCosts) -> str:
+    """Return why measured costs are neither to be kept nor concluded from; "" where they are sound."""
     if cost.noise >= NOISY:
         apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
         return f"times of one and the same pass {apart}"
-    return fault(cost.table, fastest(model, cost))
+    return fault(cost.table)
 
 
 def never_pays(cost: PassCosts) -> bool:
     """Whether the rule would never draft, however often guesses are right. False for a curve of one row."""
     return cost.most > 1 and all(reason(cost.curve(SHOWN, depth), None).never for depth in cost.depths)
-
-
-def fastest(model: Backend, cost: PassCosts) -> float:
-    """Seconds that a pass takes at least, in which a processor reads all weights; 0.0 where that is not
-    known, or no pass of `cost` took less. Nothing is measured for it: `paceline doctor` keeps how fast memory
-    is read."""
-    from paceline.hardware import bandwidth
-    from paceline.hardware.files import SystemFiles
-
-    size, given = model.memory, model.settings
-    on_processor = not given.get("gpu_layers") and given.get("device", "cpu") == "cpu"
-    if not size or not given.get("threads") or model.alters or not on_processor:
-        return 0.0
-    rate = bandwidth.known(given["threads"])
-    if rate is None:
-        return 0.0
-    cached = min(size, bandwidth.last_level(SystemFiles()))
-    least = (size - cached) / (FROM_MEMORY * rate) + cached / (FROM_CACHE * rate)
-    quickest = min(min(cells.values()) for cells in cost.table.values())
-    return 0.0 if quickest >= least or _reads_a_part(model.path) else least
-
-
-def _reads_a_part(path: Path) -> bool:
-    """Whether a token needs only some of the weights (those of its experts), or that cannot be read."""
-    from paceline.models.headers.header import read
-
-    try:
-        return read(place_of(path), tokens=False).experts > 0
-    except (PacelineError, OSError):
-        return True
 
 
 def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
@@ -164,7 +128,7 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: 
     another process that did the same: the last one stays."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
-        if cost is None or not costs.usual or doubt(cost, model):
+        if cost is None or not costs.usual or doubt(cost):
             continue
         key = key_of(model, role)
         before = recall(key, _silent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +19,6 @@ WORDS = {
 }
 PREFIX = {"fatal": "fatal: ", "mapping": "differs: ", "warning": "warning: ", "note": ""}
 COLUMNS = ("", "target", "draft", "what it means")
-NOTHING = "-"
 
 
 def write(record: Record, file: IO[str]) -> None:
@@ -30,7 +29,6 @@ def write(record: Record, file: IO[str]) -> None:
     names = {role: Path(record[role]).name for role in ("target", "draft")}
     files = {"field": "file", "weight": "note", "text": "", **names}
     listing(COLUMNS, [row(reason) for reason in [files, *record["reasons"]]], file)
-    differing(record["reasons"], file)
     if record["advice"]:
         file.write("\n")
     for line in record["advice"]:
@@ -43,45 +41,5 @@ def row(reason: Record) -> tuple[str, ...]:
     return (reason["field"], *cells, printable(PREFIX[reason["weight"]] + reason["text"]))
 
 
-def differing(reasons: Sequence[Record], file: IO[str]) -> None:
-    """Write the first tokens with different texts."""
-    found = next((reason for reason in reasons if reason["field"] == "token texts"), None)
-    if found is None or not found["target"]:
-        return
-    rows = [
-        (f"{ours['id']}", quoted(ours["text"]), quoted(theirs["text"]))
-        for ours, theirs in zip(found["target"], found["draft"], strict=True)
-    ]
-    file.write("\n")
-    listing(("first that differ", "target", "draft"), rows, file)
-
-
-def cell(value: Any) -> str:
-    if value is None or value in ([], {}):
-        return NOTHING
-    match value:
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case {"id": token, "text": text, "added": added}:
-            return f"{token} {text}" + (", added" if added else "")
-        case {"id": token, "text": text}:
-            return f"{token} {text}"
-        case {"ends": ends, "added": added}:
-            return cell(ends) + (", added" if added else "")
-        case {"all": n, "used": used}:
-            return f"{used} of {n}"
-        case {"texts": n, "common": common}:
-            return f"{common:,} of {n:,}"
-        case {"added": added}:
-            return NOTHING
-        case dict():
-            return ", ".join(f"{name} {NOTHING if one is None else one}" for name, one in value.items())
-        case list():
-            return ", ".join(map(cell, value))
-    return str(value)
-
-
-def quoted(text: str) -> str:
-    return printable(f"“{text}”")
+def cell(value: str | int | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:,}"

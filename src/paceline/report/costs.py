@@ -17,7 +17,6 @@ Curve = Sequence[tuple[int, float]]  # rows and seconds
 BAR = 16  # characters of the dearest pass
 UNSTEADY = 1.5  # the upper quartile of one pass's times over the lower
 NEVER = "never"
-WITHOUT = "without kernels"  # a key of the record, and the stage that finds it
 
 
 def write(record: Record, file: IO[str]) -> None:
@@ -34,13 +33,12 @@ def write(record: Record, file: IO[str]) -> None:
 def blocks(record: Record) -> list[Block]:
     draft = None if record["draft"] is None else PassCosts.read(record["draft"])
     out = []
-    others = list(curves(record[WITHOUT]).values())[:1] if record.get(WITHOUT) else []
     for depth, curve in curves(record["target"]).items():
         token = None if draft is None else draft.seconds(1, depth)
         if record["doubts"]:  # nothing is concluded from these times
             out.append(short_table("target", curve, depth))
         else:
-            out.append(table(curve, depth, token, dict(others.pop()) if others else {}))
+            out.append(table(curve, depth, token))
     if draft is not None:
         out += [short_table("draft model", curve, depth) for depth, curve in curves(record["draft"]).items()]
     return out
@@ -62,8 +60,6 @@ def notes(record: Record) -> list[str]:
             "with draft: the same, with the draft model's own time: a token takes "
             f"{ms(token, token)} ms, {token / plain:.0%} of a row of the target"
         )
-    if record.get(WITHOUT):
-        out.append(f"without kernels: with llama.cpp's, after {record[WITHOUT]['depths'][0]:,} tokens")
     for role, noise in record["noise"].items():
         if noise > UNSTEADY:
             out.append(
@@ -81,9 +77,8 @@ def curves(cost: Record) -> dict[int, Curve]:
     }
 
 
-def table(curve: Curve, depth: int, token: float | None, without: Mapping[int, float]) -> Block:
-    """Return the table of one curve. token: seconds of a draft model's token. without: seconds by rows with
-    llama.cpp's kernels, where ours compute."""
+def table(curve: Curve, depth: int, token: float | None) -> Block:
+    """Return the table of one curve. token: seconds of a draft model's token."""
     plain, dearest = curve[0][1], max(seconds for _, seconds in curve)
     columns = ["rows", "", "ms", "relative", "ms a row", "break-\neven"]
     rows = []
@@ -93,13 +88,9 @@ def table(curve: Curve, depth: int, token: float | None, without: Mapping[int, f
         row.append(needed(seconds / plain, n))
         if token is not None:
             row.append(needed((seconds + (n - 1) * token) / plain, n))
-        if without:
-            row.append(ms(without[n], plain) if n in without else NONE)
         rows.append(tuple(row))
     if token is not None:
         columns.append("with\ndraft")
-    if without:
-        columns.append("ms, without\nkernels")
     return Block(f"target, after {depth:,} tokens", tuple(columns), tuple(rows), 2)
 
 

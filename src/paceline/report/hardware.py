@@ -67,7 +67,7 @@ def limits(hardware: Record) -> str:
     parts = [f"in a container ({printable(it['container'])})"] if it["container"] else []
     if it["cpus"] is not None:
         parts.append(f"a quota of {it['cpus']:g} processors' time")
-    elif it["version"]:
+    elif it["known"]:
         parts.append("no quota of processors' time")
     if it["memory"] is not None:
         parts.append(f"{size(it['memory'])} of memory")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from paceline.speculative.errors import UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.cost_plausibility import fault
 from paceline.system import home
@@ -48,25 +48,19 @@ def path_of(key: Key) -> Path:
     return home.kept_at("costs", key)
 
 
-def recall(key: Key, warn: Warn, fastest: Callable[[PassCosts], float] = lambda _: 0.0) -> CachedCosts | None:
-    """What was kept; None where nothing was, or where it cannot be used or believed: then `warn` is told.
-    fastest: what plausible.py calls so, of a model with such costs."""
-    try:
-        said = home.recall("costs", key)
-        costs = DecodingCosts.read({"target": said["cost"], "step": said["step"]})
-        seconds, depths, rows = (said["effort"][name] for name in ("seconds", "depths", "rows"))
-        effort = MeasurementEffort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        warn(f"{path_of(key)}: cannot be read ({error.strerror}); costs are measured again")
-        return None
-    except (ValueError, TypeError, KeyError, UsageError):
-        warn(f"{path_of(key)}: holds no costs of this model; they are measured again")
-        return None
-    if wrong := fault(costs.target.table, fastest(costs.target)):
+def recall(key: Key, warn: Warn) -> CachedCosts | None:
+    """Return what was kept, or None; of what cannot be used or believed `warn` is told."""
+    found = home.recall("costs", key, _read, warn, "costs are measured again")
+    if found is not None and (wrong := fault(found.cost.table)):
         warn(f"{path_of(key)}: costs that no machine has ({wrong}); they are measured again")
         return None
+    return found
+
+
+def _read(said: Mapping[str, Any]) -> CachedCosts:
+    costs = DecodingCosts.read({"target": said["cost"], "step": said["step"]})
+    seconds, depths, rows = (said["effort"][name] for name in ("seconds", "depths", "rows"))
+    effort = MeasurementEffort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
     return CachedCosts(costs.target, costs.step, effort)
 
 

@@ -25,27 +25,9 @@ class CachedView:
 
 
 def recall(model: str, warn: Warn) -> CachedView | None:
-    """model: a fingerprint of the weights. None where nothing is kept; `warn` is told of what is damaged."""
-    key = {"model": model}
-    try:
-        said = home.recall(FOLDER, key)["view"]
-        return CachedView(
-            words=str(said["words"]),
-            agreement=float(said["agreement"]),
-            share=float(said["share"]),
-            judged=int(said["judged"]),
-            method=str(said["method"]),
-            tries=int(said["tries"]),
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        warn(f"{home.kept_at(FOLDER, key)}: cannot be read ({error.strerror})")
-    except (ValueError, TypeError, KeyError):
-        warn(
-            f"{home.kept_at(FOLDER, key)}: holds no view of this model; search again (paceline views search)"
-        )
-    return None
+    """Return the view that was kept of a model, by the fingerprint of its weights, or None."""
+    otherwise = "search again (paceline views search)"
+    return home.recall(FOLDER, {"model": model}, lambda said: CachedView(**said["view"]), warn, otherwise)
 
 
 def keep(model: str, view: CachedView, warn: Warn) -> bool:

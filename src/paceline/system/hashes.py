@@ -1,37 +1,45 @@
-"""The SHA-256 of whole files, each computed once: kept on the disk for as long as the file stays as it is."""
+"""What was computed from files, kept on the disk for as long as the files stay as they are."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from paceline.system.home import keep, recall
 
-FOLDER = "hashes"
+T = TypeVar("T")
 
 
-def sha256_of(path: Path) -> str:
-    """In hexadecimal. A file counts as the same while its size, inode and time of last change stay; one of
-    a GB takes seconds the first time. Raises OSError."""
-    key = _key(path)
-    try:
-        kept = recall(FOLDER, key).get("sha256")
-        if isinstance(kept, str):
-            return kept
-    except (OSError, ValueError):
-        pass
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if key == _key(path):  # what changed while it was read is not what was read
-        keep(FOLDER, key, {"sha256": found}, lambda _text: None, "it is computed again the next time")
+def cached(
+    folder: str,
+    files: Sequence[Path],
+    compute: Callable[[], T],
+    dump: Callable[[T], Any],
+    load: Callable[[Any], T],
+) -> T:
+    """Return what `compute` makes of these files. dump, load: to JSON, and from it. A file counts as the same
+    while its size, inode and time of last change stay. Raises OSError, and what `compute` raises."""
+    key = _stamps(files)
+    found = recall(folder, key, lambda said: load(said["found"]))
+    if found is None:
+        found = compute()
+        if key == _stamps(files):  # what changed while it was read is not what was read
+            keep(folder, key, {"found": dump(found)}, lambda _: None, "")
     return found
 
 
-def _key(path: Path) -> dict[str, str | int]:
-    stat = path.stat()
-    return {
-        "file": str(path.absolute()),
-        "size": stat.st_size,
-        "changed": stat.st_mtime_ns,
-        "inode": stat.st_ino,
-    }
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal. Raises OSError."""
+
+    def digest() -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return cached("hashes", [path], digest, str, str)
+
+
+def _stamps(files: Sequence[Path]) -> dict[str, list[int]]:
+    stats = {str(path.absolute()): path.stat() for path in files}
+    return {path: [stat.st_size, stat.st_mtime_ns, stat.st_ino] for path, stat in stats.items()}

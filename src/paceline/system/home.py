@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import whole
@@ -16,6 +16,7 @@ FORMAT = 1  # of what was measured
 
 Key = Mapping[str, Any]  # all that it depends on, as JSON has it
 Warn = Callable[[str], None]
+T = TypeVar("T")
 
 
 def home() -> Path:
@@ -44,18 +45,28 @@ def kept_at(folder: str, key: Key) -> Path:
     return home() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
-def recall(folder: str, key: Key) -> dict[str, Any]:
-    """What `keep` wrote of just that. Raises OSError where there is nothing to read, and ValueError where it
-    is damaged, of another version or of something else."""
+def recall(
+    folder: str,
+    key: Key,
+    read: Callable[[dict[str, Any]], T],
+    warn: Warn = lambda _: None,
+    otherwise: str = "",
+) -> T | None:
+    """Return what `read` makes of what `keep` wrote of just that, or None. Of a file that cannot be used
+    `warn` is told, and what happens otherwise."""
+    path = kept_at(folder, key)
     try:
-        said = json.loads(kept_at(folder, key).read_bytes())
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise ValueError("of another version")
-    if said.get("key") != json.loads(json.dumps(key)):
-        raise ValueError("of something else")
-    return said
+        said = json.loads(path.read_bytes())
+        if said["format"] != FORMAT or said["key"] != json.loads(json.dumps(key)):
+            raise ValueError("of another version, or of something else")
+        return read(said)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        warn(f"{path}: cannot be read ({error.strerror}); {otherwise}")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError):
+        warn(f"{path}: is damaged, or of another version; {otherwise}")
+    return None
 
 
 def keep(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, otherwise: str) -> bool:

@@ -141,7 +141,7 @@ def print_table(facts: dict[str, ModelFacts], shared: list[tuple[str, str]]) -> 
             fits = found.verdict in ("same", "compatible")
             # Embedding models share a vocabulary with themselves, and still nothing can be drafted with them.
             assert fits == ((ours, theirs) in shared) or not found.usable, (ours, theirs)
-            share = f"{common.target['common'] / common.target['texts']:.0%}" if common else ""
+            share = common.text.partition(".")[0] + "%" if common else ""
             cells.append(
                 {"same": "same", "compatible": "**yes**", "incompatible": "x"}.get(found.verdict, share)
             )

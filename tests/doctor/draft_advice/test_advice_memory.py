@@ -8,18 +8,19 @@ import psutil
 import pytest
 
 from advice_facts import facts
-from paceline.doctor.draft_advice.memory import available, needed
+from paceline.doctor.draft_advice.measuring import available
+from paceline.doctor.draft_advice.ranking import memory_needed
 from paceline.hardware.gpus import Gpu
 
 
 def test_weights_and_the_same_context_of_both() -> None:
-    assert needed((facts(size=1000, kv_bytes=30), facts(size=100, kv_bytes=2)), 10) == (1420, True)
+    assert memory_needed((facts(size=1000, kv_bytes=30), facts(size=100, kv_bytes=2)), 10) == (1420, True)
 
 
 def test_a_size_that_is_not_known_makes_a_lower_bound_but_nothing_is_a_size() -> None:
-    assert needed((facts(size=1, kv_bytes=64), facts(size=1, kv_bytes=0)), 10) == (642, False)
+    assert memory_needed((facts(size=1, kv_bytes=64), facts(size=1, kv_bytes=0)), 10) == (642, False)
     stateful = facts(size=1, kv_bytes=0, memory="recurrent")
-    assert needed((facts(size=1, kv_bytes=64), stateful), 10) == (642, True)
+    assert memory_needed((facts(size=1, kv_bytes=64), stateful), 10) == (642, True)
 
 
 @pytest.mark.parametrize(("limit", "free"), [(None, 1000), (300, 300), (5000, 1000)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench_records import drafted, failed, plain, record
-from paceline.doctor.draft_advice.past import of_drafters
+from paceline.doctor.draft_advice.measuring import of_drafters
 from paceline.doctor.draft_advice.row import Measured
 
 HERE = {"processor": "A processor", "threads": 2}
@@ -55,13 +55,11 @@ def test_the_speed_of_the_newest_run_of_the_pair() -> None:
     [
         run(1, drafted("model", (2, 1, 3)), target="c" * 64),
         run(1, drafted("model", (2, 1, 3)), draft="c" * 64),
-        run(1, drafted("model", (2, 1, 3)), draft=None),
         run(1, drafted("model", (2, 1, 3)), status="interrupted"),
         run(1, failed("model")),
         run(1, drafted("lookup+model", (2, 1, 3))),
         run(1, drafted("model", (2, 1, 3), point={"k": 4})),
         run(1, drafted("model:mystery=1", (2, 1, 3))),
-        run(1),
     ],
 )
 def test_what_is_of_something_else_says_nothing(other: Run) -> None:
@@ -74,11 +72,6 @@ def test_a_task_has_its_own_speed() -> None:
     one = run(1, drafted("model", (1.2, 1, 2)), drafted("model", (2.0, 1, 3), "json"))
     assert (speed(found(one)), speed(found(one, task="json"))) == (1.2, 2.0)
     assert found(one, task="prose") is None
-
-
-@pytest.mark.parametrize("other", [{"threads": 4}, {"machine": {"processor": "Another"}}, {"machine": None}])
-def test_a_speed_of_another_machine_is_none_of_this_one(other: dict[str, Any]) -> None:
-    assert found(run(1, drafted("model", (2, 1, 3)), known=other)) is None
 
 
 def test_a_loss_counts_where_the_rule_could_have_declined() -> None:

@@ -14,12 +14,10 @@ from paceline.doctor.draft_advice.row import (
     MeasuredFacts,
 )
 from paceline.models.compatibility.known_pairs import KnownPair
-from paceline.speculative.errors import UsageError
 
 TARGET, SMALL = facts(), facts("draft", billions=0.8)
 PAIR = KnownPair(
     ("kin*",), (), 0, "hf.co/maker/kin-0.5B-GGUF:Q8_0", 500_000_000, "of its kin", "mind the gap", "https://x.y",
-    "reported", "seen",
 )  # fmt: skip
 
 
@@ -83,25 +81,9 @@ def test_another_vocabulary_and_no_memory_come_last() -> None:
     assert [row.fits for row in advice.rows] == [True, True, True, False]
 
 
-def test_what_does_not_fit_or_cannot_be_rolled_back_is_left_out() -> None:
-    stateful = DraftCandidate(facts("draft", billions=0.8, memory="hybrid"), "draft", "compatible")
-    assert names(ranked(DraftCandidate(SMALL, "other", "incompatible"), stateful)) == ["suffix, lookup"]
-
-
-def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back() -> None:
-    advice = advise(facts(memory="hybrid"), fitting("draft"), AdviceRequest(), known(), [PAIR])
-    assert (advice.rows, advice.downloads) == ((), ())
-    assert "hybrid" in advice.refused
-
-
 def test_downloads_are_named_where_no_draft_of_its_vocabulary_is_here() -> None:
     (download,) = ranked(pairs=(PAIR,)).downloads
     assert (download.reference, download.verdict, download.drafter) == (PAIR.draft, "download", "download")
     assert download.size == pytest.approx(0.53e9, rel=0.01)
     assert ranked(DraftCandidate(SMALL, "other words", "mappable"), pairs=(PAIR,)).downloads
     assert not ranked(*fitting("draft"), pairs=(PAIR,)).downloads
-
-
-def test_an_unknown_task_is_refused() -> None:
-    with pytest.raises(UsageError, match="--task haiku: choose from any, code"):
-        AdviceRequest("haiku")

@@ -1,4 +1,4 @@
-"""Verdicts from headers made by hand: the rule, its edges, and the cases people meet."""
+"""Verdicts from headers made by hand: the rule and its edges."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_facts import BYTES, END, TEXTS, TOKENIZER, check, model, of, padded, respelled, weights
-from paceline.models.compatibility.check import compare, compare_all
+from model_facts import END, TEXTS, TOKENIZER, check, model, of, padded, respelled, weights
+from paceline.models.compatibility.check import compare
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.vocabulary import vocabulary
 from paceline.speculative.errors import VocabError
@@ -43,24 +43,8 @@ def test_texts_are_compared_from_id_5(token: int, verdict: str) -> None:
     assert found.verdict == verdict
     texts = of(found, "token texts")
     if verdict == "mappable":
-        assert texts.draft == [{"id": token, "text": "other"}]
+        assert texts.draft == f"{token} other"
         assert texts.text == f"1 of {len(TEXTS) - 5} ids mean something else, from {token} on"
-
-
-def test_a_bos_and_an_eos_among_the_first_ids_may_be_spelled_otherwise() -> None:
-    texts = [b"<unk>", b"<s>", b"</s>", b"<pad>", *BYTES]
-    spm = TokenizerFacts("SPM", "", texts, special={"bos": 1, "eos": 2}, ends=frozenset({2}))
-    found = compare(model("target", spm), model("draft", respelled(spm, {1: b"[BOS]", 2: b"<|im_end|>"})))
-    assert (found.verdict, weights(found, "mapping")) == ("compatible", [])
-    assert of(found, "BOS").draft == {"id": 1, "text": "[BOS]", "added": True}
-    assert of(found, "EOS").draft == {"ends": [{"id": 2, "text": "<|im_end|>"}], "added": False}
-
-
-def test_five_differing_tokens_are_shown_and_all_are_counted() -> None:
-    texts = of(check(respelled(TOKENIZER, {i: b"x%d" % i for i in range(10, 30)})), "token texts")
-    assert [token["id"] for token in texts.target] == [10, 11, 12, 13, 14]
-    assert [token["text"] for token in texts.draft] == ["x10", "x11", "x12", "x13", "x14"]
-    assert texts.text.startswith("20 of ")
 
 
 @pytest.mark.parametrize(
@@ -78,24 +62,6 @@ def test_what_an_id_means_hangs_on_type_specials_and_flags(changed: dict[str, An
     assert found.verdict == "mappable"
     assert field in weights(found, "mapping")
     assert of(found, field).text
-
-
-def test_what_a_file_does_not_say_is_what_llama_cpp_assumes() -> None:
-    """A flag that is False and one that is not there are one; so are SPM's True and its absence."""
-    assert check(replace(TOKENIZER, add_bos=None)).verdict == "same"
-    spm = replace(TOKENIZER, kind="SPM", pre="", add_bos=True)
-    assert compare(model("target", spm), model("draft", replace(spm, add_bos=None))).verdict == "same"
-    assert compare(model("target", spm), model("draft", replace(spm, add_bos=False))).verdict == "mappable"
-
-
-def test_other_special_tokens_and_pre_tokenizers_are_told_and_not_judged() -> None:
-    found = check(replace(TOKENIZER, pre="qwen35", special={"bos": END, "eos": END, "pad": 9}))
-    assert found.verdict == "compatible"
-    assert (of(found, "other specials").target, of(found, "other specials").draft) == (
-        {"pad": None},
-        {"pad": 9},
-    )
-    assert weights(found, "mapping") == []
 
 
 ID = st.none() | st.integers(0, 9)
@@ -151,10 +117,7 @@ def test_a_verdict_is_what_loading_the_two_would_say(
 def test_what_the_two_have_in_common_is_counted_as_translation_counts_it() -> None:
     found = check(respelled(TOKENIZER, {256: b"another"}))
     common = of(found, "tokens in common")
-    assert common.target == {"texts": END, "common": END - 1}
-    assert [line for line in found.advice if "--cross-vocab auto" in line] == [
-        "draft with it as it is: paceline run -m target.gguf -md draft.gguf --cross-vocab auto"
-    ]
+    assert common.target == f"{END - 1} of {END}"
 
 
 def test_without_a_text_in_common_nothing_can_be_translated() -> None:
@@ -179,59 +142,6 @@ def test_advice_can_be_pasted_into_a_shell() -> None:
         "better take a draft of the target's family (qwen2.5) and vocabulary; or give this one the target's: "
         "paceline transplant draft.gguf --vocab-of 'my models/big one.gguf' -o OUT.gguf",
     )
-
-
-def test_commands_are_for_gguf_files_only() -> None:
-    found = check(respelled(TOKENIZER, {9: b"other"}), format="hf", family="qwen2.5")
-    assert found.verdict == "mappable"
-    assert [line for line in found.advice if "paceline" in line] == []
-    assert "better take a draft of the target's family and vocabulary" in found.advice
-
-
-def test_several_drafts_are_told_as_one_by_one() -> None:
-    target = model()
-    drafts = [
-        *(model("a"), model("b", None), model("c", replace(TOKENIZER, kind="SPM"))),
-        *(model("d", padded(TOKENIZER, 1)), model("e", arch="bert")),
-    ]
-    for ours in (target, model(tokenizer=None)):
-        assert list(compare_all(ours, drafts)) == [compare(ours, draft) for draft in drafts]
-
-
-# Cases people meet, as their headers are.
-
-QWEN_BASE = 151_643
-
-
-def qwen(size: int, *, think: bool = False, base: int = QWEN_BASE, bos: bool = True) -> TokenizerFacts:
-    """Qwen2.5's 151,665 tokens; Qwen3 has four more. Both are padded. base: of them without added ones."""
-    added = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|added{i}|>" for i in range(19))]
-    added += ["<tool_response>", "</tool_response>", "<think>", "</think>"] if think else []
-    texts = [*BYTES, *(b"q%d" % i for i in range(256, base)), *(text.encode() for text in added)]
-    types = [1] * base + [3] * 22 + [4] * (len(added) - 22) + [5] * (size - base - len(added))
-    texts += [b"[PAD%d]" % i for i in range(len(texts), size)]
-    special = {"eos": base + 2, "pad": base} | ({"bos": base} if bos else {})
-    return TokenizerFacts("BPE", "qwen2", texts, types, special, frozenset({base, base + 2}), add_bos=False)
-
-
-def test_qwen_2_5_takes_its_own_small_models_across_128_tokens_of_padding() -> None:
-    found = compare(model("target", qwen(152_064)), model("draft", qwen(151_936)))
-    assert found.verdict == "compatible"
-    assert of(found, "vocabulary size").text == "128 apart, taken for padding; vLLM wants them equal"
-
-
-def test_qwen_2_5_does_not_take_qwen_3_whose_added_tokens_are_padding_to_it() -> None:
-    found = compare(model("target", qwen(151_936)), model("draft", qwen(151_936, think=True), arch="qwen3"))
-    assert (found.verdict, weights(found, "mapping")) == ("mappable", ["token texts"])
-    texts = of(found, "token texts")
-    assert texts.target[0] == {"id": 151_665, "text": "[PAD151665]"}
-    assert [token["text"] for token in texts.draft] == [
-        "<tool_response>",
-        "</tool_response>",
-        "<think>",
-        "</think>",
-    ]
-    assert of(found, "tokens in common").target == {"texts": QWEN_BASE, "common": QWEN_BASE}
 
 
 @pytest.mark.parametrize("tokenizer", [None, replace(TOKENIZER, texts=())])

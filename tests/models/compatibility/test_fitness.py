@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from model_facts import check, of, weights
-from paceline.models.compatibility.fitness import touched_experts
 from paceline.models.headers.facts import HYBRID, RECURRENT
 
 
@@ -34,8 +33,6 @@ def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back(memory: str) 
 
 
 def test_verifying_reads_more_experts_the_longer_the_draft() -> None:
-    assert touched_experts(128, 8, 1) == pytest.approx(8)
-    assert touched_experts(8, 8, 5) == 8
     found = check(target={"experts": 128, "experts_used": 8})
     assert of(found, "experts").text.startswith(
         "4 tokens of a pass read about 29 of the target's 128 experts, 3.6x"
@@ -49,9 +46,7 @@ def test_verifying_reads_more_experts_the_longer_the_draft() -> None:
 @pytest.mark.parametrize(
     ("parameters", "weight", "words"),
     [
-        (7_000_000_000, "warning", "no smaller"),
-        (9_000_000_000, "warning", "no smaller"),
-        (4_000_000_000, "warning", "57%"),
+        (4_000_000_000, "warning", "57.1%"),
         (500_000_000, "note", "7.1%"),
     ],
 )
@@ -60,11 +55,8 @@ def test_a_draft_has_to_be_smaller(parameters: int, weight: str, words: str) -> 
     assert (size.weight, words in size.text) == (weight, True)
 
 
-def test_a_shorter_context_a_window_and_another_format_are_told() -> None:
-    found = check(n_ctx=2048, sliding_window=512, format="hf")
-    assert of(found, "context").text == "beyond 2,048 tokens the draft guesses badly"
-    assert of(found, "sliding window").draft == 512
-    assert of(found, "format").text.startswith("the draft: to be run through transformers")
+def test_a_shorter_context_is_a_warning() -> None:
+    assert of(check(n_ctx=2048), "context").text == "beyond 2,048 tokens the draft guesses badly"
     assert weights(check(n_ctx=65_536), "warning") == []
 
 
@@ -74,11 +66,11 @@ CHATML = "<|im_start|>{{ role }}\n{{ text }}<|im_end|>\n"
 @pytest.mark.parametrize(
     ("ours", "theirs", "weight", "words"),
     [
-        (None, None, "note", ""),
+        (None, None, "note", "no chats"),
         (CHATML, CHATML + "\n", "note", ""),
-        (CHATML, "{# of 2025 #}" + CHATML, "note", "whose markers it knows"),
-        (CHATML, "[INST]{{ text }}[/INST]", "warning", "without <|im_end|>, <|im_start|>: in chats"),
-        (CHATML, None, "note", "perhaps a base model"),
+        (CHATML, "{# of 2025 #}" + CHATML, "note", ""),
+        (CHATML, "[INST]{{ text }}[/INST]", "warning", "not know <|im_end|>, <|im_start|>: in chats"),
+        (CHATML, None, "note", "may not know"),
         (None, CHATML, "note", "no chats"),
     ],
 )

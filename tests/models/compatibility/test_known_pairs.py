@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from advice_facts import facts
 from paceline.models.compatibility.known_pairs import (
-    RECALLED,
-    REPORTED,
-    SEEN,
-    KnownPair,
     for_target,
     known_pairs,
 )
 from paceline.models.headers.facts import ModelFacts
-
-REFERENCE = re.compile(r"hf\.co/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+-GGUF:[A-Z0-9_]+")
-HEADS = re.compile(r"eagle|mtp|medusa|dflash", re.IGNORECASE)
 
 
 def of(name: str, family: str, billions: float) -> ModelFacts:
@@ -30,27 +22,13 @@ def drafts(name: str, family: str, billions: float) -> list[str]:
     return [pair.draft.rpartition("/")[2] for pair in for_target(of(name, family, billions))]
 
 
-@pytest.mark.parametrize("pair", known_pairs(), ids=lambda pair: pair.draft)
-def test_every_pair_says_what_it_rests_on(pair: KnownPair) -> None:
-    assert REFERENCE.fullmatch(pair.draft)
-    assert not HEADS.search(pair.draft)
-    assert pair.pair in (REPORTED, RECALLED)
-    assert pair.repository in (SEEN, RECALLED)
-    assert pair.why
-    assert pair.source.startswith("https://") or pair.pair == RECALLED
-    assert all(pattern == pattern.lower() for pattern in (*pair.targets, *pair.excluded))
-
-
 @pytest.mark.parametrize(
     ("name", "family", "billions", "first"),
     [
         ("Qwen2.5-Coder-32B-Instruct", "qwen2.5-coder", 32.8, "Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0"),
-        ("Qwen2.5-72B-Instruct", "qwen2.5", 72.7, "Qwen2.5-0.5B-Instruct-GGUF:Q8_0"),
         ("Qwen3-32B", "qwen3", 32.8, "Qwen3-0.6B-GGUF:Q8_0"),
         ("Meta Llama 3.1 8B Instruct", "llama-3.1", 8.03, "Llama-3.2-1B-Instruct-GGUF:Q8_0"),
-        ("Llama 3.3 70B", "llama-3.3", 70.6, "Llama-3.2-1B-Instruct-GGUF:Q8_0"),
         ("gemma-3-27b-it", "gemma-3", 27.0, "gemma-3-1b-it-GGUF:Q8_0"),
-        ("gemma-3-4b-it", "gemma-3", 4.3, "gemma-3-270m-it-GGUF:Q8_0"),
         ("Devstral-Small-2507", "devstral-small", 23.6, "Mistral-Small-3.1-DRAFT-0.5B-GGUF:Q8_0"),
         (
             "DeepSeek-R1-Distill-Qwen-32B",
@@ -71,8 +49,6 @@ def test_families_find_their_draft(name: str, family: str, billions: float, firs
         ("Qwen2.5-0.5B-Instruct", "qwen2.5", 0.49),  # it is the draft
         ("Qwen3.5-27B", "qwen3.5", 27.0),  # hybrid: nothing can be rolled back
         ("Qwen3-Coder-480B-A35B", "qwen3-coder", 480.0),  # BOS is a comma: the drafts of Qwen3 get nothing
-        ("Qwen3-Next-80B-A3B", "qwen3-next", 80.0),
-        ("gemma-3n-E4B", "gemma-3n", 6.9),
         ("paceline-zoo-target", "paceline-zoo", 0.0126),
         ("", "", 7.0),
     ],
@@ -85,6 +61,4 @@ def test_the_documentation_lists_every_draft() -> None:
     text = (Path(__file__).parents[3] / "docs" / "pairs.md").read_text("utf-8")
     for pair in known_pairs():
         (line,) = [line for line in text.splitlines() if f"| {pair.draft.removeprefix('hf.co/')} |" in line]
-        assert line.endswith(f"| {pair.repository} |")
-        assert pair.pair in line
         assert pair.source in line

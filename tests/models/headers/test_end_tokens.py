@@ -10,10 +10,6 @@ def test_what_the_file_names_and_what_llama_cpp_knows_by_text() -> None:
     assert end_tokens(texts, {"bos": 3, "eos": 4}) == {1, 2, 4, 5}
 
 
-def test_ids_that_are_no_tokens_are_left_out() -> None:
-    assert end_tokens([b"a"], {"eos": 1, "eot": -1, "eom": 1 << 40}) == frozenset()
-
-
 def test_only_messages_end_where_turns_have_an_end_of_their_own() -> None:
     assert end_tokens(GPT_OSS, {"eos": 2}) == {2, 3, 4}
     assert end_tokens(GPT_OSS[:3], {}) == {1, 2}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import random
 import struct
 from collections.abc import Callable
@@ -80,12 +79,6 @@ def test_every_type_of_value_reads_as_the_library_reads_it(tmp_path: Path) -> No
     assert_as_the_library_reads(path)
 
 
-def test_a_vocabulary_without_weights_is_read(tmp_path: Path) -> None:
-    path = write_llama(tmp_path / "vocab.gguf", vocab_only=True)
-    assert_as_the_library_reads(path)
-    assert read_header(path).tensors == ()
-
-
 def test_strings_across_the_blocks_that_are_read_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,44 +103,27 @@ def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch:
     assert found == {"n": SkippedArray(5000), "t": SkippedArray(2), "general.architecture": "llama"}
 
 
-def test_any_byte_but_zero_is_true(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(
-        raw([ARCH, key("one", BOOL, b"\x07"), key("many", ARRAY, array(BOOL, 3, b"\x00\x02\xff"))])
-    )
-    found = read_header(path).metadata
-    assert found["one"] is True
-    assert plain(found["many"]) == [False, True, True]
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "is empty"),
         (b"GGML" + bytes(40), "is not a GGUF file"),
         (b"GGUF", "was not downloaded whole, fetch it again"),
-        (raw(version=1), "version 1, which llama.cpp no longer loads"),
-        (raw(version=4), "version 4; known are 2 and 3"),
-        (raw(version=0), "version 0"),
+        (raw(version=1), "version 1, or big-endian"),
         (raw(version=0x03000000), "big-endian"),
         (raw(n_keys=HUGE), "no model has so many"),
-        (raw(n_tensors=(1 << 64) - 1), "no model has so many"),
         (raw(n_keys=60_000), "60,000 keys"),
         (raw([text("", HUGE) + bytes(9)]), "a key needs"),
-        (raw([text("x", 1 << 63) + bytes(9)]), "a key needs"),
         (raw([key("", U32, bytes(4))]), "without a name"),
         (raw([key(b"\xff\xfe", U32, bytes(4))]), "no UTF-8"),
         (raw([ARCH, ARCH]), "'general.architecture' twice"),
         (raw([key("k", 13, bytes(8))]), "of type 13"),
-        (raw([key("k", (1 << 32) - 1, bytes(8))]), "of type 4294967295"),
         (raw([key("k\n\x1b", STRING, text("abc", HUGE))]), r"'k\n\x1b' needs"),
         (raw([key("k", ARRAY, array(ARRAY, 1, array(U32, 1, bytes(4))))]), "array of type 9"),
-        (raw([key("k", ARRAY, array(77, 1, bytes(4)))]), "array of type 77"),
         (raw([key("k", ARRAY, array(U32, HUGE, b""))]), "'k' needs"),
         (raw([key("k", ARRAY, array(STRING, HUGE, b""))]), "'k' needs"),
         (raw([key("k", ARRAY, array(STRING, 1, text("", HUGE)))]), "'k' needs"),
         (raw([key("general.alignment", U32, struct.pack("<I", 0))]), "alignment is 0"),
-        (raw([key("general.alignment", U32, struct.pack("<I", 48))]), "alignment is 48"),
         (raw([key("general.alignment", F32, struct.pack("<f", float("nan")))]), "alignment is nan"),
         (raw([key("general.alignment", STRING, text("32" * 999))]), "alignment is '3232"),
         (raw(tensors=[tensor("t", (8,))]), "not downloaded whole"),
@@ -156,14 +132,12 @@ def test_any_byte_but_zero_is_true(tmp_path: Path) -> None:
         (raw(tensors=[tensor("t", (8,), offset=32)], weights=99), "at 32 where 0 was expected"),
         (raw(tensors=[tensor("t", (8,)), tensor("t", (8,), offset=32)], weights=99), "'t' twice"),
         (raw(tensors=[tensor("t", (8,), kind=4)], weights=99), "of type 4"),
-        (raw(tensors=[tensor("t", (8,), kind=1 << 31)], weights=99), "of type 2147483648"),
         (raw(tensors=[tensor("t", (8,), kind=2)], weights=99), "cannot have the shape (8,)"),
         (raw(tensors=[tensor("t", (HUGE, HUGE))], weights=99), "cannot have the shape"),
         (raw(tensors=[tensor("t", (1 << 63, 0))], weights=99), "cannot have the shape"),
         (raw(tensors=[tensor("t", (1,) * 5)], weights=99), "5 dimensions"),
         (raw(tensors=[tensor("t", (), dims=(1 << 32) - 1)], weights=99), "4,294,967,295 dimensions"),
         (raw(tensors=[tensor("t" * 64, (8,))], weights=99), "a text of 64 bytes"),
-        (raw(tensors=[tensor(b"\xc3", (8,))], weights=99), "no UTF-8"),
     ],
 )
 def test_what_lies_is_refused_with_its_reason(
@@ -172,25 +146,10 @@ def test_what_lies_is_refused_with_its_reason(
     assert reason in refusal(content)
 
 
-def test_a_text_that_is_misspelled_is_read_as_llama_cpp_loads_it(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(raw([ARCH, key("general.name", STRING, text(b"caf\xe9"))]))
-    assert read_header(path).metadata["general.name"] == "caf�"
-
-
 @pytest.mark.parametrize("path", [Path("nowhere.gguf"), Path("nul\0.gguf"), Path()])
 def test_what_is_no_file_is_refused(path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot be read|neither a file"):
         read_header(path)
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing to count them by")
-def test_what_is_no_file_is_not_left_open(tmp_path: Path) -> None:
-    before = os.listdir("/proc/self/fd")  # noqa: PTH208
-    for path in (tmp_path, tmp_path / "gone.gguf", Path("/dev/null")):
-        with pytest.raises(ModelError):
-            read_header(path)
-    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
 
 
 @pytest.fixture(scope="module")

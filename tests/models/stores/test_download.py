@@ -18,7 +18,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.utils import WeakFileLock, close_session
 
-from hub_server import COMMIT, Hub, git_hash, own_cache, serving
+from hub_server import COMMIT, Hub, own_cache, serving
 from paceline.models.stores import download
 from paceline.models.stores.download import in_cache, pull
 from paceline.models.stores.hub_layout import repo_folder
@@ -101,13 +101,6 @@ def test_the_token_goes_to_the_hub_and_not_to_its_storage(hub: Hub) -> None:
     assert {one.token for one in hub.asked if one.path.startswith("/storage/")} == {""}
 
 
-def test_a_connection_that_breaks_is_made_again_from_there(hub: Hub) -> None:
-    hub.breaks = [100_000, 50_000]
-    (one,) = pulled()
-    assert hub.ranges_asked() == ["", "bytes=100000-", "bytes=150000-"]
-    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (len(DATA), True, True)
-
-
 def test_the_next_call_goes_on_where_a_lost_connection_ended(hub: Hub, cache: Path) -> None:
     hub.breaks = [100_000, *[0] * 5]
     refused(PacelineError, "is lost", "100.00 kB of 300.00 kB", "the same command goes on")
@@ -177,20 +170,13 @@ def test_more_than_was_promised_is_refused(hub: Hub) -> None:
 
 
 def test_all_parts_of_a_split_model_come(hub: Hub) -> None:
-    parts = {f"Q8/m-Q8_0-0000{i}-of-00003.gguf": bytes([i]) * 1000 for i in (1, 2, 3)}
+    parts = {f"Q8/m-Q8_0-0000{i}-of-00002.gguf": bytes([i]) * 1000 for i in (1, 2)}
     hub.repos["user/parts"] = parts
     held = pulled("user/parts")
     assert [one.path.read_bytes() for one in held] == list(parts.values())
-    assert [one.path for one in in_cache(parse("user/parts:Q8_0"))] == [one.path for one in held]
     held[1].path.unlink()
     with pytest.raises(UsageError, match="not completely on this machine"):
         in_cache(parse("user/parts"))
-
-
-def test_a_file_without_a_stated_hash_is_not_said_to_be_checked(hub: Hub) -> None:
-    hub.repos["user/small"] = {"s.gguf": b"tiny"}
-    (one,) = pulled("user/small")
-    assert (one.sha256, one.got, one.checked, one.path.read_bytes()) == ("", 4, False, b"tiny")
 
 
 def files_of(folder: Path) -> list[str]:
@@ -200,23 +186,17 @@ def files_of(folder: Path) -> list[str]:
 HEADERS = ("ETag", "X-Linked-Etag", "X-Repo-Commit", "X-Linked-Size")
 
 
-@pytest.mark.parametrize("content", [DATA, b"tiny"], ids=["large", "small"])
-@pytest.mark.parametrize("word", ["{outside}/key", "../../../../outside/key", "f" * 64, "", "9" * 5000])
-@pytest.mark.parametrize("lying", [HEADERS, HEADERS[:2]], ids=["all", "etags"])
-def test_no_header_names_a_file(
-    hub: Hub, tmp_path: Path, cache: Path, lying: tuple[str, ...], content: bytes, word: str
-) -> None:
+@pytest.mark.parametrize("word", ["{outside}/key", "../../../../outside/key", "f" * 64])
+def test_no_header_names_a_file(hub: Hub, tmp_path: Path, cache: Path, word: str) -> None:
     (tmp_path / "outside").mkdir()
-    hub.repos["user/repo"] = {Q4: content}
-    hub.headers = dict.fromkeys(lying, f'"{word.format(outside=tmp_path / "outside")}"')
+    hub.headers = dict.fromkeys(HEADERS, f'"{word.format(outside=tmp_path / "outside")}"')
     (one,) = pulled()
-    large = len(content) >= hub.large
-    blob = hashlib.sha256(content).hexdigest() if large else git_hash(content)
+    blob = hashlib.sha256(DATA).hexdigest()
     assert files_of(cache / "models--user--repo") == [
         f"blobs/{blob}", "refs/main", f"snapshots/{COMMIT}/{Q4}"
     ]  # fmt: skip
     assert files_of(tmp_path / "outside") == []
-    assert (one.path.read_bytes() == content, one.checked) == (True, large)
+    assert (one.path.read_bytes() == DATA, one.checked) == (True, True)
 
 
 def outside_file(cache: Path) -> Path:
@@ -237,13 +217,6 @@ def link_to_another_blob(cache: Path, pointer: Path) -> None:
     pointer.symlink_to(f"../../blobs/{blob.name}")
 
 
-def link_to_a_short_blob(cache: Path, pointer: Path) -> None:
-    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
-    blob.parent.mkdir()
-    blob.write_bytes(DATA[:-1])
-    pointer.symlink_to(f"../../blobs/{blob.name}")
-
-
 def blob_outside(cache: Path, pointer: Path) -> None:
     blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
     blob.parent.mkdir()
@@ -255,13 +228,9 @@ def link_to_nothing(cache: Path, pointer: Path) -> None:
     pointer.symlink_to("../../blobs/gone")
 
 
-def short_file(cache: Path, pointer: Path) -> None:
-    pointer.write_bytes(DATA[:-1])
-
-
 @pytest.mark.parametrize(
     "lie",
-    [link_outside, link_to_another_blob, link_to_a_short_blob, blob_outside, link_to_nothing, short_file],
+    [link_outside, link_to_another_blob, blob_outside, link_to_nothing],
 )
 def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
     hub: Hub, cache: Path, lie: Callable[[Path, Path], None]
@@ -276,25 +245,6 @@ def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
         assert private.read_bytes() == bytes(len(DATA))
 
 
-@pytest.mark.parametrize("lie", [link_outside, blob_outside, link_to_nothing])
-def test_a_link_out_of_the_cache_is_no_model_of_the_hub(
-    cache: Path, lie: Callable[[Path, Path], None]
-) -> None:
-    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
-    pointer.parent.mkdir(parents=True)
-    lie(cache, pointer)
-    with pytest.raises(UsageError, match="user/repo is not on this machine"):
-        in_cache(parse("user/repo"))
-
-
-def test_a_snapshot_that_leads_out_of_the_cache_gets_nothing(hub: Hub, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (repo_folder("user/repo") / "snapshots").mkdir(parents=True)
-    (repo_folder("user/repo") / "snapshots" / COMMIT).symlink_to(tmp_path / "outside")
-    refused(ModelError, "leads out of the cache; delete it")
-    assert files_of(tmp_path / "outside") == []
-
-
 def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
     hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,23 +257,9 @@ def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
     assert hub.ranges_asked() == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "C:x.gguf",
-        "a/../../x.gguf",
-        "/x.gguf",
-        "x\x1b[2J.gguf",
-        f"{'x' * 300}.gguf",
-    ],
-)
-def test_a_name_that_no_file_can_have_is_refused_before_anything_is_made(
-    hub: Hub, cache: Path, name: str
-) -> None:
-    hub.answer = INFO | {"siblings": [FILE | {"rfilename": name}]}
-    refused(
-        UsageError, "user/repo: has a file ", "a name that cannot be used safely; take another repository"
-    )
+def test_a_name_that_no_file_can_have_is_refused_before_anything_is_made(hub: Hub, cache: Path) -> None:
+    hub.answer = INFO | {"siblings": [FILE | {"rfilename": "a/../../x.gguf"}]}
+    refused(UsageError, "user/repo: has no model as a GGUF file")
     assert not cache.exists()
 
 
@@ -331,13 +267,9 @@ def test_a_name_that_no_file_can_have_is_refused_before_anything_is_made(
     ("status", "name", "kind", "words"),
     [
         (401, "GatedRepo", PacelineError, ["user/repo is gated", "accept its terms at http", "HF_TOKEN"]),
-        (403, "GatedRepo", PacelineError, ["user/repo is gated"]),
-        (401, "Invalid credentials in Authorization header", PacelineError, ["does not accept the token"]),
         (404, "RepoNotFound", UsageError, ["has no user/repo, or it is private"]),
         (403, "", PacelineError, ["does not let this token read it"]),
-        (429, "", PacelineError, ["too many requests"]),
         (500, "", PacelineError, ["answers with the error 500; try again later"]),
-        (418, "", PacelineError, ["answers with the error 418; see HF_ENDPOINT"]),
     ],
 )
 def test_a_refusal_is_said_in_one_line(
@@ -345,13 +277,6 @@ def test_a_refusal_is_said_in_one_line(
 ) -> None:
     hub.errors = {"/api/models/user/repo": (status, name)}
     refused(kind, *words)
-
-
-def test_without_a_connection_it_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    refused(PacelineError, "no connection to 127.0.0.1:9", "--offline")
-    monkeypatch.setenv("HF_ENDPOINT", "not an address")
-    refused(PacelineError, "no connection to not an address")
 
 
 @pytest.mark.parametrize("variable", ["", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
@@ -372,7 +297,7 @@ def test_a_full_disk_is_noticed_before(hub: Hub, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         "paceline.models.stores.download.shutil.disk_usage", lambda _: usage(10**6, 10**6 - 200_000, 200_000)
     )
-    refused(PacelineError, "300.00 kB are to be downloaded", "200.00 kB free", "HF_HUB_CACHE")
+    refused(PacelineError, "has 300.00 kB", "200.00 kB free", "HF_HUB_CACHE")
     assert hub.ranges_asked() == []
     pulled(f"user/repo:{Q8}")
 
@@ -388,25 +313,20 @@ def test_a_download_that_another_process_makes_is_left_to_it(
 
 
 INFO = {"id": "user/repo", "sha": COMMIT, "siblings": []}
-FILE = {"rfilename": Q4, "size": 1, "blobId": "0" * 40}
+LFS = {"sha256": "0" * 64, "size": 1, "pointerSize": 1}
+FILE = {"rfilename": Q4, "size": 1, "blobId": "0" * 40, "lfs": LFS}
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         ([], "does not answer as a Hugging Face hub does"),
-        ("text", "does not answer as a Hugging Face hub does"),
         (INFO | {"sha": "../../x"}, "does not answer as a Hugging Face hub does"),
-        (INFO | {"siblings": [FILE | {"blobId": "../../../x"}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"lfs": LFS | {"sha256": "../../../x"}}]}, "does not answer as"),
         (INFO | {"siblings": [FILE | {"size": "many"}]}, "does not answer as"),
-        (INFO | {"siblings": [FILE | {"size": float("inf")}]}, "does not answer as"),
         (INFO | {"siblings": [FILE | {"size": -1}]}, "has no model"),
-        (INFO | {"siblings": [FILE | {"size": None}]}, "has no model"),
         (INFO | {"siblings": ["x.gguf"]}, "does not answer as"),
-        (INFO | {"siblings": [FILE | {"rfilename": None}]}, "does not answer as"),
-        (INFO | {"siblings": [FILE | {"lfs": {"sha256": "0" * 40}}]}, "does not answer as"),
-        (INFO | {"siblings": [FILE | {"blobId": "0" * 64}]}, "does not answer as"),
-        (INFO, "user/repo: has no model as a GGUF file"),
+        (INFO | {"siblings": [FILE | {"lfs": LFS | {"sha256": "0" * 40}}]}, "does not answer as"),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_refused(hub: Hub, cache: Path, answer: Any, words: str) -> None:
@@ -439,14 +359,3 @@ def test_what_is_here_is_chosen_from_the_current_revision_first(cache: Path) -> 
     assert name("u/r") == name("u/r:q4_k_m") == "new/a-Q4_K_M.gguf"
     assert name("u/r:Q8_0") == "old/a-Q8_0.gguf"
     assert name("u/r:Q6_K") == "else/a-Q6_K.gguf"
-
-
-def test_the_only_one_that_is_here_is_meant_and_of_several_none(cache: Path) -> None:
-    lay("u/r", "c", "a-Q2_K.gguf")
-    assert [one.path.name for one in in_cache(parse("u/r"))] == ["a-Q2_K.gguf"]
-    lay("u/r", "c", "a-Q3_K_S.gguf")
-    with pytest.raises(UsageError, match="u/r: which one of Q2_K, Q3_K_S"):
-        in_cache(parse("u/r"))
-    (repo_folder("u/r") / "snapshots/c/b-Q4_K_M.gguf").symlink_to("../../blobs/gone")
-    with pytest.raises(UsageError, match="u/r:Q4_K_M is not on this machine: paceline pull hf"):
-        in_cache(parse("u/r:Q4_K_M"))

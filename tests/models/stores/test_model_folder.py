@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
-from paceline.models.stores.model_folder import EntryKind, walk
-from paceline.models.stores.search import FolderSearch
+from paceline.models.stores.search import FolderSearch, walk
 
 
 def look(root: Path) -> tuple[list[str], list[str]]:
     """The models, by their paths below root, and the notes."""
     search = FolderSearch()
-    return [
-        str(path.relative_to(root)) for kind, path in walk(root, search) if kind is EntryKind.MODEL
-    ], search.notes
+    return [str(path.relative_to(root)) for path in walk(root, search)], search.notes
 
 
 def put(path: Path) -> Path:
@@ -45,13 +42,6 @@ def test_links_between_folders_end(tmp_path: Path) -> None:
     assert look(tmp_path) == (["z/m.gguf"], [])
 
 
-def test_a_link_leads_to_what_is_nowhere_else(tmp_path: Path) -> None:
-    put(tmp_path / "elsewhere/m.gguf")
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here/there").symlink_to(tmp_path / "elsewhere")
-    assert look(tmp_path / "here") == (["there/m.gguf"], [])
-
-
 def test_a_closed_folder_is_one_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "open/m.gguf")
     put(tmp_path / "closed/m.gguf")
@@ -67,13 +57,3 @@ def test_a_closed_folder_is_one_note(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ["open/m.gguf"],
         [f"{tmp_path}/closed: cannot be looked into (Permission denied)"],
     )
-
-
-def test_stores_are_found_but_not_entered(tmp_path: Path) -> None:
-    put(tmp_path / "ollama/manifests/x.gguf")
-    put(tmp_path / "ollama/blobs/x.gguf")
-    put(tmp_path / "hub/models--a--b/snapshots/1/x.gguf")
-    assert list(walk(tmp_path, FolderSearch())) == [
-        (EntryKind.REPOSITORY, tmp_path / "hub/models--a--b"),
-        (EntryKind.OLLAMA, tmp_path / "ollama"),
-    ]

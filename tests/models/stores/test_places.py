@@ -20,24 +20,17 @@ def test_variables_name_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert where()["Ollama"][0] == str(tmp_path / ".ollama/models")
     assert where()["Hugging Face"] == [str(tmp_path / ".cache/huggingface/hub")]
     assert where(OLLAMA_MODELS="/o")["Ollama"] == ["/o"]
-    assert where(HF_HOME="/h")["Hugging Face"] == ["/h/hub"]
-    assert where(HF_HOME="/h", HF_HUB_CACHE="/c")["Hugging Face"] == ["/c"]
-    assert where(XDG_CACHE_HOME="/x")["Hugging Face"] == ["/x/huggingface/hub"]
-    monkeypatch.setenv("DISK", "/d")
-    assert where(HF_HOME="$DISK/h")["Hugging Face"] == ["/d/h/hub"]
-    assert where(HF_HUB_CACHE="$DISK/c")["Hugging Face"] == ["/d/c"]
     assert where(OLLAMA_MODELS="~nobody-here/o")["Ollama"] == ["~nobody-here/o"]
     assert where(LLAMA_CACHE="/l", XDG_CACHE_HOME="/x")["llama.cpp"] == ["/l"]
 
 
 def test_lm_studio_tells_where_its_models_are(tmp_path: Path) -> None:
     assert lm_studio(tmp_path) == [tmp_path / ".lmstudio/models", tmp_path / ".cache/lm-studio/models"]
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    (tmp_path / ".lmstudio-home-pointer").write_text(f"{moved}\n")
-    (moved / "settings.json").write_text(json.dumps({"downloadsFolder": "/models"}))
-    assert lm_studio(tmp_path)[:2] == [Path("/models"), moved / "models"]
+    settings = tmp_path / ".lmstudio/settings.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"downloadsFolder": "/models"}))
+    assert lm_studio(tmp_path)[:2] == [Path("/models"), tmp_path / ".lmstudio/models"]
     odd = ['{"downloadsFolder": "/a\\u0000"}', '{"downloadsFolder": "/a\\ud800"}']
     for said in ("", "[]", '{"downloadsFolder": 3}', '{"downloadsFolder": "here"}', *odd):
-        (moved / "settings.json").write_text(said)
-        assert lm_studio(tmp_path)[0] == moved / "models"
+        settings.write_text(said)
+        assert lm_studio(tmp_path)[0] == tmp_path / ".lmstudio/models"

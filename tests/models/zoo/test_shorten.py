@@ -10,7 +10,6 @@ import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.models import zoo
-from paceline.models.zoo.inflate import inflate
 from paceline.models.zoo.shorten import layers_of, shorten
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
@@ -35,20 +34,6 @@ def test_all_layers_are_the_model(tmp_path: Path) -> None:
     assert size == out.stat().st_size
     assert len(ticks) == len(gguf.GGUFReader(source).tensors)
     assert np.array_equal(rows(out), rows(source))
-
-
-def test_layers_that_do_nothing_can_be_left_out(tmp_path: Path) -> None:
-    """What inflating adds is behind the model's own layers."""
-    large, out = tmp_path / "large.gguf", tmp_path / "part.gguf"
-    inflate(zoo.draft_path(), large, 60_000_000, "F32")
-    own, n = layers_of(zoo.draft_path()), layers_of(large)
-    assert own < n
-    shorten(large, out, range(own))
-    assert layers_of(out) == own
-    assert out.stat().st_size < large.stat().st_size
-    assert np.abs(rows(out) - rows(large)).max() < 1e-3
-    shorten(large, out, [0, *range(2, n)], force=True)  # one that does something
-    assert np.abs(rows(out) - rows(large)).max() > 1e-2
 
 
 def test_what_is_told_of_each_layer_is_told_of_those_that_are_left(tmp_path: Path) -> None:
@@ -90,14 +75,3 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PacelineError, match="exists"):
         shorten(source, out, [0])
     assert out.read_bytes() == b"mine"
-
-
-def test_a_write_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "out.gguf"
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        shorten(zoo.draft_path(), out, [0], tick=stop)
-    assert list(tmp_path.iterdir()) == []

@@ -14,11 +14,10 @@ from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.header import read
 from paceline.models.zoo.inflate import write_plain
-from paceline.models.zoo.layout import Layout, choose_layout, layout_of
+from paceline.models.zoo.layout import layout_of
 from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]
-SOURCE = Layout(576, 30, 9, 3, 64, 1536, 49_152, 1e-5)
 WEEK = "Name the seven days of the week."
 QUESTION = f"<|im_start|>user\n{WEEK}<|im_end|>\n<|im_start|>assistant\n".encode()
 
@@ -34,17 +33,6 @@ def greedy(path: Path, count: int) -> list[int]:
     prompt = model.tokenize(QUESTION, add_bos=False, special=True)
     stream: Any = model.generate(prompt, top_k=1, temp=0.0, repeat_penalty=1.0)
     return list(islice(stream, count))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "width", "blocks"), [(300e6, 960, 30), (1e9, 1728, 30), (2e9, 2304, 32)]
-)
-def test_its_larger_layouts_are_of_ordinary_proportions(parameters: float, width: int, blocks: int) -> None:
-    layout = choose_layout(SOURCE, int(parameters))
-    assert abs(layout.parameters / parameters - 1) < 0.02
-    assert (layout.width, layout.blocks) == (width, blocks)
-    assert layout.heads == 3 * layout.kv_heads == width // 64
-    assert 2 < layout.feed_forward / width < 4
 
 
 def test_its_weights_compute_the_same_in_a_wider_model(tmp_path: Path) -> None:
@@ -81,37 +69,12 @@ def test_it_answers_a_question_through_its_template(capsys: Capture) -> None:
     assert "1. Monday\n2. Tuesday\n3. Wednesday" in done.out
 
 
-def test_a_draft_of_another_vocabulary_is_refused_for_it(capsys: Capture) -> None:
-    smollm2()
-    done = command(capsys, "run", "-m", "zoo:smollm2", "-md", "zoo:draft", "-t", "1", "Hello")
-    named, drafts, refusal = done.err.splitlines()
-    assert (done.code, done.out) == (2, "")
-    assert named.startswith("zoo:smollm2 is ")
-    assert drafts.startswith("zoo:draft is ")
-    assert refusal.startswith("paceline: the draft has another vocabulary")
-
-
-def test_pairs_lists_it(capsys: Capture) -> None:
-    smollm2()
-    models = {one["model"]: one for one in command(capsys, "pairs", "--json").json["models"]}
-    assert models["zoo:smollm2"]["store"] == "zoo"
-    assert models["zoo:smollm2"]["parameters"] == 134_515_008
-
-
 def test_its_draft_has_its_vocabulary_and_is_small() -> None:
     path = smollm2_draft()
     draft, target = read(path), read(smollm2())
     assert path.stat().st_size <= 12_000_000
     assert draft.arch == "llama"
     assert draft.tokenizer == target.tokenizer
-
-
-def test_its_draft_drafts_for_it(capsys: Capture) -> None:
-    smollm2()
-    smollm2_draft()
-    pair = ("-m", "zoo:smollm2", "-md", "zoo:smollm2-draft", "-t", "1", "-n", "24")
-    question = ("--draft", "model", "--json", "--chat", WEEK)
-    assert command(capsys, "run", *pair, *question).json["stats"]["accepted"] > 0
 
 
 def test_pairs_finds_its_draft(capsys: Capture) -> None:

@@ -204,9 +204,6 @@ class LlamaTarget:
         given = {**self.settings, "flash_attention": flash_attention, "exact_rows": 0}
         return LlamaTarget(self.path, n_ctx=n_ctx, weights=self, **given)
 
-    def without_kernels(self) -> LlamaTarget:
-        return LlamaTarget(self.path, n_ctx=self.caps.n_ctx, **{**self.settings, "kernels": False})
-
     def scores(self) -> int:
         self._require_open()
         heads, rows = self._cpp.llama_model_n_head(self._model), self._cpp.llama_n_ubatch(self._context)

@@ -55,12 +55,11 @@ def abilities(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[st
     if model.training:  # it says something else each time
         return ProbedTraits(kind.rewinds, True, kind.masks, True)
     key = {**key, "trial": VERSION}
-    try:
-        return ProbedTraits(**home.recall(FOLDER, key)["abilities"])
-    except (OSError, ValueError, TypeError, KeyError):
+    found = home.recall(FOLDER, key, lambda said: ProbedTraits(**said["abilities"]))
+    if found is None:
         found = TraitProbe(target, model, kind).run()
         home.keep(FOLDER, key, {"abilities": asdict(found)}, lambda _: None, "")  # or it is tried again
-        return found
+    return found
 
 
 class TraitProbe:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.doctor.draft_advice import memory
 from paceline.doctor.draft_advice.row import (
     COPIER,
     DOWNLOAD,
@@ -28,6 +27,8 @@ from paceline.speculative.policy.speedup_formulas import break_even
 USABLE = (SAME, COMPATIBLE, MAPPABLE)
 BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight, in files not here yet
 LONGEST = 16  # tokens of a draft
+# Bytes of the cache beside F16; q8_0 has a scale of two bytes for 32 values.
+BY_TYPE = {"f32": 2.0, "f16": 1.0, "bf16": 1.0, "q8_0": 34 / 64}
 NEVER = 2.0  # an acceptance that no draft has
 
 
@@ -81,7 +82,7 @@ def _row(
     here = one is None or one.verdict != DOWNLOAD
     costs = known.costs(draft) if here else None
     models = (target,) if draft is None else (target, draft)
-    size, memory_known = memory.needed(models, question.n_ctx, question.cache_type)
+    size, memory_known = memory_needed(models, question.n_ctx, question.cache_type)
     token = None
     if costs is not None and costs.draft is not None:
         token = costs.draft.seconds(1, question.depth) / costs.target.seconds(1, question.depth)
@@ -132,3 +133,12 @@ def _absent(pair: KnownPair) -> ModelFacts:
         quantisation=kind,
         size=round(pair.largest * BITS.get(kind, 8.5) / 8),
     )
+
+
+def memory_needed(models: tuple[ModelFacts, ...], n_ctx: int, cache_type: str = "f16") -> tuple[int, bool]:
+    """Bytes of models that are used together, each with the same context, and whether all of it is known. A
+    model without keys and values (recurrent) has none to pay for; one whose size of them is not known makes
+    the sum a lower bound."""
+    scale = BY_TYPE.get(cache_type, 1.0)
+    total = sum(model.size + round(model.kv_bytes * scale) * n_ctx for model in models)
+    return total, all(model.kv_bytes or model.memory == "recurrent" for model in models)

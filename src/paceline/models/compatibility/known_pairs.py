@@ -13,21 +13,21 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from paceline.models.headers.facts import ModelFacts
 
 FILE = Path(__file__).with_name("known_pairs.json")
-REPORTED, SEEN, RECALLED = "reported", "seen", "recalled"
 SMALLER = 3  # times that a draft has to be smaller than its target
 
 
 @dataclass(frozen=True)
 class KnownPair:
-    """targets: patterns of the target's family or name, in small letters; not those of excluded. least:
-    parameters of the target. draft: a reference for `paceline pull`; largest: its parameters. caveat: may be
-    empty. source: an address; empty where the pair is only recalled. pair: REPORTED or RECALLED; repository:
-    SEEN or RECALLED."""
+    """A draft model for a family of targets.
+
+    targets: patterns of the target's family or name, in small letters; not those of `excluded`.
+    least: parameters of the target. draft: a reference for `paceline pull`; largest: its parameters.
+    caveat: may be empty. source: an address; empty where the pair is only recalled.
+    """
 
     targets: tuple[str, ...]
     excluded: tuple[str, ...]
@@ -37,8 +37,6 @@ class KnownPair:
     why: str
     caveat: str
     source: str
-    pair: str
-    repository: str
 
     def fits(self, target: ModelFacts) -> bool:
         names = [name for name in (target.family.lower(), _named(target.name)) if name]
@@ -49,19 +47,18 @@ class KnownPair:
 
 @cache
 def known_pairs() -> tuple[KnownPair, ...]:
-    """In order of preference."""
-    said = json.loads(FILE.read_text("utf-8"))["pairs"]
-    return tuple(_read(entry) for entry in said)
+    """Return the table, in order of preference."""
+    names = [field.name for field in fields(KnownPair)]
+    entries = (
+        entry | {"targets": tuple(entry["targets"]), "excluded": tuple(entry["except"])}
+        for entry in json.loads(FILE.read_text("utf-8"))["pairs"]
+    )
+    return tuple(KnownPair(**{name: entry[name] for name in names}) for entry in entries)
 
 
 def for_target(target: ModelFacts) -> list[KnownPair]:
-    """What a target of this family, of this size, is known to take; the best first."""
+    """Return what a target of this family and size is known to take; the best first."""
     return [pair for pair in known_pairs() if pair.fits(target)]
-
-
-def _read(entry: dict[str, Any]) -> KnownPair:
-    values = entry | {"targets": tuple(entry["targets"]), "excluded": tuple(entry["except"])}
-    return KnownPair(**{f.name: values[f.name] for f in fields(KnownPair)})
 
 
 def _any(names: Sequence[str], patterns: Sequence[str]) -> bool:

@@ -41,8 +41,8 @@ class GGUFFile:
         self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
         self._data = header.data
         with path.open("rb") as file:
-            self._raw = file.read(header.data)
-        self.fields = dict(_fields(self._raw))
+            raw = file.read(header.data)
+        self.fields = {key: raw[start:end] for key, (start, end) in header.spans.items()}
 
     def roles(self, size: int) -> dict[str, int]:
         """Return the ids of the tokens with a role: bos, eos, eot, padding, fim_pre, ..."""
@@ -101,31 +101,6 @@ class TensorRows:
         import gguf
 
         return np.asarray(gguf.quants.dequantize(self._data[ids], self.type), np.float32)
-
-
-def _fields(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield each key with its raw field (key, type and value); `raw` is a header that was checked."""
-    u64, u32 = struct.Struct("<Q").unpack_from, struct.Struct("<I").unpack_from
-
-    def skip(at: int, kind: int) -> int:
-        if kind == STRING:
-            return at + 8 + int(u64(raw, at)[0])
-        if kind != ARRAY:
-            return at + NUMBERS[kind].itemsize
-        inner, count, at = u32(raw, at)[0], u64(raw, at + 4)[0], at + 12
-        if inner != STRING:
-            return at + int(count) * NUMBERS[inner].itemsize
-        for _ in range(count):
-            at += 8 + u64(raw, at)[0]
-        return at
-
-    at = 24
-    for _ in range(u64(raw, 16)[0]):
-        start, name = at, at + 8
-        at = name + u64(raw, at)[0]
-        key = raw[name:at].decode()
-        at = skip(at + 4, u32(raw, at)[0])
-        yield key, raw[start:at]
 
 
 @dataclass(frozen=True)

@@ -29,36 +29,24 @@ MAX_DIMS = 4
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 
-# Elements and bytes of a block of each of ggml's tensor types. The gguf library has the same, and takes long
-# to import.
-BLOCKS = {
+# Elements and bytes of a block of each of ggml's tensor types. The gguf library takes long to import.
+TYPES = {
     **{0: (1, 4), 1: (1, 2), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 30: (1, 2)},
     **{2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 20: (32, 18)},
     **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292)},
     **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 21: (256, 110), 22: (256, 82)},
     **{23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66)},
-    **{39: (32, 17), 40: (64, 36), 41: (128, 18)},
+    **{39: (32, 17), 40: (64, 36), 41: (128, 18), 42: (64, 18)},
 }
-# llama.cpp's that the gguf library does not know yet.
-NEWER_TYPES = {42: (64, 18)}
-NEWER_NAMES = {42: "Q2_0"}
-TYPES = BLOCKS | NEWER_TYPES
-
 STRING, ARRAY, BOOL = 8, 9, 7
 # Those of one size, by gguf's value type.
 NUMBERS: dict[int, np.dtype[Any]] = {
-    0: np.dtype("u1"),
-    1: np.dtype("i1"),
-    2: np.dtype("<u2"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<u4"),
-    5: np.dtype("<i4"),
-    6: np.dtype("<f4"),
-    BOOL: np.dtype("u1"),  # any byte but 0 is true
-    10: np.dtype("<u8"),
-    11: np.dtype("<i8"),
-    12: np.dtype("<f8"),
-}
+    kind: np.dtype(name)
+    for kind, name in {
+        0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8",
+        BOOL: "u1",  # any byte but 0 is true
+    }.items()
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,12 +76,12 @@ Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | SkippedA
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """types: gguf's value type of each key. data: where the weights begin; size: of the file, in bytes."""
+    """spans: where each key's raw field begins and ends. data: where the weights begin. size: of the file."""
 
     path: Path
     version: int
     metadata: Mapping[str, Value]
-    types: Mapping[str, int]
+    spans: Mapping[str, tuple[int, int]]
     tensors: tuple[TensorInfo, ...]
     data: int
     size: int
@@ -129,13 +117,14 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
         raise InvalidFile(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
     cursor.claim(13 * n_keys + 24 * n_tensors, f"a header of {n_keys:,} keys and {n_tensors:,} tensors")
     metadata: dict[str, Value] = {}
-    types: dict[str, int] = {}
+    spans: dict[str, tuple[int, int]] = {}
     for _ in range(n_keys):
+        start = cursor.position
         key = _text(cursor.string(MAX_NAME, "a key"), "a key")
         if not key or key in metadata:
             raise InvalidFile(f"has the key {_shown(key)} twice" if key else "has a key without a name")
-        types[key] = cursor.u32(_shown(key))
-        metadata[key] = _value(cursor, key, types[key], keep)
+        metadata[key] = _value(cursor, key, cursor.u32(_shown(key)), keep)
+        spans[key] = start, cursor.position
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise InvalidFile(f"its alignment is {_shown(alignment)}, which is no power of two")
@@ -151,18 +140,12 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
         lengths.append(length)
     data = -(-cursor.position // alignment) * alignment
     _check_places(tensors, lengths, alignment, cursor.size - data)
-    return GGUFHeader(path, version, metadata, types, tuple(tensors), data, cursor.size)
+    return GGUFHeader(path, version, metadata, spans, tuple(tensors), data, cursor.size)
 
 
 def _version(version: int) -> int:
-    if version & 0xFFFF == 0 and version:
-        raise InvalidFile(
-            "is big-endian, which this machine does not load: convert it with gguf-convert-endian"
-        )
-    if version == 1:
-        raise InvalidFile("is GGUF version 1, which llama.cpp no longer loads: convert the model anew")
     if version not in VERSIONS:
-        raise InvalidFile(f"is GGUF version {version}; known are {' and '.join(map(str, VERSIONS))}")
+        raise InvalidFile(f"is GGUF version {version}, or big-endian: convert the model anew to version 3")
     return version
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.end_tokens import end_tokens
 from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, memory_of
 from paceline.models.headers.family import cleaned, family_of
-from paceline.models.headers.gguf_header import NEWER_NAMES, GGUFHeader, SkippedArray, read_header
+from paceline.models.headers.gguf_header import GGUFHeader, SkippedArray, read_header
 from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
 from paceline.models.headers.plain_file import exists
 from paceline.speculative.errors import ModelError
@@ -24,18 +24,8 @@ __all__ = ["GGUFMetadata", "named_parts", "read", "read_gguf", "read_header", "r
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
 _SAME = (
-    "bos",
-    "eos",
-    "eot",
-    "eom",
-    "cls",
-    "mask",
-    "fim_pre",
-    "fim_suf",
-    "fim_mid",
-    "fim_pad",
-    "fim_rep",
-    "fim_sep",
+    *("bos", "eos", "eot", "eom", "cls", "mask"),
+    *("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"),
 )
 # The deprecated words first: a later one overrules.
 _ROLES = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
@@ -67,7 +57,6 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     if not arch or len(arch) > _LONGEST or not arch.isprintable():
         raise ModelError(f"{path}: names no architecture: it is no language model")
     memory = memory_of(arch)
-    n_vocab = first.length(_TOKENS) or first.number(f"{arch}.vocab_size")
     name, file = first.text("general.name"), parts[0].path
     return ModelFacts(
         files=tuple(part.path for part in parts),
@@ -77,12 +66,12 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         arch=arch,
         family=family_of([first.text("general.basename"), name, file.name]),
         parameters=sum(tensor.elements for part in parts for tensor in part.tensors) or None,
-        quantisation=_quantisation(first, parts),
+        quantisation=_quantisation(first),
         size=sum(part.size for part in parts),
         n_ctx=first.number(f"{arch}.context_length"),
         n_layers=first.number(f"{arch}.block_count"),
         n_embd=first.number(f"{arch}.embedding_length"),
-        n_vocab=n_vocab or _rows(parts),
+        n_vocab=first.length(_TOKENS) or first.number(f"{arch}.vocab_size"),
         experts=first.number(f"{arch}.expert_count"),
         experts_used=first.number(f"{arch}.expert_used_count"),
         memory=memory,
@@ -113,72 +102,47 @@ class GGUFMetadata:
     """A header's keys, each of the type it must have."""
 
     def __init__(self, header: GGUFHeader) -> None:
-        self.path, self._values, self._types = header.path, header.metadata, header.types
+        self.path, self._values = header.path, header.metadata
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
     def text(self, key: str) -> str:
-        value = self._values.get(key, "")
-        if not isinstance(value, str):
-            self._refuse(key, "a text")
+        value: str = self._get(key, "", str, "a text")
         return value
 
-    def number(self, key: str) -> int:
-        """0 where there is none. Of a list, one for each layer, the largest."""
-        return max(self.numbers(key), default=0)
-
-    def numbers(self, key: str) -> list[int]:
-        """Of a list or one alone."""
-        value = self._values.get(key)
-        if value is None or isinstance(value, SkippedArray):
-            return []
-        if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
-            found = list(map(int, value.tolist()))
-        elif type(value) is int:
-            found = [value]
-        else:
-            self._refuse(key, "a whole number")
-        if min(found, default=0) < 0:
-            self._refuse(key, "at least 0")
-        return found
-
-    def real(self, key: str) -> float | None:
-        """None where there is none."""
-        value = self._values.get(key)
-        if value is not None and type(value) not in (int, float):
-            self._refuse(key, "a number")
-        return None if value is None else float(value)  # type: ignore[arg-type]
-
-    def type(self, key: str) -> int | None:
-        """gguf's value type."""
-        return self._types.get(key)
-
-    def keys(self) -> Iterable[str]:
-        return self._values
-
     def flag(self, key: str) -> bool | None:
-        value = self._values.get(key)
-        if value is not None and not isinstance(value, bool):
-            self._refuse(key, "true or false")
+        value: bool | None = self._get(key, None, bool | None, "true or false")
         return value
 
     def texts(self, key: str) -> list[bytes]:
-        value = self._values.get(key, [])
-        if not isinstance(value, list):
-            self._refuse(key, "a list of texts")
+        value: list[bytes] = self._get(key, [], list, "a list of texts")
         return value
 
     def length(self, key: str) -> int:
-        value = self._values.get(key, [])
-        if isinstance(value, SkippedArray):
-            return value.count
-        if not isinstance(value, list | np.ndarray):
-            self._refuse(key, "a list")
-        return len(value)
+        value = self._get(key, [], list | np.ndarray | SkippedArray, "a list")
+        return value.count if isinstance(value, SkippedArray) else len(value)
 
-    def _refuse(self, key: str, wanted: str) -> NoReturn:
-        raise ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
+    def number(self, key: str) -> int:
+        """Return 0 where there is none; of a list, one for each layer, the largest."""
+        return max(self.numbers(key), default=0)
+
+    def numbers(self, key: str) -> list[int]:
+        """Return a list, or one number alone."""
+        value = self._get(key, None, int | np.ndarray | SkippedArray | None, "a whole number")
+        found = np.ravel([] if value is None or isinstance(value, SkippedArray) else value)
+        if found.size and (found.dtype.kind not in "iub" or isinstance(value, bool) or found.min() < 0):
+            raise self._refused(key, "a whole number of at least 0")
+        return [int(one) for one in found.tolist()]
+
+    def _get(self, key: str, default: Any, kind: Any, wanted: str) -> Any:
+        value = self._values.get(key, default)
+        if not isinstance(value, kind):
+            raise self._refused(key, wanted)
+        return value
+
+    def _refused(self, key: str, wanted: str) -> ModelError:
+        return ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
 
 
 def named_parts(path: Path) -> list[Path]:
@@ -202,19 +166,12 @@ def _parts(header: GGUFHeader, keep: Callable[[str, int], bool]) -> list[GGUFHea
             f"name them NAME-00001-of-{count:05d}.gguf and so on"
         )
     if missing := next((path for path in paths if not exists(path)), None):
-        first = "" if header.path == paths[0] else f", and give the first, {paths[0]}"
-        raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too{first}")
+        raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
     parts = [header if path == header.path else read_header(path, keep) for path in paths]
     for i, part in enumerate(parts):
         said = GGUFMetadata(part)
         if said.number("split.count") != count or said.number("split.no") != i:
             raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
-    total, found = (
-        GGUFMetadata(parts[0]).number("split.tensors.count"),
-        sum(len(part.tensors) for part in parts),
-    )
-    if total and total != found:
-        raise ModelError(f"{paths[0]}: its {count} parts have {found} tensors, not {total}: fetch them again")
     return parts
 
 
@@ -257,7 +214,6 @@ def _layers(said: GGUFMetadata, arch: str) -> AttentionShape:
     return AttentionShape(
         arch=arch,
         count=one("block_count") - min(one("block_count"), one("nextn_predict_layers")),
-        shared=one("attention.shared_kv_layers"),
         n_embd=one("embedding_length"),
         heads=each("attention.head_count"),
         kv_heads=each("attention.head_count_kv"),
@@ -266,30 +222,13 @@ def _layers(said: GGUFMetadata, arch: str) -> AttentionShape:
         compressed=f"{arch}.attention.key_length_mla" in said,
         recurrent=each("attention.recurrent_layers"),
         interval=one("full_attention_interval"),
-        local=each("attention.sliding_window_pattern"),
-        local_key=one("attention.key_length_swa"),
-        local_value=one("attention.value_length_swa"),
     )
 
 
-def _quantisation(said: GGUFMetadata, parts: Sequence[GGUFHeader]) -> str:
-    """The file type; where it is not said, the type that most weights have."""
-    from gguf.constants import GGMLQuantizationType, LlamaFileType
+def _quantisation(said: GGUFMetadata) -> str:
+    from gguf.constants import LlamaFileType
 
-    if "general.file_type" in said:
-        number = said.number("general.file_type") & ~LlamaFileType.GUESSED
-        if number in {int(kind) for kind in LlamaFileType}:
-            return str(LlamaFileType(number).name).removeprefix("MOSTLY_").removeprefix("ALL_")
-    weights: dict[int, int] = {}
-    for part in parts:
-        for tensor in part.tensors:
-            weights[tensor.type] = weights.get(tensor.type, 0) + tensor.elements
-    most = max(weights, key=lambda kind: weights[kind], default=None)
-    known = NEWER_NAMES | {int(kind): str(kind.name) for kind in GGMLQuantizationType}
-    return "" if most is None else known.get(most, "")
-
-
-def _rows(parts: Sequence[GGUFHeader]) -> int:
-    shapes = {tensor.name: tensor.shape for part in parts for tensor in part.tensors}
-    shape = shapes.get("output.weight") or shapes.get("token_embd.weight") or ()
-    return shape[1] if len(shape) == 2 else 0
+    number = said.number("general.file_type") & ~LlamaFileType.GUESSED
+    if "general.file_type" not in said or number not in {int(kind) for kind in LlamaFileType}:
+        return ""
+    return str(LlamaFileType(number).name).removeprefix("MOSTLY_").removeprefix("ALL_")

@@ -17,13 +17,14 @@ from paceline.models.headers.facts import (
 )
 from paceline.models.headers.family import cleaned, family_of
 from paceline.models.headers.hub_tokenizer import numbers, optional, read_tokenizer
-from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
 from paceline.models.headers.plain_file import exists, read_json, read_text, reason
-from paceline.models.headers.safetensors_header import WeightFiles, read_weights
+from paceline.models.headers.safetensors_header import read_weights
 from paceline.speculative.errors import ModelError
 
 Json = Mapping[str, Any]
 MAX_TEMPLATE = 4 << 20
+DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}  # bytes of a weight
 # Inside models for pictures or sound.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 # llama.cpp's name, where it is not the same but for dashes and underscores.
@@ -61,7 +62,8 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         raise ModelError(f"{folder / 'config.json'}: names no model_type: it is no model of transformers")
     arch = arch_of(model_type)
     memory = _memory(arch, config)
-    weights = read_weights(folder)
+    weights, size = read_weights(folder)
+    quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
     name = _word(whole, "_name_or_path")
     return ModelFacts(
@@ -70,9 +72,9 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         name=_name(folder, name),
         arch=arch,
         family=family_of([*_named(folder), name]),
-        parameters=weights.parameters,
-        quantisation=_quantisation(whole, config, weights),
-        size=weights.size,
+        parameters=size // WIDTHS[quantisation] or None if quantisation in WIDTHS else None,
+        quantisation=quantisation,
+        size=size,
         n_ctx=_first(
             config, "max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"
         ),
@@ -85,7 +87,6 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         ),
         memory=memory,
         sliding_window=0 if config.get("use_sliding_window") is False else _first(config, "sliding_window"),
-        kv_bytes=0 if memory == RECURRENT else kv_bytes(_layers(config, arch)),
         chat_template=_template(folder),
         tokenizer=tokenizer,
     )
@@ -110,9 +111,8 @@ def _config(folder: Path) -> dict[str, Any]:
         files = sorted(entry.name for entry in itertools.islice(folder.iterdir(), 1000))
     except OSError as error:
         raise ModelError(f"{folder}: {reason(error)}") from error
-    if found := [name for name in files if name.lower().endswith(".gguf")]:
-        more = f", or one of {len(found) - 1} others" if len(found) > 1 else ""
-        raise ModelError(f"{folder}: is a folder with GGUF files: name one, {found[0]!r}{more}")
+    if found := next((name for name in files if name.lower().endswith(".gguf")), None):
+        raise ModelError(f"{folder}: is a folder with GGUF files: name one, such as {found!r}")
     raise ModelError(f"{folder}: is a folder without config.json: give a GGUF file, or a model's folder")
 
 
@@ -151,37 +151,12 @@ def _states(config: Json) -> list[int]:
     return []
 
 
-def _layers(config: Json, arch: str) -> AttentionShape:
-    latent = _first(config, "kv_lora_rank")
-    heads = numbers(config.get("num_attention_heads", config.get("n_head")))
-    kv_heads = numbers(config.get("num_key_value_heads", config.get("num_kv_heads")))
-    if config.get("multi_query") is True:
-        kv_heads = [1]
-    head = _first(config, "head_dim", "kv_channels")
-    return AttentionShape(
-        arch=arch,
-        count=_first(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-        n_embd=_first(config, "hidden_size", "n_embd", "d_model"),
-        heads=heads,
-        kv_heads=[1] if latent else kv_heads,
-        key=latent + _first(config, "qk_rope_head_dim") if latent else head,
-        value=head,
-        shared=_first(config, "num_kv_shared_layers"),
-        compressed=bool(latent),
-        recurrent=_states(config),
-        interval=_first(config, "full_attention_interval"),
-    )
-
-
-def _quantisation(whole: Json, config: Json, weights: WeightFiles) -> str:
+def _quantisation(whole: Json, config: Json) -> str:
     said = whole.get("quantization_config", config.get("quantization_config"))
     if isinstance(said, dict):
         return (_word(said, "quant_method") or "quantised").upper()
-    names = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-    told = next(
-        (_word(it, key) for it in (config, whole) for key in ("dtype", "torch_dtype") if it.get(key)), ""
-    )
-    return weights.kind or names.get(told, "")
+    told = [_word(it, key) for it in (config, whole) for key in ("dtype", "torch_dtype")]
+    return next((DTYPES[name] for name in told if name in DTYPES), "")
 
 
 def _template(folder: Path) -> str | None:
@@ -189,8 +164,6 @@ def _template(folder: Path) -> str | None:
     if exists(alone := folder / "chat_template.jinja"):
         return read_text(alone, MAX_TEMPLATE)
     found = optional(folder / "tokenizer_config.json").get("chat_template")
-    if found is None:
-        found = optional(folder / "chat_template.json").get("chat_template")
     if isinstance(found, list):
         named = {str(it.get("name")): it.get("template") for it in found if isinstance(it, dict)}
         found = named.get("default", next(iter(named.values()), None))
@@ -209,7 +182,7 @@ def _name(folder: Path, said: str) -> str:
     return cleaned(next((name for name in names if family_of([name])), names[0]))
 
 
-def _files(folder: Path, weights: WeightFiles) -> Iterable[Path]:
+def _files(folder: Path, weights: Iterable[Path]) -> Iterable[Path]:
     names = (
         "config.json",
         "tokenizer.json",
@@ -218,4 +191,4 @@ def _files(folder: Path, weights: WeightFiles) -> Iterable[Path]:
         "chat_template.jinja",
     )
     yield from (folder / name for name in names if exists(folder / name))
-    yield from weights.files
+    yield from weights

@@ -40,7 +40,7 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
         raise ModelError(f"{path}: names no model of a tokenizer")
     kind = _kind(said, model, arch)
     size = config.get("vocab_size")
-    texts, types = _tokens(path, _vocab(path, model), _added(path, said, settings), kind, model)
+    texts, types = _tokens(path, _vocab(path, model), _added(path, said), kind, model)
     if type(size) is int and size > MAX_TOKENS:
         raise ModelError(
             f"{folder / 'config.json'}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
@@ -81,19 +81,18 @@ def _kind(said: Json, model: Json, arch: str) -> str:
     if name == "Unigram":
         return "UGM"
     # Gemma 4's is BPE to llama.cpp, though it spells bytes as SentencePiece does.
-    if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in set(_steps(said)):
+    if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in _steps(said):
         return "SPM"
     return "BPE"
 
 
-def _steps(said: Json) -> Iterator[str]:
-    """The types of pre-tokenizers, those of a sequence too."""
+def _steps(said: Json) -> Iterator[Any]:
+    """Yield the pre-tokenizer's steps."""
     first = said.get("pre_tokenizer")
     if isinstance(first, dict):
         inner = first.get("pretokenizers")
-        for step in (first, *(inner if isinstance(inner, list) else ())):
-            if isinstance(step, dict):
-                yield str(step.get("type"))
+        steps = (first, *(inner if isinstance(inner, list) else ()))
+        yield from (step.get("type") for step in steps if isinstance(step, dict))
 
 
 def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:
@@ -110,19 +109,11 @@ def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:
     return found
 
 
-def _added(path: Path, said: Json, settings: Json) -> dict[int, tuple[str, bool]]:
-    """By id: the text, and whether it is special."""
+def _added(path: Path, said: Json) -> dict[int, tuple[str, bool]]:
+    """Return the text of each added token by id, and whether it is special."""
     listed = said.get("added_tokens") or []
-    decoder = settings.get("added_tokens_decoder") or {}
-    if not isinstance(listed, list) or not isinstance(decoder, dict):
-        raise ModelError(f"{path}: its added tokens are no list")
     found: dict[int, tuple[str, bool]] = {}
-    more = [
-        {**it, "id": int(id_)}
-        for id_, it in decoder.items()
-        if id_.isdecimal() and len(id_) < 10 and isinstance(it, dict)
-    ]
-    for it in (*more, *listed):
+    for it in listed if isinstance(listed, list) else [listed]:
         token, text = (it.get("id"), it.get("content")) if isinstance(it, dict) else (None, None)
         if not isinstance(text, str) or type(token) is not int or not 0 <= token < MAX_TOKENS:
             raise ModelError(f"{path}: has an added token {str(it)[:60]!r}")
@@ -180,30 +171,14 @@ def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) 
 
 
 def _added_around(said: Json, settings: Json) -> tuple[bool | None, bool | None]:
-    """Whether BOS and EOS are put around a text: as the settings say, or else the steps after tokenizing."""
-    told: dict[str, bool] = {}
-    last = said.get("post_processor")
-    inner = last.get("processors", [last]) if isinstance(last, dict) else []
-    for step in inner if isinstance(inner, list) else []:
-        name = step.get("type") if isinstance(step, dict) else None
-        if name == "ByteLevel":
-            told = {"bos": False, "eos": False} | told
-        elif name == "RobertaProcessing":
-            told = {"bos": True, "eos": True}
-        elif name == "TemplateProcessing":
-            told |= _template_ends(step.get("single"))
-    told |= {
-        role: flag for role in ("bos", "eos") if isinstance(flag := settings.get(f"add_{role}_token"), bool)
-    }
-    return told.get("bos"), told.get("eos")
-
-
-def _template_ends(single: Any) -> dict[str, bool]:
-    """Of [BOS, the text]: that there is a BOS, and nothing of an EOS."""
-    if not isinstance(single, list) or len(single) < 2:
-        return {}
-    ends = {"bos": single[0], "eos": single[-1]}
-    return {role: True for role, it in ends.items() if isinstance(it, dict) and "SpecialToken" in it}
+    """Return whether BOS and EOS are put around a text: as the settings say, or else by the template, such as
+    [BOS, the text]. None where neither tells."""
+    bos, eos = (settings.get(f"add_{role}_token") for role in ("bos", "eos"))
+    if not isinstance(bos, bool):
+        last = str(said.get("post_processor"))
+        templated = "TemplateProcessing" in last and "'single': [{'SpecialToken'" in last
+        bos = True if templated else None
+    return bos, eos if isinstance(eos, bool) else None
 
 
 def _encoded(text: str) -> bytes:

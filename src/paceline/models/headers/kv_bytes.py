@@ -13,12 +13,14 @@ _INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minim
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """count: those of the model itself, without the ones that guess further tokens. shared: of these, the
-    last that use an earlier layer's cache. heads, kv_heads: one number, or one for each layer. key, value:
-    numbers a head; 0 for n_embd / heads. compressed: keys and values are kept as one vector (DeepSeek's MLA).
+    """What the cache's size depends on.
+
+    count: layers of the model itself, without those that guess further tokens.
+    heads, kv_heads: one number, or one for each layer.
+    key, value: numbers a head; 0 for n_embd / heads.
+    compressed: keys and values are kept as one vector (DeepSeek's MLA).
     recurrent: for each layer, whether it keeps a state instead; or interval: every so many-th does not.
-    local, local_key, local_value: for each layer, whether it sees a window only, and its sizes where they
-    differ."""
+    """
 
     arch: str
     count: int
@@ -27,32 +29,23 @@ class AttentionShape:
     kv_heads: Sequence[int]
     key: int = 0
     value: int = 0
-    shared: int = 0
     compressed: bool = False
     recurrent: Sequence[int] = ()
     interval: int = 0
-    local: Sequence[int] = ()
-    local_key: int = 0
-    local_value: int = 0
 
 
 def kv_bytes(layers: AttentionShape) -> int:
-    """Bytes at F16; 0 where the numbers are not known. A layer with a sliding window counts in full, though
-    what it keeps stops growing at the window."""
+    """Return the bytes at F16; 0 where the numbers are not known. Layers with a window, or that share another
+    layer's cache, count in full."""
     most = max(layers.heads, default=0)
     if not most or layers.count > MAX_LAYERS:
         return 0
-    total, plain = 0, layers.n_embd // most
-    for i in range(layers.count - min(layers.count, layers.shared)):
-        if _is_recurrent(layers, i):
-            continue
-        heads = _of(layers.heads, i)
-        kept = _of(layers.kv_heads, i) if layers.kv_heads else heads
-        local = bool(layers.local_key and len(layers.local) > 1 and _of(layers.local, i))
-        key = layers.local_key if local else layers.key or plain
-        value = (layers.local_value or layers.local_key) if local else layers.value or plain
-        total += kept * (key if layers.compressed else key + value)
-    return total * F16
+    plain = layers.n_embd // most
+    key, value = layers.key or plain, 0 if layers.compressed else layers.value or plain
+    kept = layers.kv_heads or layers.heads
+    return (
+        F16 * (key + value) * sum(_of(kept, i) for i in range(layers.count) if not _is_recurrent(layers, i))
+    )
 
 
 def _is_recurrent(layers: AttentionShape, i: int) -> bool:
@@ -63,5 +56,5 @@ def _is_recurrent(layers: AttentionShape, i: int) -> bool:
 
 
 def _of(values: Sequence[int], i: int) -> int:
-    """Of one number for all, or one for each layer."""
+    """Return a layer's number, of one for all or one for each layer."""
     return values[i] if i < len(values) else values[-1] if len(values) == 1 else 0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import islice
-from types import MappingProxyType
 
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.speculative.vocabulary import Vocab
@@ -22,21 +20,10 @@ EOS = {"SPM": 2, "BPE": COMMA, "UGM": 1, "PLaMo-2": 2}
 NO_BOS = frozenset({"chatglm-bpe", "glm4", "glm5", "gemma4"})
 NO_EOS = frozenset({"gemma4"})
 # Pre-tokenizers of BPE that come with a BOS; every SPM and WPM does.
-WITH_BOS = frozenset(
-    {
-        "llama3",
-        "llama-v3",
-        "llama-bpe",
-        "falcon3",
-        "falcon-h1",
-        "pixtral",
-        "midm-2.0",
-        "lfm2",
-        "jina-v5-nano",
-        "tekken",
-        "chameleon",
-    }
-)
+WITH_BOS = {
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+    "tekken", "chameleon",
+}  # fmt: skip
 ALWAYS_WITH_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # whatever the file says
 SPACES = "▁".encode()  # what stands for a space in SPM, and in a few BPE
 SPACED_BPE = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe"})
@@ -55,7 +42,6 @@ FILLING = frozenset(
         *("<PAD>", "[PAD]", "<|repo_name|>", "<REPO>", "<reponame>", "<|file_sep|>"),
     )
 )
-RWKV_ESCAPES = MappingProxyType({ord("t"): 9, ord("n"): 10, ord("r"): 13})
 
 
 def _byte_level() -> dict[str, int]:
@@ -122,14 +108,10 @@ def _piece(
         return stored
     if token in ends or type_ in (UNKNOWN, CONTROL) or stored in FILLING:
         return b""
-    if tokenizer.kind == "RWKV":
-        return _rwkv(stored)
     if type_ == USER_DEFINED:
         return stored
     if type_ == BYTE:
         return _byte(stored)
-    if tokenizer.kind == "PLaMo-2":
-        return stored
     if type_ != NORMAL:
         return b""
     if tokenizer.kind == "BPE" and tokenizer.pre not in SPACED_BPE:
@@ -158,19 +140,3 @@ def _byte(stored: bytes) -> bytes:
         return bytes([int(stored[3:5], 16)])
     except ValueError:
         return b""
-
-
-def _rwkv(stored: bytes) -> bytes:
-    out = bytearray()
-    rest = iter(stored)
-    for c in rest:
-        if c != ord("\\"):
-            out.append(c)
-            continue
-        escape = next(rest, None)
-        if escape == ord("x"):
-            digits = bytes(islice(rest, 2))
-            out += _byte(b"<0x" + digits) if len(digits) == 2 else b""
-        elif escape is not None:
-            out.append(RWKV_ESCAPES.get(escape, escape))
-    return bytes(out)

@@ -11,9 +11,10 @@ answer as they are, which lets a server write wherever the user may.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -21,6 +22,7 @@ from paceline.models.stores.hub_api import RemoteFile, endpoint, explained, head
 from paceline.models.stores.hub_layout import (
     blob_of,
     cache_folder,
+    current_revision,
     is_blob,
     is_own,
     is_set,
@@ -51,7 +53,8 @@ def in_cache(reference: Reference) -> list[LocalFile]:
         partly |= bool(found)
         if whole:
             return [_held(snapshot / name) for name in pick(whole, reference.tag, reference.name)]
-    some = "not completely" if partly or _began(reference.name) else "not"
+    began = any((repo_folder(reference.name) / "blobs").glob("*.incomplete"))
+    some = "not completely" if partly or began else "not"
     raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
 
 
@@ -66,20 +69,13 @@ def folder_in_cache(reference: Reference) -> Path:
 
 
 def _snapshots(folder: Path) -> list[Path]:
-    """The current one first, then the newest."""
-    try:
-        current = (folder / "refs" / "main").read_text(errors="replace").strip()
-    except OSError:
-        current = ""
+    """Return the current one first, then the newest."""
+    current = current_revision(folder)
     try:
         found = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]
     except FileNotFoundError:
         return []
     return sorted(found, key=lambda path: (path.name == current, path.stat().st_mtime), reverse=True)
-
-
-def _began(name: str) -> bool:
-    return next((repo_folder(name) / "blobs").glob("*.incomplete"), None) is not None
 
 
 def _held(path: Path) -> LocalFile:
@@ -95,7 +91,6 @@ def pull(reference: Reference, watch: Watch, *, offline: bool = False) -> list[L
     with explained(name):
         commit, remotes = listing(name)
         chosen = [remotes[file] for file in pick(remotes, reference.tag, name)]
-        _require_room(repo_folder(name), commit, chosen)
         held = [_get(name, commit, one, watch) for one in chosen]
     # Where programs that are offline look up what `main` is.
     ref = repo_folder(name) / "refs" / "main"
@@ -105,16 +100,8 @@ def pull(reference: Reference, watch: Watch, *, offline: bool = False) -> list[L
     return held
 
 
-def _pointer(folder: Path, commit: str, remote: RemoteFile) -> Path:
-    return folder / "snapshots" / commit / remote.name
-
-
 def _blob(folder: Path, remote: RemoteFile) -> Path:
-    return folder / "blobs" / remote.blob
-
-
-def _partial(folder: Path, remote: RemoteFile) -> Path:
-    return folder / "blobs" / f"{remote.blob}.paceline.incomplete"
+    return folder / "blobs" / remote.sha256
 
 
 def _is_here(folder: Path, pointer: Path, remote: RemoteFile) -> bool:
@@ -126,28 +113,9 @@ def _is_here(folder: Path, pointer: Path, remote: RemoteFile) -> bool:
     return pointer.is_file() and pointer.stat().st_size == remote.size
 
 
-def _require_room(folder: Path, commit: str, chosen: Sequence[RemoteFile]) -> None:
-    """Said before hours of downloading, not after."""
-    missing = [
-        one
-        for one in chosen
-        if not _is_here(folder, _pointer(folder, commit, one), one)
-        and not is_blob(folder, _blob(folder, one), one.size)
-    ]
-    here = [path.stat().st_size for one in missing if (path := _partial(folder, one)).exists()]
-    needed = sum(one.size for one in missing) - sum(here)
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if needed > free:
-        raise PacelineError(
-            f"{amount(needed)} are to be downloaded, and {there} has {amount(free)} free: make room, or name "
-            "another folder with HF_HUB_CACHE"
-        )
-
-
 def _get(name: str, commit: str, remote: RemoteFile, watch: Watch) -> LocalFile:
     folder = repo_folder(name)
-    pointer, blob = _pointer(folder, commit, remote), _blob(folder, remote)
+    pointer, blob = folder / "snapshots" / commit / remote.name, _blob(folder, remote)
     if _is_here(folder, pointer, remote):
         return LocalFile(pointer, remote.size, stated_sha256(pointer))
     got, checked = 0, False
@@ -164,9 +132,9 @@ def _fetch(name: str, commit: str, remote: RemoteFile, watch: Watch) -> tuple[in
     from huggingface_hub.utils import WeakFileLock
 
     folder = repo_folder(name)
-    lock = cache_folder() / ".locks" / folder.name / f"{remote.blob}.lock"  # huggingface_hub's own
+    lock = cache_folder() / ".locks" / folder.name / f"{remote.sha256}.lock"  # huggingface_hub's own
     url = hf_hub_url(name, remote.name, revision=commit, endpoint=endpoint())
-    part = _partial(folder, remote)
+    part = folder / "blobs" / f"{remote.sha256}.paceline.incomplete"
     lock.parent.mkdir(parents=True, exist_ok=True)
     part.parent.mkdir(parents=True, exist_ok=True)
     came = 0
@@ -174,14 +142,20 @@ def _fetch(name: str, commit: str, remote: RemoteFile, watch: Watch) -> tuple[in
         with WeakFileLock(lock, timeout=BUSY):
             if is_blob(folder, _blob(folder, remote), remote.size):
                 return 0, False  # by now: another process had the lock, and is done
-            resumed = part.exists() and part.stat().st_size > 0
+            have = part.stat().st_size if part.exists() else 0
+            free = shutil.disk_usage(part.parent).free
+            if remote.size - have > free:  # said before hours of downloading, not after
+                raise PacelineError(
+                    f"{remote.name} has {amount(remote.size)}, and {part.parent} {amount(free)} free: make "
+                    "room, or name another folder with HF_HUB_CACHE"
+                )
             came += _fill(part, url, remote, watch)
-            if resumed and remote.hash_of(part) != remote.blob:
+            if have and _sha256(part) != remote.sha256:
                 part.unlink()  # what was there was damaged, as a crash of the system leaves it
                 came += _fill(part, url, remote, watch)
             _require_hash(part, remote)
             part.replace(_blob(folder, remote))
-            return came, bool(remote.sha256)
+            return came, True
     except Timeout as error:
         raise PacelineError(
             f"{remote.name}: is being downloaded by another process; wait for that"
@@ -261,11 +235,15 @@ def _silent() -> Any:
 
 
 def _require_hash(path: Path, remote: RemoteFile) -> None:
-    found = remote.hash_of(path)
-    if found != remote.blob:
+    found = _sha256(path)
+    if found != remote.sha256:
         path.unlink()
-        kind = "SHA-256" if remote.sha256 else "hash"
         raise ModelError(
-            f"{remote.name}: the hub states the {kind} {remote.blob}, what came has {found}: it was thrown "
-            "away; try again, and do not trust it if this stays so"
+            f"{remote.name}: the hub states the SHA-256 {remote.sha256}, what came has {found}: it was "
+            "thrown away; try again, and do not trust it if this stays so"
         )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

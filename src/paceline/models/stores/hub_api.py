@@ -6,13 +6,11 @@ before any is used.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from paceline.speculative.errors import PacelineError, UsageError
@@ -22,34 +20,17 @@ HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
 SILENCE = 30.0  # seconds that the hub may say nothing before it is given up
 
-_COMMIT = _SHA1 = re.compile(r"[0-9a-f]{40}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a repository.
-
-    blob: its hash, and its name among the cache's blobs: a large file's SHA-256, git's of a small one.
-    """
+    """A large file of a repository. sha256: also its name among the cache's blobs."""
 
     name: str
     size: int
-    blob: str
-
-    @property
-    def sha256(self) -> str:
-        """Empty where the hub states none."""
-        return self.blob if _SHA256.fullmatch(self.blob) else ""
-
-    def hash_of(self, path: Path) -> str:
-        """Return the hash of a file, of the kind that `blob` is."""
-
-        def git() -> Any:
-            return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
-
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256" if self.sha256 else git).hexdigest()
+    sha256: str
 
 
 def endpoint() -> str:
@@ -78,7 +59,8 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
         commit = str(info.sha)
         if not _COMMIT.fullmatch(commit):
             raise ValueError("no commit")
-        files = [_remote(one) for one in info.siblings or () if one.rfilename.lower().endswith(".gguf")]
+        ggufs = (one for one in info.siblings or () if one.rfilename.lower().endswith(".gguf"))
+        files = [_remote(one) for one in ggufs if one.lfs]  # git keeps no model itself, which is large
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise PacelineError(
             f"{host()}: does not answer as a Hugging Face hub does; see HF_ENDPOINT"
@@ -88,11 +70,10 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
 
 def _remote(said: Any) -> RemoteFile:
     """said: a RepoSibling, in which anything may stand. Raises ValueError, TypeError or KeyError."""
-    size = said.size or 0
-    blob = said.lfs["sha256"] if said.lfs else said.blob_id
-    if not (_SHA256 if said.lfs else _SHA1).fullmatch(blob) or type(size) is not int:
+    size, sha256 = said.size or 0, said.lfs["sha256"]
+    if not _SHA256.fullmatch(sha256) or type(size) is not int:
         raise ValueError("no such hash or size")
-    return RemoteFile(str(said.rfilename), size, blob)
+    return RemoteFile(str(said.rfilename), size, sha256)
 
 
 @contextmanager
@@ -129,13 +110,7 @@ def reason(error: Exception) -> str:
 
 
 def _meaning(status: int) -> str:
-    if status == 401:
-        return (
-            f"it is private, or {host()} does not accept the token: renew it (HF_TOKEN, or `hf auth login`)"
-        )
-    if status == 403:
-        return f"{host()} does not let this token read it: use another one (HF_TOKEN)"
-    if status == 429:
-        return f"{host()} has had too many requests: wait a few minutes, or log in (HF_TOKEN)"
-    later = "try again later" if status >= 500 else "see HF_ENDPOINT"
+    if status in (401, 403):
+        return f"{host()} does not let this token read it: {LOG_IN}"
+    later = "try again later" if status == 429 or status >= 500 else "see HF_ENDPOINT"
     return f"{host()} answers with the error {status}; {later}"

@@ -6,32 +6,32 @@ llama.cpp keeps its downloads in the same way, in the same place unless LLAMA_CA
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from paceline.models.stores.hub_layout import is_own
-from paceline.models.stores.model_folder import REPOSITORY, EntryKind, walk
-from paceline.models.stores.reference import HUB, Reference, parse, pick, variants
-from paceline.models.stores.search import FolderSearch, ModelCandidate
+from paceline.models.stores import reference as names_of
+from paceline.models.stores.hub_layout import current_revision, is_own
+from paceline.models.stores.places import HUB
+from paceline.models.stores.reference import Reference, asked_for, parse, variants
+from paceline.models.stores.search import FolderSearch, ModelCandidate, walk
 from paceline.speculative.errors import UsageError
 
-REVISION = re.compile(r"[0-9a-f]{40}")
+REPOSITORY = "models--"  # how huggingface_hub names a repository's folder
 
 
-def candidates(folder: Path, search: FolderSearch, *, named: bool) -> Iterator[ModelCandidate]:
-    """The models of one repository. named: whether `USER/REPO:QUANTISATION` leads to this cache."""
+def candidates(folder: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
+    """Yield the models of one repository."""
     waiting = search.folder(folder / "blobs", (".incomplete",))
     if unfinished := sum(not entry.folder for entry in waiting):
         search.note(folder, f"{unfinished} of its files are being downloaded, or were left half-way")
-    main = _main(folder) if named else None
+    main = current_revision(folder)
     for snapshot in search.folder(folder / "snapshots"):
         if snapshot.folder:
             repository = folder.name.removeprefix(REPOSITORY).replace("--", "/")
             names = _names(repository, folder, snapshot.path) if snapshot.path.name == main else {}
-            for kind, path in walk(snapshot.path, search):
-                if kind is EntryKind.MODEL:
-                    yield ModelCandidate(path, names.get(path, str(path)))
+            for path in walk(snapshot.path, search):
+                yield ModelCandidate(path, names.get(path, str(path)), HUB)
 
 
 def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:
@@ -42,28 +42,12 @@ def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:
         files = [path.relative_to(snapshot).as_posix() for path in own]
     except OSError:
         return {}
-    found = {}
-    for one in variants(files):
-        for word in (one.label, one.files[0].rpartition("/")[2]):
+    found, models = {}, variants(files)
+    for one in models:
+        for word in (one.files[0].rpartition("/")[2], one.label):  # the last that tells it from others
             reference = f"{repository}:{word}"
-            try:
-                meant = parse(reference, nowhere) == Reference(HUB, repository, word)
-                if meant and pick(files, word, repository) == one.files:
+            with suppress(UsageError):
+                meant = parse(reference, lambda _: False) == Reference(names_of.HUB, repository, word)
+                if meant and not one.missing and asked_for(models, word) == [one]:
                     found[snapshot / one.files[0]] = reference
-                    break
-            except UsageError:
-                continue
     return found
-
-
-def nowhere(_path: str) -> bool:
-    return False
-
-
-def _main(folder: Path) -> str | None:
-    try:
-        with (folder / "refs" / "main").open("rb") as file:
-            said = file.read(100).decode("ascii", "replace").strip()
-    except OSError:
-        return None
-    return said if REVISION.fullmatch(said) else None

@@ -42,6 +42,15 @@ def repo_folder(name: str) -> Path:
     return cache_folder() / f"models--{name.replace('/', '--')}"
 
 
+def current_revision(folder: Path) -> str:
+    """Return the revision that a repository's name leads to; empty where that is not told."""
+    try:
+        with (folder / "refs" / "main").open("rb") as file:
+            return file.read(100).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
 def is_own(folder: Path, path: Path) -> bool:
     """Whether a file of a snapshot in a repository's folder is the repository's own, and all there."""
     if not path.is_symlink():

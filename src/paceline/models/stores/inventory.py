@@ -1,44 +1,41 @@
 """The models that a machine has: of Ollama, the Hugging Face cache, LM Studio, llama.cpp, and in folders.
 
-Only headers are read, several at a time, and what was read before is kept (facts_cache.py).
+Only headers are read, several at a time, and what was read before is kept.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline.models.headers.facts import ModelFacts
-from paceline.models.headers.facts_cache import read_cached
-from paceline.models.headers.gguf_header import read_header
+from paceline.models.headers.header import named_parts, read
 from paceline.models.stores import hub_cache, ollama_store
-from paceline.models.stores.model_folder import EntryKind, walk
 from paceline.models.stores.places import HUB, OLLAMA, places
-from paceline.models.stores.search import MODELS, FolderSearch, ModelCandidate, Tick, file_id, silent
+from paceline.models.stores.search import MODELS, FolderSearch, ModelCandidate, Tick, file_id, silent, walk
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
+from paceline.system.hashes import cached
 from paceline.system.home import expanded
 from paceline.system.identity import fingerprint
 
 AT_ONCE = 8  # headers; mostly they wait for the disk
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
-OWN = -1  # in place of a store's number
 # Drafters that read the target's hidden states, and no model by themselves.
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})
-# By general.type.
-WITHOUT_LAYERS = {"adapter": "an adapter", "imatrix": "an importance matrix", "mmproj": "a projector"}
 
 
 @dataclass(frozen=True)
 class InstalledModel:
-    """reference: what a user types for it. store: where it was found first. also: its other references. A
-    file that several names lead to is one model, or it would be its own best draft."""
+    """A model that was found. Files of one content are one model, or it would be its own best draft.
+
+    reference: what a user types for it. store: where it was found first. also: its other references.
+    """
 
     facts: ModelFacts
     store: str
@@ -69,26 +66,17 @@ class InstalledModel:
         }
 
 
-class StoreFolder(NamedTuple):
-    """store: the name of what keeps its models at `path`. models: how many were found there; 0 also where
-    there is no such folder."""
-
-    store: str
-    path: Path
-    models: int
-
-
 @dataclass(frozen=True)
 class Inventory:
-    """models: by family, the small ones first. places: all that were looked at. notes: what was skipped and
-    why, a line each."""
+    """models: by family, the small ones first. places: all folders that were looked at, each with the name of
+    what keeps its models there. notes: what was skipped and why, a line each."""
 
     models: list[InstalledModel]
-    places: list[StoreFolder]
+    places: list[tuple[str, Path]]
     notes: list[str]
 
     def as_dict(self) -> dict[str, Any]:
-        places = [{"store": one.store, "path": str(one.path), "models": one.models} for one in self.places]
+        places = [{"store": store, "path": str(path)} for store, path in self.places]
         return {"models": [one.as_dict() for one in self.models], "places": places, "notes": self.notes}
 
 
@@ -99,73 +87,53 @@ def find(
     tick: Tick = silent,
     environ: Mapping[str, str] = os.environ,
 ) -> Inventory:
-    """Everything there is, in the stores of other programs, in `folders` and in those of PACELINE_MODELS.
-    What cannot be used is a note and never an error. own: files of the zoo's, by what a user types for them.
-    tick: see FolderSearch."""
+    """Find all models, in the stores of other programs, in `folders` and in those of PACELINE_MODELS. What
+    cannot be used is a note and never an error.
+
+    own: files of the zoo's, by what a user types for them. tick: see FolderSearch.
+    """
     search = FolderSearch(tick)
     stores = places(environ)
-    given = [*folders, *(Path(part) for part in _parts(environ.get("PACELINE_MODELS", "")))]
+    given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
     for folder in map(expanded, given):
         if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
             search.note(folder, "no such folder")
         stores.append((FOLDER, folder.absolute()))
-    named = _named(stores, search, own or {})
-    facts = _facts(named, search)
-    models = [
-        _model(facts[key], [(stores[i][0] if i != OWN else ZOO, one) for i, one in named[key]])
-        for key in facts
-    ]
-    counts = Counter(i for key in facts for i in {i for i, _ in named[key]})
-    return Inventory(
-        sorted(_unambiguous(_once(models)), key=_order),
-        [StoreFolder(store, path, counts[i]) for i, (store, path) in enumerate(stores)],
-        search.notes,
-    )
-
-
-def _named(
-    stores: Sequence[tuple[str, Path]], search: FolderSearch, own: Mapping[str, Path]
-) -> dict[tuple[int, int], list[tuple[int, ModelCandidate]]]:
-    """Every file that may be a model, with the number of each store it was found in (OWN: none, it is the
-    zoo's) and what it is called there."""
-    named: dict[tuple[int, int], list[tuple[int, ModelCandidate]]] = {}
-    packed = ((OWN, ModelCandidate(path, reference)) for reference, path in own.items())
-    stored = (
-        (i, candidate)
-        for i, (store, path) in enumerate(stores)
-        for candidate in _candidates(store, path, search)
-    )
-    for i, candidate in chain(packed, stored):
+    named: dict[Hashable, list[ModelCandidate]] = {}
+    for one in chain(
+        (ModelCandidate(path, reference, ZOO) for reference, path in (own or {}).items()),
+        *(_candidates(store, path, search) for store, path in stores),
+    ):
         try:
-            key = file_id(candidate.path.stat())
-        except OSError:
-            search.note(candidate.path, "is gone by now")
-            continue
-        named.setdefault(key, []).append((i, candidate))
-    return named
+            key: Hashable = file_id(one.path.stat()) if one.path.is_dir() else fingerprint(one.path)
+            named.setdefault(key, []).append(one)
+        except OSError as error:
+            search.note(one.path, f"cannot be read ({error.strerror})")
+    models = [_model(facts, named[key]) for key, facts in _facts(named, search).items()]
+    return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
 
 
 def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
     if os.path.isfile(root):  # noqa: PTH113  # Path's may raise
-        yield ModelCandidate(root, str(root))
-    # A name leads only to where the program that gave it looks.
-    for kind, path in walk(root, search):
-        if kind is EntryKind.OLLAMA:
-            yield from ollama_store.candidates(path, search, named=store == OLLAMA)
-        elif kind is EntryKind.REPOSITORY:
-            yield from hub_cache.candidates(path, search, named=store == HUB)
-        else:
-            yield ModelCandidate(path, str(path))
+        yield ModelCandidate(root, str(root), store)
+    elif store == OLLAMA:
+        yield from ollama_store.candidates(root, search)
+    elif store == HUB:
+        for entry in search.folder(root):
+            if entry.folder and entry.path.name.startswith(hub_cache.REPOSITORY):
+                yield from hub_cache.candidates(entry.path, search)
+    else:
+        yield from (ModelCandidate(path, str(path), store) for path in walk(root, search))
 
 
 def _facts(
-    named: Mapping[tuple[int, int], Sequence[tuple[int, ModelCandidate]]], search: FolderSearch
-) -> dict[tuple[int, int], ModelFacts]:
-    """Of those that are models."""
+    named: Mapping[Hashable, Sequence[ModelCandidate]], search: FolderSearch
+) -> dict[Hashable, ModelFacts]:
+    """Read the headers of those that are models."""
     found = {}
     pool = ThreadPoolExecutor(AT_ONCE, "headers")
     try:
-        answers = {key: pool.submit(_read, names[0][1].path) for key, names in named.items()}
+        answers = {key: pool.submit(_read, names[0].path) for key, names in named.items()}
         for key, answer in answers.items():
             said = answer.result()
             search.tick(MODELS)
@@ -182,7 +150,7 @@ def _facts(
 def _read(path: Path) -> ModelFacts | str:
     """What the header says of a model, or why it is none."""
     try:
-        facts = read_cached(path)
+        facts = _facts_of(path)
         if why := _no_model(facts):
             return f"{path}: {why}"
     except ModelError as error:
@@ -199,52 +167,36 @@ def _no_model(facts: ModelFacts) -> str:
     if facts.n_layers == 0 and facts.format == "hf":
         return "is no language model"
     if facts.n_layers == 0:
-        kind = read_header(facts.path, no_list).metadata.get("general.type")
-        return f"is {WITHOUT_LAYERS.get(str(kind), 'a part of a model')}, no model"
+        return "is an adapter or another part of a model, no model"
     if facts.format == "hf":
         return "" if facts.size else "has no weights here"
     return "" if facts.parameters else "is a vocabulary only: it has no weights"
 
 
-def no_list(_key: str, _count: int) -> bool:
-    return False
+def _facts_of(path: Path) -> ModelFacts:
+    """Return what the files say, from the cache where none of them changed. Raises ModelError."""
 
+    def read_anew() -> ModelFacts:
+        return read(path, tokens=False)
 
-def _model(facts: ModelFacts, named: Iterable[tuple[str, ModelCandidate]]) -> InstalledModel:
-    """named: every store it was found in, and what it is called there."""
-    order = sorted(named, key=lambda one: one[1].reference == str(one[1].path))  # a name before a path
-    store, first = order[0]
-    references = dict.fromkeys(one.reference for _, one in order)
-    return InstalledModel(facts, store, first.reference, tuple(references)[1:])
+    def dump(facts: ModelFacts) -> dict[str, Any]:
+        return asdict(facts) | {"files": [str(file) for file in facts.files]}
 
+    def load(said: dict[str, Any]) -> ModelFacts:
+        return ModelFacts(**said | {"files": tuple(map(Path, said["files"]))})
 
-def _once(models: Sequence[InstalledModel]) -> Iterator[InstalledModel]:
-    """Of files with one content, as two revisions of a repository or two stores have, the first that has a
-    name; the others are its other references."""
-    alike: dict[tuple[Any, ...], list[InstalledModel]] = {}
-    for model in models:
-        facts = model.facts
-        key = (facts.format, facts.size, facts.arch, facts.parameters, facts.quantisation, len(facts.files))
-        alike.setdefault(key, []).append(model)
-    for some in alike.values():
-        by_content: dict[Any, list[InstalledModel]] = {}
-        for model in some:
-            content = _content(model) if len(some) > 1 else None
-            by_content.setdefault(content or id(model), []).append(model)
-        for same in by_content.values():
-            first = min(same, key=lambda model: model.reference == str(model.facts.path))
-            others = [name for model in same if model is not first for name in (model.reference, *model.also)]
-            yield replace(first, also=tuple(dict.fromkeys([*first.also, *others])))
-
-
-def _content(model: InstalledModel) -> tuple[str, ...] | None:
-    """What tells files of one size apart; None where it cannot be read, or is no single file format."""
-    if model.facts.format != "gguf":
-        return None
     try:
-        return tuple(fingerprint(path) for path in model.facts.files)
-    except OSError:
-        return None
+        files = sorted(path.iterdir()) if path.is_dir() else named_parts(path)
+        return cached("facts", files, read_anew, dump, load)
+    except OSError:  # a part is missing, or cannot be looked at
+        return read_anew()
+
+
+def _model(facts: ModelFacts, named: Sequence[ModelCandidate]) -> InstalledModel:
+    """named: where it was found, and what it is called there."""
+    first, *_ = order = sorted(named, key=lambda one: one.reference == str(one.path))  # a name before a path
+    references = dict.fromkeys(one.reference for one in order)
+    return InstalledModel(facts, first.store, first.reference, tuple(references)[1:])
 
 
 def _unambiguous(models: Iterable[InstalledModel]) -> Iterator[InstalledModel]:
@@ -260,7 +212,3 @@ def _unambiguous(models: Iterable[InstalledModel]) -> Iterator[InstalledModel]:
 def _order(model: InstalledModel) -> tuple[str, int, int, str]:
     facts = model.facts
     return facts.family or facts.name.lower(), facts.parameters or 0, facts.size, model.reference
-
-
-def _parts(text: str) -> list[str]:
-    return [part for part in text.split(os.pathsep) if part]

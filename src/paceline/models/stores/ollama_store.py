@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.headers.plain_file import exists
-from paceline.models.stores.model_folder import MANIFESTS
-from paceline.models.stores.reference import parse
+from paceline.models.stores.places import OLLAMA, ollama_folders
+from paceline.models.stores.reference import LocalFile, Reference, parse
 from paceline.models.stores.search import FolderSearch, ModelCandidate
 from paceline.speculative.errors import UsageError
 
@@ -31,13 +31,14 @@ PART = {
     "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
     "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
 }
+MANIFESTS = ("manifests-v2", "manifests")  # the first one is the newer
 DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 LAYER = "application/vnd.ollama.image."
 MOST = 64  # manifests in a list
 
 
-def candidates(root: Path, search: FolderSearch, *, named: bool) -> Iterator[ModelCandidate]:
-    """The models of the store. named: whether `ollama:NAME` leads to this one."""
+def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
+    """Yield the models of the store."""
     known = set()
     for folder in MANIFESTS:
         # In the order in which manifests_of has them.
@@ -52,11 +53,29 @@ def candidates(root: Path, search: FolderSearch, *, named: bool) -> Iterator[Mod
                 continue
             known.add(name)
             if (blob := weights(root, path, name, search)) is not None:
-                yield ModelCandidate(blob, f"ollama:{name}" if named and _typeable(name) else str(blob))
+                yield ModelCandidate(blob, f"ollama:{name}" if _typeable(name) else str(blob), OLLAMA)
+
+
+def in_ollama(reference: Reference) -> LocalFile:
+    """Return the weights of a model that Ollama has pulled, from the first of its stores that has them.
+    Raises UsageError where none has, or not all of them."""
+    search = FolderSearch()
+    host, namespace, model = reference.name.split("/")
+    for store in ollama_folders(os.environ):
+        manifests = manifests_of(store, host, namespace, model, reference.tag)
+        there = next((path for path in manifests if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
+        # What the first of them says is not looked up in another one.
+        if there and (blob := weights(store, there, reference.ollama, search)) is not None:
+            return LocalFile(blob, blob.stat().st_size, blob.name[-64:])
+    if search.notes:
+        raise UsageError("; ".join(search.notes))
+    raise UsageError(
+        f"{reference} is not in Ollama's store on this machine: `ollama pull {reference.ollama}`"
+    )
 
 
 def short(host: str, namespace: str, model: str, tag: str) -> str:
-    """As `ollama list` shows it."""
+    """Return a name as `ollama list` shows it."""
     if host not in USUAL_HOSTS:
         return f"{host}/{namespace}/{model}:{tag}"
     return f"{model}:{tag}" if namespace == USUAL_NAMESPACE else f"{namespace}/{model}:{tag}"
@@ -101,16 +120,20 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | N
         layers = _layers(root, manifest, search)
         models = layers.get("model", [])
         if len(models) != 1:
-            why = f"is in {len(models)} parts; only Ollama can run it" if models else _why(layers)
-            search.note(reference, why)
+            search.note(reference, f"has {len(models)} GGUF files on this machine; only Ollama can run it")
             return None
         digest, size = models[0]
     except (ValueError, TypeError, KeyError, AttributeError):
         search.note(path, "is damaged; pull it again with Ollama")
         return None
-    if "adapter" in layers:
-        search.note(reference, "has an adapter, which is left out: this is the model below it")
-    return _complete(root / "blobs", digest, size, name, search)
+    blob = root / "blobs" / f"sha256-{digest}"
+    try:
+        complete = blob.stat().st_size == size
+    except OSError:
+        complete = False
+    if not complete:
+        search.note(reference, f"its file is not complete; ollama pull {name}")
+    return blob if complete else None
 
 
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
@@ -139,29 +162,3 @@ def _hex(digest: str) -> str:
     if (match := DIGEST.fullmatch(digest)) is None:
         raise ValueError("no digest")
     return match[1].lower()
-
-
-def _why(layers: dict[str, list[tuple[str, int]]]) -> str:
-    mlx = "tensor" in layers
-    why = "it holds safetensors for Ollama's MLX engine" if mlx else "it may run in the cloud"
-    return f"has no model on this machine; {why}"
-
-
-def _complete(blobs: Path, digest: str, size: int, name: str, search: FolderSearch) -> Path | None:
-    reference, pull = f"ollama:{name}", f"ollama pull {name}"
-    for path in (blobs / f"sha256-{digest}", blobs / f"sha256:{digest}"):  # as older versions spelled it
-        try:
-            there = path.stat().st_size
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            search.note(reference, f"{path} cannot be read ({error.strerror})")
-            return None
-        if there == size:
-            return path
-        search.note(reference, f"{path} has {there:,} bytes, its manifest says {size:,}; {pull}")
-        return None
-    began = exists(blobs / f"sha256-{digest}-partial")
-    why = "is being downloaded, or was left half-way" if began else "its file is missing"
-    search.note(reference, f"{why}; {pull}")
-    return None

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.models.headers.plain_file import can_be_path, read_text
+from paceline.models.headers.plain_file import can_be_path
 from paceline.models.stores.search import FolderSearch
-from paceline.speculative.errors import ModelError
 from paceline.system.home import expanded
 
 OLLAMA, HUB, LM_STUDIO, LLAMA_CPP = "Ollama", "Hugging Face", "LM Studio", "llama.cpp"
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # where Linux runs it as a user of its own
-MAX_PATH = 4096
 
 
 def places(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
@@ -60,16 +57,11 @@ def hub_folder(environ: Mapping[str, str]) -> Path:
 
 
 def lm_studio(home: Path) -> list[Path]:
-    """Its folder moved in time; a file tells where it is, and its settings may name another for models."""
-    homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
-    with contextlib.suppress(ModelError):
-        pointer = read_text(home / ".lmstudio-home-pointer", MAX_PATH).strip()
-        homes[:0] = [home / pointer] if can_be_path(pointer) else []
+    """Return LM Studio's folders, which moved in time; its settings may name another for models."""
     found = []
-    for one in homes:
-        settings = FolderSearch().json(one / "settings.json") or {}
-        named = settings.get("downloadsFolder")
+    for one in (home / ".lmstudio", home / ".cache" / "lm-studio"):
+        named = (FolderSearch().json(one / "settings.json") or {}).get("downloadsFolder")
         if isinstance(named, str) and can_be_path(named) and Path(named).is_absolute():
             found.append(Path(named))
         found.append(one / "models")
-    return list(dict.fromkeys(found))
+    return found

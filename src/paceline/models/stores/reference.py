@@ -21,7 +21,7 @@ from paceline.speculative.errors import UsageError
 
 PATH, OLLAMA, HUB, ZOO = "path", "ollama", "hub", "zoo"
 FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:smollm2"
-LONGEST = 512  # characters of a name; a path may be longer
+LONGEST = 512  # characters of a file's name in a repository
 LONGEST_PART = 240  # bytes of one part of it: file systems take 255
 USUAL = ("Q4_K_M", "Q8_0")
 # Beside a model lie its image encoder, statistics of its activations, and heads that draft for it.
@@ -100,29 +100,33 @@ class Variant:
 
 
 def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Reference:
-    """Raises UsageError, in one line, for what is neither a path nor a name that any store could have."""
-    if not text.strip():
-        raise UsageError(f"an empty model name: give {FORMS}")
-    if exists(text):
+    """Return what a user means. Raises UsageError for what is neither a path nor a name that any store could
+    have."""
+    if text.strip() and exists(text):
         return Reference(PATH, text)
-    head, colon, rest = text.partition(":")
-    if colon and head.lower() in ("ollama", "zoo"):
-        return _ollama(text, rest) if head.lower() == "ollama" else _zoo(text, rest)
-    if (address := _ADDRESS.fullmatch(text)) is not None:
-        return _hub(text, address[1])
-    if re.match(r"[a-z]{2,}:/", text, re.IGNORECASE) and not Path(text).anchor:
-        raise UsageError(f"{_short(text)}: of addresses only those of huggingface.co are known")
-    if _looks_like_path(text):
-        return Reference(PATH, text)
-    if text.count("/") == 1:
-        return _hub(text, text)
-    raise UsageError(f"{_short(text)}: no such file, and no name of a model: give {FORMS}")
+    head, _, rest = text.partition(":")
+    found: Reference | None = None
+    if head.lower() == "ollama":
+        found = _ollama(rest)
+    elif head.lower() == "zoo":
+        found = Reference(ZOO, rest) if _are_names(rest) else None
+    elif (address := _ADDRESS.fullmatch(text)) is not None:
+        found = _hub(address[1])
+    elif text.strip() and _looks_like_path(text):
+        found = Reference(PATH, text)
+    elif text.count("/") == 1:
+        found = _hub(text)
+    if found is None:
+        raise UsageError(f"{_short(text)}: no such file, and no name of a model: give {FORMS}")
+    return found
 
 
 def _looks_like_path(text: str) -> bool:
     # A drive of Windows is no scheme of an address, on any system.
     if text[0] in "/.~" or re.match(r"[A-Za-z]:[\\/]", text):
         return True
+    if re.match(r"[a-z]{2,}:/", text, re.IGNORECASE):  # of another site than the hub's
+        return False
     if os.name == "nt" and re.match(r"[A-Za-z]:|\\", text):
         return True
     # user/repo:file.gguf is of the hub; more slashes than it has names are a path.
@@ -130,50 +134,30 @@ def _looks_like_path(text: str) -> bool:
     return (text.lower().endswith(".gguf") and not of_hub) or text.count("/") > 1
 
 
-def _ollama(text: str, rest: str) -> Reference:
+def _ollama(rest: str) -> Reference | None:
     name, _, tag = rest.rpartition(":") if ":" in rest.rpartition("/")[2] else (rest, "", "latest")
     parts = name.split("/")
-    if len(parts) > 3:
-        raise UsageError(f"{_short(text)}: write ollama:NAME[:TAG], as `ollama list` shows them")
-    _check(text, [*parts, tag])
     full = ["registry.ollama.ai", "library"][: 3 - len(parts)] + parts
-    return Reference(OLLAMA, "/".join(full), tag)
+    return Reference(OLLAMA, "/".join(full), tag) if len(full) == 3 and _are_names(*full, tag) else None
 
 
-def _zoo(text: str, rest: str) -> Reference:
-    _check(text, [rest])
-    return Reference(ZOO, rest)
-
-
-def _hub(text: str, rest: str) -> Reference:
+def _hub(rest: str) -> Reference | None:
     file = ""
     if (page := _PAGE.fullmatch(rest)) is not None:
         rest, file = page[1], page[2] or ""
-    name, _, tag = rest.strip("/").partition(":") if rest[:1] != "/" else (rest, "", "")
-    name = name.removesuffix(".git")  # as git clones it
+    name, colon, tag = rest.removesuffix("/").partition(":")
+    name, tag = name.removesuffix(".git"), tag or file  # .git: as git clones it
     parts = name.split("/")
-    if len(parts) != 2:
-        raise UsageError(
-            f"{_short(text)}: write hf.co/USER/REPO[:QUANT], such as hf.co/ggml-org/gemma-3-4b-it-GGUF"
-        )
-    tag = tag or file
-    _check(text, [*parts, *(tag.split("/") if tag or ":" in rest else [])])
-    if any("--" in part or part[-1] in ".-" for part in parts):
-        raise UsageError(f"{_short(text)}: no repository can have this name; write hf.co/USER/REPO[:QUANT]")
+    if len(parts) != 2 or not _are_names(*parts, *(tag.split("/") if tag or colon else [])):
+        return None
+    if any("--" in part or part[-1] in ".-" for part in parts):  # no repository can have such a name
+        return None
     return Reference(HUB, name, "" if tag.lower() == "latest" else tag)
 
 
-def _check(text: str, parts: Iterable[str]) -> None:
-    """What becomes a part of a path or of an address must be harmless in both."""
-    if len(text) > LONGEST:
-        raise UsageError(f"{_short(text)}: a model's name has at most {LONGEST} characters")
-    for part in parts:
-        if not part:
-            raise UsageError(f"{_short(text)}: a part of the name is empty; give {FORMS}")
-        if ".." in part or not _NAME.fullmatch(part):
-            raise UsageError(
-                f"{_short(text)}: {_short(part)!r} is no name: letters, digits, '-', '_' and single '.' only"
-            )
+def _are_names(*parts: str) -> bool:
+    """Return whether parts of a path or of an address are harmless in both."""
+    return all(".." not in part and _NAME.fullmatch(part) for part in parts)
 
 
 def _short(text: str) -> str:
@@ -187,12 +171,6 @@ def pick(names: Iterable[str], asked: str, where: str) -> tuple[str, ...]:
     names = list(names)
     models = variants(names)
     if not models:
-        odd = next((one for one in names if one.lower().endswith(".gguf") and not _is_usable(one)), None)
-        if odd is not None:
-            raise UsageError(
-                f"{where}: has a file {_short(odd)!r}, "
-                "a name that cannot be used safely; take another repository"
-            )
         raise UsageError(
             f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF"
         )

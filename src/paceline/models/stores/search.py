@@ -7,10 +7,13 @@ search goes on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import stat
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,19 @@ from paceline.models.headers.plain_file import read_text
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 
+PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
+UNFINISHED = (".downloadinprogress", ".gguf.part", ".incomplete")
+ENDINGS = (".gguf", ".safetensors", "config.json", *UNFINISHED)  # that something follows from
+# Files beside a model that belong to it, as llama.cpp knows them by name (common/download.cpp).
+BESIDE = {
+    "mmproj": "a projector for pictures or sound",
+    "imatrix": "an importance matrix",
+    "mtp-": "a draft head",
+    "eagle3-": "a draft head",
+    "dflash-": "a draft head",
+    "dspark-": "a draft head",
+}
+OTHERS = ("datasets--", "spaces--", "kernels--")  # what else huggingface_hub keeps beside models
 LARGEST_JSON = 1 << 20  # bytes; a manifest has about a thousand
 
 Tick = Callable[[str], None]
@@ -32,10 +48,11 @@ def silent(_what: str) -> None:
 @dataclass(frozen=True)
 class ModelCandidate:
     """path: a file or folder that is a model if its header says so. reference: what a user types for it; its
-    path where no name would find it."""
+    path where no name would find it. store: the name of what keeps it."""
 
     path: Path
     reference: str
+    store: str
 
 
 @dataclass(frozen=True)
@@ -109,3 +126,52 @@ class FolderSearch:
 def file_id(said: os.stat_result) -> tuple[int, int]:
     """Of a file or folder, the same by every name it has."""
     return said.st_dev, said.st_ino
+
+
+def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
+    """Yield all models below `root`: GGUF files, the first ones of split models, and folders with config.json
+    and safetensors. Links to folders are followed, after the folders themselves and each once; hidden folders
+    are left alone."""
+    seen: set[tuple[int, int]] = set()
+    with contextlib.suppress(OSError):
+        seen.add(file_id(root.stat()))
+    folders, links = [root], deque[FolderEntry]()
+    while folders or links:
+        if not folders:
+            link = links.popleft()
+            if link.id in seen:
+                continue
+            seen.add(link.id)
+            folders.append(link.path)
+        folder = folders.pop()
+        entries = search.folder(folder, ENDINGS)
+        below = [entry for entry in entries if entry.folder]
+        yield from models(folder, [entry for entry in entries if not entry.folder], search)
+        inside = [entry for entry in below if not entry.path.name.startswith((".", *OTHERS))]
+        links.extend(entry for entry in inside if entry.link)
+        # A folder may be there twice, too, where a disk is mounted so.
+        new = [entry for entry in inside if not entry.link and entry.id not in seen]
+        seen.update(entry.id for entry in new)
+        folders += [entry.path for entry in reversed(new)]
+
+
+def models(folder: Path, files: Sequence[FolderEntry], search: FolderSearch) -> Iterator[Path]:
+    """Those that one folder's files are."""
+    names = {entry.path.name.lower() for entry in files}
+    if "adapter_config.json" in names:
+        search.note(folder, "is an adapter, no model")
+    elif "config.json" in names and any(name.endswith(".safetensors") for name in names):
+        yield folder
+    for entry in files:
+        name = entry.path.name.lower()
+        part = PART.fullmatch(name)
+        if name.endswith(UNFINISHED):
+            search.note(entry.path, "is being downloaded, or was left half-way")
+        elif not name.endswith(".gguf"):
+            continue
+        elif of := next((what for word, what in BESIDE.items() if word in name), None):
+            search.note(entry.path, f"is {of}, no model")
+        elif part is None or int(part[2]) == 1:
+            yield entry.path
+        elif f"{part[1]}-00001-of-{part[3]}.gguf" not in names:
+            search.note(entry.path, "is a part of a model whose first part is missing")

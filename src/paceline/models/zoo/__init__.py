@@ -52,7 +52,10 @@ def path(name: str) -> Path:
     one = row(name)
     found = _carried(one) if one.wheel else MODELS / one.file
     if found is None or not found.is_file():
-        raise UsageError(f"zoo:{name} is not on this machine: {_remedy(one, packed=found is not None)}")
+        remedy = "install Paceline again"
+        if one.wheel is not None:
+            remedy = one.wheel.install if found is None else one.wheel.again
+        raise UsageError(f"zoo:{name} is not on this machine: {remedy}")
     return found
 
 
@@ -77,19 +80,11 @@ def real() -> dict[str, Path]:
 
 
 def _carried(one: ZooEntry) -> Path | None:
-    """The file as the package's own list has it; the package is not imported. None without the package."""
+    """Return the file as the package's own list has it, without importing it; None without the package."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     assert one.wheel is not None
     try:
-        package = distribution(one.wheel.package)
+        return Path(str(distribution(one.wheel.package).locate_file(one.file)))
     except PackageNotFoundError:
         return None
-    listed = (file for file in package.files or () if file.as_posix() == one.file)
-    return Path(str(package.locate_file(next(listed, one.file))))
-
-
-def _remedy(one: ZooEntry, *, packed: bool) -> str:
-    if one.wheel is None:
-        return "its file is missing from Paceline; install Paceline again"
-    return one.wheel.again if packed else one.wheel.install

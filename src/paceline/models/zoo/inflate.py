@@ -27,7 +27,7 @@ from paceline.models.headers.gguf_file import (
     text_field,
     write,
 )
-from paceline.models.zoo.layout import ROPE, Layout, choose_layout, layout_of, tensor_shapes
+from paceline.models.zoo.layout import Layout, choose_layout, layout_of, tensor_shapes
 from paceline.models.zoo.quantize import BITS, check_ftype, quantize
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import amount
@@ -47,10 +47,6 @@ def widened(
     Embedding, attention output and feed-forward down are zero outside the old part: they alone write to the
     residual stream. Everything else only reads from it, or from a column that is multiplied by zero.
     """
-    if name == ROPE:  # of a head, and heads stay as they are
-        assert old is not None
-        yield old.rows(slice(None)).reshape(shape)
-        return
     if len(shape) == 1:
         norm = np.ones(shape, np.float32)
         if old is not None:

@@ -13,14 +13,13 @@ from paceline.speculative.errors import ModelError, UsageError
 
 ASPECT = 85  # width per block that models of 0.1B to 3B have, roughly
 WIDEST, DEEPEST = 4096, 80  # what is tried
-ROPE = "rope_freqs.weight"  # how far rotations are slowed, for each pair of a head's dimensions
 
 
 @dataclass(frozen=True)
 class Layout:
     """The dimensions of a Llama GGUF file; whatever else it says is carried along unchanged.
 
-    tied: the embedding is the output matrix, too. slowed: it has a tensor `ROPE`.
+    tied: the embedding is the output matrix, too.
     """
 
     width: int
@@ -32,7 +31,6 @@ class Layout:
     vocab: int
     eps: float
     tied: bool = True
-    slowed: bool = False
 
     @property
     def parameters(self) -> int:
@@ -40,8 +38,7 @@ class Layout:
         attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
         block = attention + 3 * self.width * self.feed_forward + 2 * self.width
         ends = self.vocab * self.width * (1 if self.tied else 2)
-        rope = self.head_dim // 2 if self.slowed else 0
-        return ends + self.blocks * block + self.width + rope
+        return ends + self.blocks * block + self.width
 
 
 def layout_of(file: GGUFFile) -> Layout:
@@ -79,36 +76,19 @@ def layout_of(file: GGUFFile) -> Layout:
         vocab=embedding.shape[1],
         eps=float(value("llama.attention.layer_norm_rms_epsilon")),
         tied="output.weight" not in file.tensors,
-        slowed=ROPE in file.tensors,
     )
-    if layout.heads % layout.kv_heads:
-        raise ModelError(f"{path} is damaged: {layout.heads} heads over {layout.kv_heads} key/value heads")
     _check_tensors(file, layout)
     return layout
 
 
 def _check_tensors(file: GGUFFile, layout: Layout) -> None:
     """Raise ModelError unless the file has just the tensors that its dimensions ask for."""
-    path = file.path
     found = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
-    for name, shape in tensor_shapes(layout):
-        if name not in found:
-            raise ModelError(f"{path} has no {name}: only plain Llama models can be inflated")
-        if found[name] != shape:
-            raise ModelError(
-                f"{path}: {name} is of {_by(found[name])} weights where {_by(shape)} were expected: "
-                "only plain Llama models can be inflated"
-            )
-        del found[name]
-    if found:
+    for name, shape in found.items() ^ dict(tensor_shapes(layout)).items():
         raise ModelError(
-            f"{path} has {min(found)}: only Llama models without biases, experts or other additions "
-            "can be inflated"
+            f"{file.path}: {name} of {' x '.join(map(str, shape))} weights is missing, or there is no place "
+            "for it: only Llama models without biases, experts or other additions can be inflated"
         )
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
 
 
 def choose_layout(source: Layout, parameters: int) -> Layout:
@@ -123,7 +103,7 @@ def choose_layout(source: Layout, parameters: int) -> Layout:
         width = kv_heads * step
         for blocks in range(source.blocks, max(DEEPEST, source.blocks + 1)):
             shape = (width, blocks, kv_heads * group, kv_heads, source.head_dim)
-            rest = (source.vocab, source.eps, source.tied, source.slowed)
+            rest = (source.vocab, source.eps, source.tied)
             wanted = (parameters - Layout(*shape, 0, *rest).parameters) / (3 * width * blocks)
             feed_forward = max(source.feed_forward, round(wanted / 64) * 64)
             layout = Layout(*shape, feed_forward, *rest)
@@ -144,8 +124,6 @@ def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield each tensor's name and its shape, (rows, columns) or (width,), in file order."""
     d, f = layout.width, layout.feed_forward
     q, kv = layout.heads * layout.head_dim, layout.kv_heads * layout.head_dim
-    if layout.slowed:
-        yield ROPE, (layout.head_dim // 2,)
     yield "token_embd.weight", (layout.vocab, d)
     block: dict[str, tuple[int, ...]] = {
         "attn_norm": (d,), "attn_q": (q, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, q),

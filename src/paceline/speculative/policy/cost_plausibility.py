@@ -10,15 +10,11 @@ SINGLES = 3.0
 STEEP = 3.0  # times what more rows take: kernels that take rows by eights make seven dearer, not by so much
 
 
-def fault(table: Table, fastest: float = 0.0) -> str:
-    """What no machine can have of these costs, in words; "" where they may be true. table: see Cost. fastest:
-    seconds that one row takes at least. (Times that are no numbers above 0 are refused by Cost.)"""
+def fault(table: Table) -> str:
+    """Return what no machine can have of these costs, in words; "" where they may be true. (Times that are no
+    numbers above 0 are refused by PassCosts.)"""
     for depth, cells in table.items():
         one = cells.get(1)
-        if one is not None and one < fastest:
-            return (
-                f"one row takes {one * 1e3:.2g} ms, and to read the weights at least {fastest * 1e3:.2g} ms"
-            )
         for n, seconds in cells.items():
             if one is not None and seconds > SINGLES * n * one:
                 return f"after {depth} tokens {_passes(n)} {seconds / one:.0f} times what one row does"
