@@ -114,12 +114,6 @@ def test_costs_of_a_machine_that_is_too_busy_are_shown_but_not_kept(
     assert not any(words in done.out for words in ("break-\neven", "verification too dear", "draft too dear"))
 
 
-def test_a_plot_is_written_beside_the_table(capsys: Capture, models: Path, tmp_path: Path) -> None:
-    done = doctor(capsys, models, tmp_path, *QUICK, "--plot", str(tmp_path / "plot.html"))
-    assert "target, after 16 tokens" in done.out
-    assert "after 16 tokens" in (tmp_path / "plot.html").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -129,7 +123,6 @@ def test_a_plot_is_written_beside_the_table(capsys: Capture, models: Path, tmp_p
         (("--rows", "0"), ("--rows 0", "at least 1")),
         (("--depths", ","), ("--depths ,", "whole numbers")),
         (("--depths", "256,300"), ("--depths 256,300", "factor of two")),
-        (("--plot", "/nowhere/plot.html"), ("/nowhere", "folder")),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(

@@ -93,8 +93,8 @@ def test_what_a_bench_found_takes_the_predictions_place(
         "machine": {"processor": cpu_name()},
         "threads": 1,
     }
-    with History(tmp_path / "bench.jsonl") as history:
-        history.finish(history.begin({}, known), "done", [plain(), drafted("model", (2.5, 2.0, 3.0))])
+    history = History(tmp_path / "bench.jsonl")
+    history.finish(history.begin({}, known), "done", [plain(), drafted("model", (2.5, 2.0, 3.0))])
     args = (folder / "target.gguf", "--history", tmp_path / "bench.jsonl")
     done = run(capsys, folder, *args)
     assert "2.50x [2.00, 3.00] bench 1 " in " ".join(done.out.split())

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from bench_records import drafted, failed, plain, record
-from paceline.report.bench import blocks, conclusion, header, markdown, notes, write
+from paceline.report.bench import blocks, conclusion, header, notes, write
 
 LOOKUP = drafted("lookup", (2.0, 1.9, 2.1))
 
@@ -118,17 +118,3 @@ def test_names_from_files_cannot_draw_on_the_terminal() -> None:
     assert "\x1b" not in out.getvalue()
     assert "Tiny" not in out.getvalue()
     assert "\\x1b[2J\\nmodel" in out.getvalue()
-
-
-def test_markdown_has_the_same_tables() -> None:
-    said = markdown(record([plain(), LOOKUP, failed("a|b")])).splitlines()
-    assert said[0] == "- target: Tiny (llama 1B Q4_0), 1.1 GB, fingerprint 0123456789abcdef"
-    assert said[5:10] == [
-        "| method | t/s | speedup | accept. rate | accept. length | TTFT ms | TPOT ms | draft % | memory "
-        "| lossless |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| plain | 40.0 ± 0.2 | 1.00x | - | - | 123 | 25.0 | - | 851 MB | identical |",
-        "| lookup | 80.0 ± 0.5 | 2.00x [1.90, 2.10] | 0.60 | 3.40 | 130 | 12.5 | 12 | 1.6 GB | 1 near-tie |",
-        "| a\\|b | - | - | - | - | - | - | - | - | NOT LOSSLESS |",
-    ]
-    assert said[-1] == "**fastest: lookup, 2.00x [1.90, 2.10] plain decoding**"

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import io
-import re
-import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from paceline.report.costs import blocks, html, notes, write
-from paceline.speculative.errors import MissingExtraError
+from paceline.report.costs import blocks, notes, write
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
@@ -72,23 +66,3 @@ def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
     first = blocks(record)[0]
     assert first.columns == ("rows", "ms", "relative")
     assert "never" not in text(record)
-
-
-def test_the_plot_is_one_file_drawn_in_steps(tmp_path: Path) -> None:
-    html(a_record(), tmp_path / "plot.html")
-    page = (tmp_path / "plot.html").read_text(encoding="utf-8")
-    drawn = page[page.rindex('id="costs"') :]
-    assert drawn.count('"shape":"vh"') == 2
-    assert "spline" not in drawn
-    assert "after 256 tokens" in drawn
-    assert "after 1,024 tokens" in drawn
-    assert not re.search(r'<script[^>]+src="http', page)
-
-
-def test_without_plotly_one_line_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setattr("paceline.report.costs.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="plotly"):
-        html(a_record(), tmp_path / "plot.html")

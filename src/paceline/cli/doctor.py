@@ -7,13 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import doctor_machine, options
 from paceline.cli.groups import MODEL_OPTIONS, takes
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, flag, option
+from paceline.cli.options import flag, option
 from paceline.cli.output import note, print_json
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import MissingExtraError, UsageError
@@ -38,9 +37,6 @@ def doctor(
     measure: Annotated[
         bool, flag(MEASURING, "--measure", "Try numbers of threads, and flash attention.")
     ] = False,
-    plot: Annotated[
-        Path | None, option(OUTPUT, "--plot", "FILE", "A plot as one HTML file.", env=False)
-    ] = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Tell what this machine has for decoding, what a pass of a model costs on it by the number of tokens in
@@ -57,7 +53,6 @@ def doctor(
     from paceline.storage.costs import MeasurementEffort
 
     effort = MeasurementEffort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
-    check_plot(plot)
     hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"], again)
     record = {"hardware": hardware.as_dict()}
     try:
@@ -78,22 +73,7 @@ def doctor(
     if record["kept"]:
         said = " and ".join(record["kept"])
         note(f"{said}: as measured before and updated by use; --again measures anew")
-    if plot is not None:
-        from paceline.report.costs import html
-
-        html(record, plot)
     return 0
-
-
-def check_plot(plot: Path | None) -> None:
-    """Before minutes of measuring, not after."""
-    if plot is None:
-        return
-    from paceline.report.costs import require_plotly
-    from paceline.system.whole import check_output
-
-    require_plotly()
-    check_output(plot, force=True)
 
 
 def _examined(

@@ -1,16 +1,13 @@
-"""The cost of passes, as tables and as a step plot, from the record that `doctor --json` prints."""
+"""The cost of passes as tables, from the record that `doctor --json` prints."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import IO, Any
 
-from paceline.report.bench import NONE, header, model
+from paceline.report.bench import NONE, header
 from paceline.report.table import Block
-from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
@@ -123,34 +120,3 @@ def ms(seconds: float, least: float) -> str:
     """Return milliseconds, with three significant digits of the least value of the column."""
     decimals = max(0, 2 - math.floor(math.log10(least * 1e3)))
     return f"{seconds * 1e3:.{decimals}f}"
-
-
-def require_plotly() -> None:
-    """Raises MissingExtraError."""
-    if find_spec("plotly") is None:
-        raise MissingExtraError("plots as HTML need plotly: pip install 'paceline[tune]'")
-
-
-def html(record: Record, path: Path) -> None:
-    """Write a plot with a line for each depth, which a browser shows offline. The lines are steps, as in
-    Cost: a pass between two measured ones costs what the larger one does. Raises MissingExtraError."""
-    require_plotly()
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for depth, curve in curves(record["target"]).items():
-        figure.add_scatter(
-            name=f"after {depth:,} tokens",
-            x=[n for n, _ in curve],
-            y=[seconds * 1e3 for _, seconds in curve],
-            mode="lines+markers",
-            line={"shape": "vh"},
-        )
-    figure.update_layout(
-        title=model(record["made"]["target"]),
-        xaxis={"title": "rows of a pass", "rangemode": "tozero"},
-        yaxis={"title": "milliseconds", "rangemode": "tozero"},
-        showlegend=True,
-        template="plotly_white",
-    )
-    figure.write_html(path, include_plotlyjs=True, div_id="costs")

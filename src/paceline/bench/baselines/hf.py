@@ -157,7 +157,6 @@ class Transformers:
             drafted=sum(drafted for drafted, _ in steps),
             accepted=len(tokens) - len(steps),
             rejected=sum(len(part) - 1 < drafted for drafted, part in steps),
-            extra={"weights": "float32, made from the quantised file"},
         )
 
     @contextmanager

@@ -72,8 +72,7 @@ def _runs(path: Path, note: Note) -> list[Any]:
     from paceline.bench.history import History
 
     try:
-        with History(path) as history:
-            return history.runs(RUNS)
+        return History(path).runs(RUNS)
     except HistoryError as error:
         note(str(error))
         return []
