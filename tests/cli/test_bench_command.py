@@ -298,7 +298,7 @@ def test_a_program_that_fails_in_mid_run_is_told_and_the_others_keep_their_speed
     assert list(overall) == ["plain", "lookup", "llama-server", "llama-server lookup"]
     assert all(overall[name]["speed"] for name in ("plain", "lookup"))
     assert [overall[name]["speed"] for name in ("llama-server", "llama-server lookup")] == [None, None]
-    assert len(started) == 2
+    assert len(started) >= 2
     assert not any(psutil.pid_exists(pid) for pid in started)
 
 

@@ -90,9 +90,7 @@ def test_what_is_no_answer_is_none(said: dict[str, Any]) -> None:
 
 
 def test_half_a_character_becomes_a_question_mark() -> None:
-    said = record(b'{"text": "a \\ud83d b"}')
-    assert said is not None
-    assert answers(said) == ["a ? b"]
+    assert answers(record(b'{"text": "a \\ud83d b"}') or {}) == ["a ? b"]
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[1]", b"3", b"\xff", b"[" * 100_000, json.dumps("x").encode()])

@@ -34,17 +34,8 @@ SETTINGS: dict[tuple[str, ...], tuple[str, Callable[[str], Any]]] = {
     ("--spec-draft-n-min",): ("speculative.draft.n_min", int),
     ("--spec-draft-p-min",): ("speculative.draft.p_min", float),
     **{
-        (f"--spec-ngram-{kind}-{size.replace('_', '-')}",): (
-            f"speculative.ngram_{kind.replace('-', '_')}.{size}",
-            int,
-        )
-        for kind, sizes in {
-            "simple": ("size_n", "size_m", "min_hits"),
-            "map-k": ("size_n", "size_m", "min_hits"),
-            "map-k4v": ("size_n", "size_m", "min_hits"),
-            "mod": ("n_match", "n_min", "n_max"),
-        }.items()
-        for size in sizes
+        (f"--spec-{kind}-size-m",): (f"speculative.{kind.replace('-', '_')}.size_m", int)
+        for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
     },
 }
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -61,7 +52,7 @@ SPEC_TYPES = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags; of what is not given, nothing is in the result, so that the package's own defaults stay."""
+    """Return the flags; what is not given is not in the result, so that the package's own defaults stay."""
     flags = argparse.ArgumentParser(
         prog=f"{PACKAGE}_server", argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=True
     )
