@@ -19,7 +19,7 @@ from paceline.backends.transformers.view import layers_of
 from paceline.backends.views import ModelView, parse
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.prepare.view_search import ViewEvaluator, search
+from paceline.prepare.views import ViewEvaluator, search
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start

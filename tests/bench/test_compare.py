@@ -81,13 +81,6 @@ def test_noise_beyond_what_rounding_can_do_excuses_nothing() -> None:
     assert not Difference(4, 0.2, 0.3, spread=2.0, drafted_gap=0.31).near_tie
 
 
-def test_a_forbidden_token_does_not_spoil_the_noise() -> None:
-    sampling = Sampling(logit_bias={2: -math.inf})
-    difference = explain(ToyTarget(), PROMPT, TEXT, [*TEXT[:4], 6], Budget(4, 4), sampling)
-    assert difference is not None
-    assert difference.noise == 0.0
-
-
 def test_an_output_that_ends_early_is_never_a_near_tie() -> None:
     difference = explain(ToyTarget(), PROMPT, TEXT, TEXT[:3], Budget(4, 4))
     assert difference == Difference(3, math.inf, 0.0)

@@ -27,9 +27,3 @@ def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> Non
     assert record["kernels"] == (kernels_of(models / "target.gguf").path or "off")
     assert (record["threads"], record["n_ctx"], record["request"]) == (1, 512, {"seed": 7})
     assert record["drafting"] == json.loads(json.dumps(asdict(Drafting(("auto",)))))
-
-
-def test_without_a_draft_model_there_is_none_in_the_record(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1, kernels="off") as llm:
-        record = provenance(llm, {})
-    assert (record["draft"], record["kernels"]) == (None, "off")

@@ -69,16 +69,6 @@ def test_several_categories_are_told_one_by_one_and_together() -> None:
     assert gains == pytest.approx([2.0, 0.5, 0.8])
 
 
-def test_a_program_that_failed_half_way_has_no_speed_and_the_others_keep_theirs() -> None:
-    groups = [
-        ItemMeasurements(0, "a", "code", {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, 1.0)}),
-        ItemMeasurements(1, "a", "code", {"plain": measured("plain", 11, 2.0)}),
-    ]
-    plain, x = summarize(rows(("plain", True), ("x", False)), groups, "plain")
-    assert plain.speed == 5.0
-    assert (x.speed, x.speedup) == (None, None)
-
-
 def test_equal_measurements_leave_no_doubt() -> None:
     twice = [[(10.0, 1.0)] * 3] * 4
     plain = [[(10.0, 2.0)] * 3] * 4

@@ -285,17 +285,6 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
     assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 
 
-def test_memory_of_a_draft_is_told_apart_from_the_targets(target: LoadedModels, models: Path) -> None:
-    one = turns(target, ITEMS)
-    one.ask_first(ITEMS)
-    one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
-    plain, lookup, model = (entry.system.memory() for entry in one.entries)
-    assert plain == lookup == target.memory
-    assert model == target.memory + target.added[models / "draft.gguf"]
-    assert isinstance(one.llm, type(target.plain))
-    assert one.llm.draft is not None
-
-
 def test_an_answer_tells_its_times_and_counts(target: LoadedModels, models: Path) -> None:
     method = parse_all("model:n_draft=2:p_min=0", {})[1]
     system = PacelineSystem(method, target, models / "draft.gguf")

@@ -126,21 +126,13 @@ def test_the_environment_names_the_history_and_no_history_writes_none(
     assert command(capsys, "bench", "list", PACELINE_HISTORY=str(other)).out.splitlines()[1].startswith("1 ")
 
 
-def test_suites_are_listed(capsys: Capture) -> None:
-    names = [one["name"] for one in json.loads(command(capsys, "bench", "suites", "--json").out)]
-    table = command(capsys, "bench", "suites").out.splitlines()
-    assert [line.split()[0] for line in table] == ["suite", *names]
-
-
 # What is refused.
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--size", "huge"], "'--size'"),
         (["--rounds", "0"], "rounds 0: must be at least 1"),
-        (["--methods", "plain,medusa"], "medusa"),
         (["--methods", "lookup"], "no method names 'model'"),
         (["--peer", "ollama"], "--peer ollama: unknown; choose from llama-server"),
         (["--suite", "poems"], "unknown suite 'poems'"),
@@ -309,15 +301,6 @@ def with_lookup(server: Path) -> Path:
     path.write_text(f'#!/bin/sh\ncase "$*" in *--help*) echo "{flags}" ;; esac\nexec {server} "$@"\n')
     path.chmod(0o755)
     return path
-
-
-def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(
-    capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paceline.bench.bench.LoadedModels", lambda *_: pytest.fail("a model was loaded"))
-    command(capsys, *args, "--peer", "llama-server=/nowhere/server").refused(
-        1, "/nowhere/server is no program: give the path of a llama-server"
-    )
 
 
 def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, kept: Path) -> None:

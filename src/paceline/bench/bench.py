@@ -22,7 +22,7 @@ from paceline.bench.provenance import provenance
 from paceline.bench.record import BenchRecord
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner, Tick, Watch
-from paceline.bench.suites.workload import Item, load, of_size, ordered, sampled
+from paceline.bench.suites.workload import Item, length, load, of_size, ordered, sampled
 from paceline.bench.summary import summarize
 from paceline.loading import choose
 from paceline.models.headers.header import read as read_header
@@ -202,8 +202,3 @@ class Bench:
                 )
             record.groups = history.groups(record.run)
         self._begun = True
-
-
-def length(item: Item) -> int:
-    """Return the characters of an item."""
-    return len(item.prompt) + sum(len(said or "") for _, said in item.messages)

@@ -142,6 +142,11 @@ def read(path: Path, form: str = "") -> list[Item]:
     return list(items.values())
 
 
+def length(item: Item) -> int:
+    """Return the characters of an item."""
+    return len(item.prompt) + sum(len(said or "") for _, said in item.messages)
+
+
 def of_size(items: Sequence[Item], size: str) -> list[Item]:
     """Return the items made for models of that size, and those for any."""
     return [item for item in items if item.size in ("", size)]
