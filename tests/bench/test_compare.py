@@ -16,7 +16,6 @@ from paceline.bench.text_comparison import (
     Difference,
     OutputComparison,
     explain,
-    first_difference,
     judge,
     warm_up,
 )
@@ -26,14 +25,6 @@ from paceline.speculative.sampling import Sampling
 
 PROMPT = [1, 2, 3]
 TEXT = [4, 5, 6, 7, 0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "index"),
-    [([], [], None), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1], [1, 2], 1), ([1, 2], [1], 1)],
-)
-def test_the_first_difference_is_a_token_or_an_end(a: list[int], b: list[int], index: int | None) -> None:
-    assert first_difference(a, b) == index
 
 
 def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() -> None:

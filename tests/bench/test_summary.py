@@ -35,15 +35,6 @@ def test_speed_counts_what_came_after_the_first_tokens() -> None:
     assert result.speedup is None
 
 
-def test_a_speed_is_that_of_all_items_together_not_the_mean_of_theirs() -> None:
-    groups = [
-        ItemMeasurements(0, "short", "code", {"plain": measured("plain", 11, 10.0)}),
-        ItemMeasurements(0, "long", "code", {"plain": measured("plain", 31, 2.0)}),
-    ]
-    (result,) = summarize(rows(("plain", True)), groups, "plain")
-    assert result.speed == 40 / 12
-
-
 def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
     more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5}
     groups = [
@@ -85,12 +76,6 @@ def test_the_interval_covers_other_items_of_the_kind_not_only_other_rounds() -> 
     assert gain.value == pytest.approx(40 / (10 * (1 + 1 / 2 + 1 / 3 + 1 / 4)) / 1 * 2.5 / 2.5)
     assert gain.low < 1.5
     assert gain.high > 2.4
-
-
-def test_an_item_that_was_cut_short_counts_with_what_it_has() -> None:
-    gain = speedup([[(10.0, 1.0)] * 3, [(10.0, 1.0)]], [[(10.0, 3.0)] * 3, [(10.0, 3.0)]])
-    assert gain is not None
-    assert (gain.value, gain.low, gain.high) == pytest.approx((3.0, 3.0, 3.0))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.bench.suites.forms import ANSWER, TO_BE_FETCHED
-from paceline.bench.suites.workload import Item, load, of_size, read, sampled
+from paceline.bench.suites.workload import Item, load, read, sampled
 from paceline.speculative.errors import UsageError
 
 SPEC_BENCH = Path(__file__).parents[3] / "shared/data/spec_bench_question.jsonl"
@@ -130,26 +130,14 @@ def test_a_question_of_several_turns_becomes_a_session_with_own_answers_between(
     tmp_path: Path,
 ) -> None:
     turns = ["One.", "Two.", "Three."]
+    speed_bench = {"source": "x", "src_id": "1", "difficulty": "easy", "multiturn": True, "sub_category": ""}
     one, two, three = (("user", text) for text in turns)
     own = ("assistant", None)
-    assert read(written(tmp_path, QUESTION | {"turns": turns})) == [
+    assert read(written(tmp_path, QUESTION | {"turns": turns} | speed_bench)) == [
         Item("7.1", "writing", messages=(one,), max_tokens=ANSWER, session="7"),
         Item("7.2", "writing", messages=(one, own, two), max_tokens=ANSWER, session="7"),
         Item("7.3", "writing", messages=(one, own, two, own, three), max_tokens=ANSWER, session="7"),
     ]
-
-
-def test_speed_benchs_fields_are_known(tmp_path: Path) -> None:
-    """As its card lists them."""
-    said: dict[str, Any] = {
-        "question_id": "9f",
-        "category": "coding",
-        "sub_category": "",
-        "turns": ["Sort a list."],
-    }
-    said |= {"source": "x", "src_id": "1", "difficulty": "easy", "multiturn": False}
-    item = Item("9f", "coding", messages=(("user", "Sort a list."),), max_tokens=ANSWER)
-    assert read(written(tmp_path, said)) == [item]
 
 
 @pytest.mark.skipif(not SPEC_BENCH.exists(), reason="Spec-Bench's questions are not here")
@@ -223,12 +211,6 @@ def test_recorded_agents_are_read_whole() -> None:
     items = load(f"sessions:{SESSIONS}")
     assert len({item.session for item in items}) == 13
     assert all(item.messages[-1][0] == "user" for item in items)
-
-
-def test_a_size_keeps_its_items_and_those_for_any() -> None:
-    items = [Item(size or "any", "a", "x", size=size) for size in ("tiny", "", "full")]
-    assert [item.id for item in of_size(items, "tiny")] == ["tiny", "any"]
-    assert [item.id for item in of_size(items, "full")] == ["any", "full"]
 
 
 def test_items_are_taken_from_all_over_a_category() -> None:

@@ -119,11 +119,9 @@ def test_the_environment_names_the_history_and_no_history_writes_none(
     at = alone.index("--history")
     nowhere = (*alone[:at], *alone[at + 2 :], "--json")
     other = tmp_path / "other" / "bench.jsonl"
-    record = command(capsys, *nowhere, "--no-history", PACELINE_HISTORY=str(other)).json
-    assert record["run"] is None
+    assert command(capsys, *nowhere, "--no-history", PACELINE_HISTORY=str(other)).json["run"] is None
     assert not other.parent.exists()
     assert command(capsys, *nowhere, PACELINE_HISTORY=str(other)).json["run"] == 1
-    assert command(capsys, "bench", "list", PACELINE_HISTORY=str(other)).out.splitlines()[1].startswith("1 ")
 
 
 # What is refused.

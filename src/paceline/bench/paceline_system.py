@@ -68,7 +68,15 @@ class PacelineSystem:
         began = perf_counter()
         self._read_draft(ask)
         try:
-            handle = run.add(request_of(ask))
+            request = GenerationRequest(
+                prompt=ask.tokens,
+                max_tokens=ask.max_tokens,
+                sampling=ask.sampling,
+                seed=ask.seed,
+                ignore_eos=ask.ignore_eos,
+                remember=False,
+            )
+            handle = run.add(request)
             run.begin()
             active = handle.scheduled.active
             if active is not None and active.session.pending_tokens == 0:  # read for another method
@@ -84,7 +92,7 @@ class PacelineSystem:
         return answered(ask, handle, progress)
 
     def _read_draft(self, ask: BenchRequest) -> None:
-        """The draft reads a prompt now, not when it first drafts, so that decoding is what other systems'
+        """Let the draft read a prompt now, not when it first drafts, so that decoding is what other systems'
         clocks call decoding."""
         draft = self.llm.draft
         if draft is None or len(ask.tokens) <= TOGETHER or self.llm.drafting.cross_vocab != "off":
@@ -98,13 +106,13 @@ class PacelineSystem:
 
     @property
     def learns(self) -> bool:
-        """Whether one answer may change the drafts of the next."""
+        """Return whether one answer may change the drafts of the next."""
         drafter = self.llm.drafter
         remembers = isinstance(drafter, LearningDrafter) and bool(getattr(drafter, "learners", True))
         return remembers or self.llm.policy.learns
 
     def forget(self) -> None:
-        """What the drafter has learned from answers."""
+        """Forget what was learned from answers."""
         if isinstance(self.llm.drafter, LearningDrafter):
             self.llm.drafter.forget()
         self.llm.policy.forget()
@@ -114,17 +122,6 @@ class PacelineSystem:
 
     def close(self) -> None:
         """The models are not its own."""
-
-
-def request_of(ask: BenchRequest) -> GenerationRequest:
-    return GenerationRequest(
-        prompt=ask.tokens,
-        max_tokens=ask.max_tokens,
-        sampling=ask.sampling,
-        seed=ask.seed,
-        ignore_eos=ask.ignore_eos,
-        remember=False,
-    )
 
 
 def answered(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:

@@ -200,19 +200,12 @@ HUGE = 10**250
     "broken",
     [
         {"usage": {"total": 3}, "choices": []},
-        {**USAGE, "choices": ["text"]},
         {**USAGE, "choices": [{"text": ["a"]}]},
-        {**USAGE, "choices": [{"text": "a", "token_ids": "12"}]},
         {**USAGE, "choices": [{"text": "a", "token_ids": [-1]}]},
-        {"usage": "many", "choices": []},
         {"usage": {"prompt_tokens": 5, "completion_tokens": HUGE}},
         {"usage": {"prompt_tokens": None, "completion_tokens": 6}},
-        {**USAGE, "timings": []},
-        {**USAGE, "timings": {"predicted_ms": "fast", "predicted_n": 6}},
         {**USAGE, "timings": {"predicted_ms": -1.0, "predicted_n": 6}},
         {**USAGE, "timings": {"draft_n": 3, "draft_n_accepted": 4}},
-        {**USAGE, "metrics": ["speculative_decoding"]},
-        {**USAGE, "metrics": {"speculative_decoding": {"num_draft_tokens": 1}}},
         {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "num_accepted_draft_tokens": 130}}},
     ],
 )
@@ -226,10 +219,8 @@ def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "said",
     [
-        b'{"data": 7}',
         b'{"data": {"id": "m"}}',
         b'{"data": [{"id": 7}]}',
-        b'{"data": [{}]}',
         b"[" * 200_000,
         b'{"data": [{"id": 1e999}]}',
     ],
