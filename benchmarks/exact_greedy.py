@@ -20,7 +20,7 @@ from recheck import RecheckedTarget
 from paceline.api import LLM
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.logit_drift import batch_noise
-from paceline.bench.near_ties import warm_up
+from paceline.bench.text_comparison import warm_up
 from paceline.config import Drafting
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter

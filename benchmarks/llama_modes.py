@@ -46,7 +46,7 @@ from rich.progress import Progress
 
 from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.bench import unwatched
-from paceline.bench.entry import Contestant
+from paceline.bench.gate import Contestant
 from paceline.bench.method import Method, parse_all
 from paceline.bench.models import LoadedModels
 from paceline.bench.prompts import RequestBuilder
@@ -206,8 +206,6 @@ def against_best(groups: Sequence[ItemMeasurements], ours: str) -> Iterator[tupl
 def show(record: dict[str, object], arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(record))
-    elif arguments.md:
-        print(tables.markdown(record))
     else:
         tables.write(record, sys.stdout)
     sys.stdout.flush()
@@ -247,7 +245,6 @@ def main() -> None:
         default="auto",
         help="of all targets; auto: each as it chooses itself",
     )
-    parser.add_argument("--md", action="store_true", help="the tables as Markdown")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.same_text and arguments.temp > 0:

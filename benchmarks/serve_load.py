@@ -116,7 +116,6 @@ def theirs(
 ) -> Server:
     """mode: "none", or a method with n-max and p-min behind it."""
     method, *numbers = mode.split(":")
-    port = free_port()
     started = LlamaServer(
         find_server(server),
         target,
@@ -128,11 +127,10 @@ def theirs(
         n_ctx=n_ctx,
         threads=threads,
         parallel=sessions,
-        port=port,
         extra=("--jinja",),
     )
     stack.callback(started.close)
-    return Server(f"llama-server {mode}", f"http://{LOCAL}:{port}")
+    return Server(f"llama-server {mode}", started.url)
 
 
 def measured(servers: Sequence[Server], streams: int, n: int, seed: str, length: int) -> list[Row]:

@@ -166,7 +166,7 @@ def table(out: Path, n: int) -> None:
     ]
     rows = [(name, *measure(path, mode, n)) for name, path, mode in ways if path.exists()]
     columns = ("draft", "all", *SUITES, "kept", "drafted")
-    print("\n".join(Block("", columns, tuple(rows), 1).markdown()), file=sys.stdout)
+    Block("", columns, tuple(rows), 1).write(sys.stdout)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
 
 The model answers items of the real suites, greedily; a view is shown each answer at once, behind a prompt
 that the whole model has read, and each of its guesses is compared. "evenly" skips layers spread over the
-model; "clasp" is the best choice of layers that hidden states advise (prepare/view_search.py), judged on half
+model; "clasp" is the best choice of layers that hidden states advise (prepare/views.py), judged on half
 of the answers and reported on the others.
 """
 
@@ -15,8 +15,7 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.view_search import ViewEvaluator, search
-from paceline.prepare.views import GUIDES, SEEN, ViewSearchPlan, answers, chosen
+from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, ViewSearchPlan, answers, chosen, search
 
 
 def main() -> None:

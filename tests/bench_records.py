@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +11,7 @@ from paceline.bench.record import BenchResult, Interval
 
 def plain(speed: float = 40.0, category: str = "") -> BenchResult:
     return BenchResult(
-        {}, "plain", category, True, "identical", 8, 5, 2560, speed, 0.25,
+        "plain", category, True, "identical", 8, 5, 2560, speed, 0.25,
         ttft=0.1234, tpot=1 / speed, memory=812 * 2**20,
     )  # fmt: skip
 
@@ -20,7 +20,6 @@ def drafted(
     system: str,
     gain: tuple[float, float, float],
     category: str = "",
-    point: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> BenchResult:
     """gain: the speedup over a plain system of 40 tokens/s, and its interval."""
@@ -36,12 +35,12 @@ def drafted(
         "memory": int(1.5 * 2**30),
         "clear": gain[1] > 1 or gain[2] < 1,
     }
-    return BenchResult(point or {}, system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
+    return BenchResult(system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
 
 
 def failed(system: str, category: str = "") -> BenchResult:
     verdict = "NOT LOSSLESS: code/3 from token 17 on"
-    return BenchResult({}, system, category, False, verdict, 8, 5, 2560, acceptance_rate=0.5)
+    return BenchResult(system, category, False, verdict, 8, 5, 2560, acceptance_rate=0.5)
 
 
 def record(results: Sequence[BenchResult], **more: Any) -> dict[str, Any]:

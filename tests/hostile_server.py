@@ -16,7 +16,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 UNTIL_CLOSED = OK + b"Connection: close\r\n\r\n"
 STREAM = OK + b"Content-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
-Answer = Callable[[str, str], Iterable[bytes]]  # of a request's method and path, the bytes to send
+Answer = Callable[[bytes], Iterable[bytes]]  # of a request, the bytes to send
 
 
 def whole(body: bytes, *headers: str, status: str = "200 OK") -> list[bytes]:
@@ -44,11 +44,10 @@ def hostile(answer: Answer) -> Iterator[str]:
     ended = threading.Event()
 
     def serve(line: socket.socket) -> None:
-        with contextlib.closing(line), contextlib.suppress(OSError, IndexError):
+        with contextlib.closing(line), contextlib.suppress(OSError):
             request = read_request(line)
-            method, path = request.split(b" ", 2)[:2]
             until = monotonic() + PATIENCE
-            for piece in answer(method.decode(), path.decode()):
+            for piece in answer(request):
                 if ended.is_set() or monotonic() > until:
                     return
                 line.sendall(piece)
@@ -79,4 +78,4 @@ def read_request(line: socket.socket) -> bytes:
     ]
     while lengths and len(body) < int(lengths[0]):
         body += line.recv(65536)
-    return said
+    return head + b"\r\n\r\n" + body

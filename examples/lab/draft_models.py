@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import paceline
-from paceline.bench.near_ties import judge
+from paceline.bench.text_comparison import judge
 from paceline.models import zoo
 from paceline.models.zoo.quantize import quantize
 from paceline.report.table import listing, ratio

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paceline
-from paceline.bench.near_ties import judge
+from paceline.bench.text_comparison import judge
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafters.model import ModelDrafter

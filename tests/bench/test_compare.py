@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+import paceline
+from paceline.api import LLM
 from paceline.backends.logit_drift import teacher_forced
 from paceline.backends.toy import ToySession, ToyTarget
-from paceline.bench.text_comparison import Difference, explain, first_difference
+from paceline.bench.text_comparison import (
+    Difference,
+    OutputComparison,
+    explain,
+    judge,
+    warm_up,
+)
+from paceline.speculative.errors import LosslessError
 from paceline.speculative.interfaces import Budget, Session
 from paceline.speculative.sampling import Sampling
 
 PROMPT = [1, 2, 3]
 TEXT = [4, 5, 6, 7, 0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "index"),
-    [([], [], None), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1], [1, 2], 1), ([1, 2], [1], 1)],
-)
-def test_the_first_difference_is_a_token_or_an_end(a: list[int], b: list[int], index: int | None) -> None:
-    assert first_difference(a, b) == index
-
-
-def test_equal_outputs_have_no_difference() -> None:
-    assert explain(ToyTarget(), PROMPT, TEXT, TEXT, Budget(4, 4)) is None
 
 
 def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() -> None:
@@ -74,13 +72,6 @@ def test_noise_beyond_what_rounding_can_do_excuses_nothing() -> None:
     assert not Difference(4, 0.2, 0.3, spread=2.0, drafted_gap=0.31).near_tie
 
 
-def test_a_forbidden_token_does_not_spoil_the_noise() -> None:
-    sampling = Sampling(logit_bias={2: -math.inf})
-    difference = explain(ToyTarget(), PROMPT, TEXT, [*TEXT[:4], 6], Budget(4, 4), sampling)
-    assert difference is not None
-    assert difference.noise == 0.0
-
-
 def test_an_output_that_ends_early_is_never_a_near_tie() -> None:
     difference = explain(ToyTarget(), PROMPT, TEXT, TEXT[:3], Budget(4, 4))
     assert difference == Difference(3, math.inf, 0.0)
@@ -95,3 +86,45 @@ def test_the_gap_is_that_of_the_logits_the_request_sampled_from() -> None:
     assert plain is not None
     assert biased is not None
     assert biased.gap == pytest.approx(plain.gap - 100.0)
+
+
+TEXT_PROMPT = [10, 20, 30, 40] * 12
+SAMPLED = Sampling(temperature=0.8)
+
+
+@pytest.fixture
+def llm(models: Path) -> Iterator[LLM]:
+    with paceline.load(models / "target.gguf", models / "draft.gguf", threads=1, n_ctx=128) as llm:
+        yield llm
+
+
+def test_equal_outputs_are_identical_however_they_were_sampled(llm: LLM) -> None:
+    assert judge(llm, TEXT_PROMPT, [1, 2], [1, 2], Sampling()) == OutputComparison(True, "yes")
+    assert judge(llm, TEXT_PROMPT, [1, 2], [1, 2], SAMPLED) == OutputComparison(True, "yes")
+
+
+def test_sampled_outputs_that_differ_prove_nothing(llm: LLM) -> None:
+    judgement = judge(llm, TEXT_PROMPT, [1, 2], [1, 3], SAMPLED)
+    assert (judgement.identical, judgement.at, judgement.difference) == (False, 1, None)
+    assert (
+        judgement.said == "no: not from token 1 on, where rounding can have moved a draw; --temp 0 can tell"
+    )
+    judgement.require_lossless()
+
+
+def test_greedy_outputs_that_differ_beyond_noise_are_an_error(llm: LLM) -> None:
+    plain = llm.generate(TEXT_PROMPT, max_tokens=6, plain=True, ignore_eos=True).tokens
+    other = (*plain[:3], (plain[3] + 1) % 256, *plain[4:])
+    judgement = judge(llm, TEXT_PROMPT, plain, other, Sampling())
+    assert (judgement.identical, judgement.at, judgement.said) == (False, 3, "NO: not from token 3 on")
+    with pytest.raises(LosslessError, match="from token 3 on: the two tokens' logits are"):
+        judgement.require_lossless()
+
+
+def test_after_the_warm_up_the_prompt_is_in_the_targets_cache_and_not_in_the_drafts(llm: LLM) -> None:
+    assert llm.draft is not None
+    warm_up(llm, TEXT_PROMPT)
+    target, draft = llm.target.cache.slots[0].cached, llm.draft.cache.slots[0].cached  # type: ignore[attr-defined]
+    assert target[: len(TEXT_PROMPT)] == TEXT_PROMPT
+    assert draft == []
+    assert llm.draft._passes > 0  # type: ignore[attr-defined]

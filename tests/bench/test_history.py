@@ -51,14 +51,6 @@ def test_groups_come_back_as_they_were_and_twice_is_once(path: Path) -> None:
     assert [asdict(one)["item"] for one in history.groups(second)] == ["c"]
 
 
-def test_the_last_end_of_a_run_counts(path: Path) -> None:
-    history = History(path)
-    run = history.begin({}, {})
-    history.finish(run, "interrupted", [])
-    history.finish(run, "done", [plain()])
-    assert (history.run(run).status, len(history.run(run).results)) == ("done", 1)
-
-
 def test_a_line_that_a_killed_process_has_left_costs_no_more_than_itself(path: Path) -> None:
     history = History(path)
     run = history.begin({}, {})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.bench import jsonl
-from paceline.bench.jsonl import Line, LineError, numbered_lines, object_of, raw_lines, text_of
+from paceline.bench.jsonl import Line, LineError, object_of, raw_lines, text_of
 from paceline.speculative.errors import UsageError
 
 
@@ -74,17 +74,6 @@ def test_what_is_no_object_is_told_by_a_reason_alone(tmp_path: Path, data: bytes
     with pytest.raises(LineError) as error:
         object_of(line)
     assert str(error.value).startswith(why)
-
-
-def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
-    assert list(numbered_lines(written(tmp_path, b"\xef\xbb\xbf{}\n"))) == [(1, "{}")]
-
-
-def test_a_file_that_has_to_be_text_tells_where_it_is_not(tmp_path: Path) -> None:
-    file = written(tmp_path, b"a\r\n\n\n b\xe9\n")
-    with pytest.raises(UsageError, match=r"lines.jsonl: is not UTF-8 text \(byte 7\); convert it first"):
-        list(numbered_lines(file))
-    assert next(numbered_lines(file)) == (1, "a\r")
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

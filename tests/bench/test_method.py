@@ -34,9 +34,9 @@ def test_plain_decoding_comes_first_whether_it_is_named_or_not() -> None:
     ("text", "said"),
     [
         ("magic", "unknown drafter 'magic'"),
-        ("lookup:n_draft", "'n_draft' is no setting; write NAME=VALUE with one of policy, n_draft, width"),
+        ("lookup:n_draft", "'n_draft' is no setting; write NAME=NUMBER with one of policy, n_draft, width"),
         ("lookup:drafters=model", "'drafters=model' is no setting"),
-        ("lookup:n_draft=many", "n_draft takes a number, not 'many'"),
+        ("lookup:n_draft=many", "'n_draft=many' is no setting"),
         ("lookup:n_draft=0", "n_draft 0: must be at least 1"),
         ("lookup+none", "'none' means plain decoding"),
         ("lookup,lookup", "'lookup' is named twice"),

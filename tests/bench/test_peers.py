@@ -11,14 +11,15 @@ import pytest
 
 from fake_llama_server import write_fake_server
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.entry import Contestant
+from paceline.bench.gate import Contestant
 from paceline.bench.method import parse_all
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.bench.systems import KINDS, BaselineSettings, join, parse, require
+from paceline.bench.systems import KINDS, join, parse
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
 
 METHODS = parse_all("plain,model:n_draft=3", {})
+FILES = (zoo.target_path(), zoo.draft_path())
 ENGINE = {
     "n_ctx": 128, "threads": 1, "flash_attention": None, "cache_type": "f16", "gpu_layers": 0,
 }  # fmt: skip
@@ -38,10 +39,6 @@ class Ours:
         """Nothing."""
 
 
-def place(where: str, label: str) -> BaselineSettings:
-    return BaselineSettings(where, label, zoo.target_path(), zoo.draft_path(), ENGINE)
-
-
 @pytest.fixture
 def entries() -> Iterator[list[Contestant]]:
     """Our plain decoding; whatever joins is closed, and has then ended."""
@@ -53,24 +50,30 @@ def entries() -> Iterator[list[Contestant]]:
     assert not any(psutil.pid_exists(server.pid) for server in servers)
 
 
-def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign() -> None:
-    assert parse(["transformers", "llama-server=/a=b/c", "openai=http://h:1"]) == [
+def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign(tmp_path: Path) -> None:
+    (tmp_path / "a=b").mkdir()
+    path = str(write_fake_server(tmp_path / "a=b" / "c", "well"))
+    given = ["transformers", f"llama-server={path}", f"llama-lookup={path}", "openai=http://h:1"]
+    assert parse(given) == [
         ("transformers", ""),
-        ("llama-server", "/a=b/c"),
+        ("llama-server", path),
+        ("llama-lookup", path),
         ("openai", "http://h:1"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "error", "said"),
     [
-        (["vllm"], f"--peer vllm: unknown; choose from {', '.join(KINDS)}"),
-        (["=x"], "unknown"),
-        (["transformers", "transformers"], "--peer transformers: given twice"),
+        (["vllm"], UsageError, f"--peer vllm: unknown; choose from {', '.join(KINDS)}"),
+        (["transformers", "transformers"], UsageError, "--peer transformers: given twice"),
+        (["openai"], UsageError, "--peer openai: give its address"),
+        (["llama-server=/nowhere/x"], PeerError, "/nowhere/x is no program"),
+        (["llama-speculative=/nowhere/x"], PeerError, "there is no program /nowhere/x"),
     ],
 )
-def test_what_is_no_program_is_refused(texts: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_is_no_program_is_refused(texts: list[str], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
         parse(texts)
 
 
@@ -81,36 +84,17 @@ def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_
     with pytest.raises(
         PeerError, match="llama-server does not draft by ngram-simple"
     ):  # the fake tells of no n-grams
-        join(entries, [("llama-server", str(server))], parse_all("plain,lookup", {}), place)
+        join(entries, [("llama-server", str(server))], parse_all("plain,lookup", {}), *FILES, ENGINE)
     assert [entry.name for entry in entries] == ["plain", "llama-server"]
 
 
 def test_two_programs_of_a_kind_are_told_apart(entries: list[Contestant], tmp_path: Path) -> None:
     paths = [str(write_fake_server(tmp_path / name, "well")) for name in ("old", "new")]
-    join(entries, [("llama-server", path) for path in paths], METHODS[:1], place)
+    join(entries, [("llama-server", path) for path in paths], METHODS[:1], *FILES, ENGINE)
     assert [entry.name for entry in entries[1:]] == [f"llama-server={path}" for path in paths]
     assert all(entry.own_plain and entry.reference is entries[0] for entry in entries[1:])
 
 
-def test_a_program_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match="/nowhere/x"):
-        require([("llama-server", "/nowhere/x")])
-    require([("llama-server", str(write_fake_server(tmp_path / "program", "well")))])
-
-
 def test_a_program_without_any_of_the_methods_is_refused(entries: list[Contestant]) -> None:
     with pytest.raises(UsageError, match="--peer llama-lookup: has none of the methods plain, model"):
-        join(entries, [("llama-lookup", "/nowhere")], METHODS, place)
-
-
-@pytest.mark.parametrize("kind", ["llama-speculative", "llama-lookup"])
-def test_a_program_of_the_command_line_is_looked_for(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match="/nowhere/x"):
-        require([(kind, "/nowhere/x")])
-    require([(kind, str(write_fake_server(tmp_path / "program", "well")))])
-
-
-def test_an_endpoint_needs_an_address() -> None:
-    with pytest.raises(UsageError, match="--peer openai: give its address"):
-        require([("openai", "")])
-    require([("openai", "http://127.0.0.1:1")])
+        join(entries, [("llama-lookup", "/nowhere")], METHODS, *FILES, ENGINE)

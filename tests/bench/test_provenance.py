@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from paceline.backends.registry import kernels_of
 from paceline.bench.provenance import provenance
 from paceline.config import Drafting
 from paceline.hardware.threads import logical_cores, physical_cores
-from paceline.system.identity import BLOCK, fingerprint
+from paceline.system.identity import fingerprint
 
 
 def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> None:
@@ -28,25 +27,3 @@ def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> Non
     assert record["kernels"] == (kernels_of(models / "target.gguf").path or "off")
     assert (record["threads"], record["n_ctx"], record["request"]) == (1, 512, {"seed": 7})
     assert record["drafting"] == json.loads(json.dumps(asdict(Drafting(("auto",)))))
-
-
-def test_without_a_draft_model_there_is_none_in_the_record(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1, kernels="off") as llm:
-        record = provenance(llm, {})
-    assert (record["draft"], record["kernels"]) == (None, "off")
-
-
-def test_a_fingerprint_is_that_of_the_content_and_not_of_the_name(models: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.gguf"
-    shutil.copy(models / "target.gguf", copy)
-    assert fingerprint(copy) == fingerprint(models / "target.gguf")
-
-
-def test_a_fingerprint_changes_with_the_first_bytes_the_last_and_the_size(tmp_path: Path) -> None:
-    size = 3 * BLOCK
-    data = [bytearray(size), bytearray(size), bytearray(size), bytearray(size + 1)]
-    data[1][0] = data[2][-1] = 1
-    paths = [tmp_path / str(i) for i in range(4)]
-    for path, content in zip(paths, data, strict=True):
-        path.write_bytes(content)
-    assert len({fingerprint(path) for path in paths}) == 4

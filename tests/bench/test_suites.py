@@ -40,10 +40,6 @@ def test_groups_name_several_suites_at_once() -> None:
     assert load("real,real-code") == load("real")
 
 
-def test_all_that_is_for_a_real_model_is_small() -> None:
-    assert sum((FOLDER / f"{name}.jsonl").stat().st_size for name in REAL) < 1_500_000
-
-
 def test_a_real_suites_items_are_messages_for_a_model_with_a_context() -> None:
     for name in REAL:
         for item in load(name):
@@ -51,21 +47,6 @@ def test_a_real_suites_items_are_messages_for_a_model_with_a_context() -> None:
             assert item.category == name.removeprefix("real-")
             assert item.messages
             assert item.size == "full"
-
-
-def test_agents_have_called_tools_several_times_and_seen_their_results() -> None:
-    for item in load("real-agent"):
-        turns = Counter(role for role, _ in item.messages)
-        assert sum("<tool_call>" in (said or "") for _, said in item.messages[1:]) >= 2, item.id
-        assert sum((said or "").startswith("Tool: ") for _, said in item.messages) >= 2, item.id
-        assert turns["assistant"] >= 2
-    last = [
-        (load_[1] or "").startswith("Tool: ") for load_ in (item.messages[-1] for item in load("real-agent"))
-    ]
-    assert {True, False} == set(last)  # the next turn is an answer here, one more call there
-
-
-def test_conversations_go_on_from_the_models_own_answer() -> None:
     going_on = [item for item in load("real-chat") if any(said is None for _, said in item.messages)]
     assert len(going_on) == 3
 
@@ -107,14 +88,6 @@ def test_tiny_prompts_fit_the_embedded_models_context_and_end_within_a_line(llm:
         assert text(item) == text(item).rstrip(), item.id
 
 
-def test_full_items_have_at_most_7500_characters() -> None:
-    assert max(len(text(item)) for name in NAMES for item in of(name, "full")) <= 7_500
-
-
-def test_tiny_items_are_raw_text_but_for_the_questions_of_chat() -> None:
-    assert {name for name in NAMES for item in of(name, "tiny") if item.messages} == {"chat"}
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_an_agents_session_repeats_what_came_before(size: str) -> None:
     items = of("agent", size)
@@ -124,26 +97,3 @@ def test_an_agents_session_repeats_what_came_before(size: str) -> None:
             # All of it in messages; as text all up to the opening of the call.
             assert item.messages[: len(before.messages)] == before.messages
             assert item.prompt.startswith(before.prompt)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_an_agent_calls_the_tools_it_was_given_and_again_after_a_timeout(size: str) -> None:
-    for item in of("agent", size)[3::4]:  # the last of each session
-        tools = re.findall(r'"function": \{"name": "(\w+)"', text(item))
-        calls = re.findall(r"<tool_call>\n(.*)\n</tool_call>", text(item))
-        assert len(calls) == 3
-        assert calls[1] == calls[2] != calls[0]
-        assert {re.findall(r'"name": "(\w+)"', call)[0] for call in calls} <= set(tools)
-        assert text(item).count('Tool: {"error": "timeout"}') == 1
-
-
-def test_one_agent_in_three_speaks_sql() -> None:
-    last = [text(item) for size in SIZES for item in of("agent", size)[3::4]]
-    assert ['"arguments": {"query": "SELECT * FROM ' in said for said in last] == [False, True, False] * 2
-
-
-def test_a_tiny_quotation_has_begun_as_the_text_begins() -> None:
-    for item in of("quote", "tiny"):
-        quoted, _, opening = item.prompt.partition("\n\nThe same again, word for word:\n\n")
-        assert quoted.startswith(opening)
-        assert len(opening.split()) == 4

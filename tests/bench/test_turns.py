@@ -12,7 +12,7 @@ import pytest
 
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench.bench import Bench, unwatched
-from paceline.bench.entry import Contestant
+from paceline.bench.gate import Contestant
 from paceline.bench.history import History
 from paceline.bench.method import parse_all
 from paceline.bench.models import LoadedModels
@@ -38,11 +38,15 @@ ITEMS = (
 
 
 @dataclass
-class Named:
+class Repeats:
+    """Another program: it says what it is told to, whatever comes first."""
+
     name: str
+    said: tuple[int, ...] = ()
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        raise NotImplementedError
+        n = min(len(self.said), ask.max_tokens)
+        return BenchAnswer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
 
     def memory(self) -> int | None:
         return None
@@ -67,7 +71,7 @@ def asked(models: Path, suite: Path) -> dict[str, Any]:
 
 
 def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own() -> None:
-    entries = [Contestant(Named(name)) for name in "abc"]
+    entries = [Contestant(Repeats(name)) for name in "abc"]
     turns = ["".join(entry.name for entry in in_turn(entries, number)) for number in range(6)]
     assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
 
@@ -152,7 +156,7 @@ def test_the_gate_and_the_warming_teach_nothing(parroted: Runner, monkeypatch: p
 def test_what_is_done_teaches_is_not_measured_again_and_its_outcomes_are_kept(parroted: Runner) -> None:
     first = list(parroted.rounds(TWICE, 2))
     done = [replace(group, outcomes={"plain": "identical", "lookup": "near-tie"}) for group in first[:6]]
-    parroted.entries[1].greedy.outcomes.clear()
+    parroted.entries[1].outcomes.clear()
     assert drafted(parroted.rounds(TWICE, 2, done)) == [(1, "c", 0), (1, "again", 5)]
     assert parroted.entries[1].verdict.said == "4 near-ties"
     assert drafted(parroted.rounds(TWICE, 1, done[:2])) == [(0, "c", 0), (0, "again", 5)]
@@ -184,24 +188,6 @@ def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: R
     assert parroted.skipped == ["3 of 4 items: there was no time for them (--minutes)"]
 
 
-@dataclass
-class Repeats:
-    """Another program: it says what it is told to, whatever comes first."""
-
-    name: str
-    said: tuple[int, ...]
-
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
-        n = min(len(self.said), ask.max_tokens)
-        return BenchAnswer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
-
-    def memory(self) -> int | None:
-        return None
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: LoadedModels) -> None:
     one = turns(target, ITEMS)
     one.ask_first(ITEMS)
@@ -227,13 +213,13 @@ def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
     asked: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = BenchPlan(**asked, keep_prompts=True, minutes=1e-9)
-    with History(tmp_path / "bench.jsonl") as history:
-        record = Bench(plan, history=history).measure()
-        assert [one.items for one in record.results] == [1, 1, 1]
-        history.finish(1, "interrupted", [])
-        stored = replace(BenchPlan.read(history.run(1).plan), minutes=5.0)
-        again = Bench(stored, history=history, run=1).measure()
-        assert len(history.groups(1)) == 3
+    history = History(tmp_path / "bench.jsonl")
+    record = Bench(plan, history=history).measure()
+    assert [one.items for one in record.results] == [1, 1, 1]
+    history.finish(1, "interrupted", [])
+    stored = replace(BenchPlan.read(history.run(1).plan), minutes=5.0)
+    again = Bench(stored, history=history, run=1).measure()
+    assert len(history.groups(1)) == 3
     assert (again.status, rows(again)) == ("done", rows(Bench(BenchPlan(**asked)).measure()))
 
 
@@ -299,17 +285,6 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
     assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 
 
-def test_memory_of_a_draft_is_told_apart_from_the_targets(target: LoadedModels, models: Path) -> None:
-    one = turns(target, ITEMS)
-    one.ask_first(ITEMS)
-    one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
-    plain, lookup, model = (entry.system.memory() for entry in one.entries)
-    assert plain == lookup == target.memory
-    assert model == target.memory + target.added[models / "draft.gguf"]
-    assert isinstance(one.llm, type(target.plain))
-    assert one.llm.draft is not None
-
-
 def test_an_answer_tells_its_times_and_counts(target: LoadedModels, models: Path) -> None:
     method = parse_all("model:n_draft=2:p_min=0", {})[1]
     system = PacelineSystem(method, target, models / "draft.gguf")
@@ -322,11 +297,11 @@ def test_an_answer_tells_its_times_and_counts(target: LoadedModels, models: Path
     assert answer.drafted >= answer.accepted
     assert 0 < answer.first < answer.seconds
     assert 0 < answer.decoding < answer.seconds
-    assert answer.parts is not None
-    assert 0 < answer.parts.forward_seconds < answer.parts.seconds
+    assert answer.draft_seconds is not None
+    assert answer.decode_seconds is not None
+    assert 0 < answer.draft_seconds < answer.decode_seconds
     # Its prompt is so short that the first step reads it, and is left out.
     assert answer.decoded < 8
-    assert answer.parts.steps == answer.steps - 1
     again = system.answer(BenchRequest("", tokens, 8))
     assert again.tokens == answer.tokens
 
@@ -337,10 +312,9 @@ def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: LoadedModels,
         method = parse_all(name, {})[-1]
         answer = PacelineSystem(method, target, draft).answer(BenchRequest("", tokens, 8))
         assert answer.decoded == answer.n_tokens == 8
-        assert answer.parts is not None
-        assert answer.parts.steps == answer.steps
+        assert answer.decode_seconds is not None
         # The draft had read the prompt by then, and nothing is left of it for the first step to read.
-        assert 0 < answer.parts.seconds <= answer.decoding < answer.seconds
+        assert 0 < answer.decode_seconds <= answer.decoding < answer.seconds
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.bench.suites.workload import ANSWER, TO_BE_FETCHED, Item, load, of_size, read, sampled
+from paceline.bench.suites.forms import ANSWER, TO_BE_FETCHED
+from paceline.bench.suites.workload import Item, load, read, sampled
 from paceline.speculative.errors import UsageError
 
 SPEC_BENCH = Path(__file__).parents[3] / "shared/data/spec_bench_question.jsonl"
@@ -51,73 +52,45 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert read(written(tmp_path, said)) == [item]
 
 
-def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:
-    path = written(tmp_path, '{"prompt": "a\u2028b\x85c"}\r', '\t{"prompt": "d"}')
-    assert [item.prompt for item in read(path)] == ["a\u2028b\x85c", "d"]
-
-
 REFUSED: dict[str, tuple[Any, str]] = {
     "no json": ("{", "is no JSON (Expecting property name"),
-    "a file of one array": ([GOOD], "is no JSON object; write one a line"),
+    "a file of one array": ([GOOD], "is no JSON object"),
     "endless nesting": ("[" * 100_000, "is no JSON ("),
-    "a byte order mark": ("\ufeff{}", "is no JSON (Unexpected UTF-8 BOM"),
     "neither prompt nor messages": ({"id": "a"}, "give either a prompt or messages, and not an empty one"),
-    "unknown fields": (
-        GOOD | {"n": 1, "expected": 2},
-        "unknown field expected, n; known are id, category, prompt, messages, max_tokens, seed, session",
-    ),
-    "a number for text": ({"prompt": 3}, "its prompt is 3; write text"),
-    "text for a number": (GOOD | {"seed": "3"}, "its seed is '3'; write a whole number"),
-    "a fraction": (GOOD | {"max_tokens": 64.0}, "its max_tokens is 64.0; write a whole number"),
-    "a single token": (GOOD | {"max_tokens": 1}, "max_tokens must be at least 2, seed at least 0"),
-    "a negative seed": (GOOD | {"seed": -1}, "max_tokens must be at least 2, seed at least 0"),
-    "an unknown size": (GOOD | {"size": "big"}, "its size is 'big'; write tiny or full, or leave it out"),
-    "an empty id": (GOOD | {"id": ""}, "its id or category is empty"),
-    "half a character": ('{"prompt": "ab\\ud83d"}', "its prompt is no UTF-8 text (character 2)"),
-    "no list of messages": ({"messages": USER}, "its messages are no list of objects with role and content"),
-    "a message of text": ({"messages": ["Hi"]}, "a message is no object with role and content alone"),
-    "an unknown role": (
-        {"messages": [{"role": "tool", "content": "1"}, USER]},
-        "a message's role is 'tool'; choose from system, user, assistant",
-    ),
-    "an image": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}]}]},
-        "a message's content is no text; images and other parts cannot be asked",
-    ),
-    "an answer at the end": (
-        {"messages": [USER, {"role": "assistant", "content": "Hello"}]},
-        "its last message is the assistant's; end with the user's",
-    ),
+    "an unknown field": (GOOD | {"expected": 2}, "expected is 2: Extra inputs are not permitted"),
+    "a number for text": ({"prompt": 3}, "prompt is 3: "),
+    "a fraction": (GOOD | {"max_tokens": 64.0}, "max_tokens is 64.0: "),
+    "a single token": (GOOD | {"max_tokens": 1}, "max_tokens is 1: "),
+    "a negative seed": (GOOD | {"seed": -1}, "seed is -1: "),
+    "an unknown size": (GOOD | {"size": "big"}, "size is 'big': "),
+    "an empty id": (GOOD | {"id": ""}, "id is '': "),
+    "half a character": ('{"prompt": "ab\\ud83d"}', "Invalid JSON"),
+    "a message of text": ({"messages": ["Hi"]}, "messages.0 is 'Hi': "),
+    "an unknown role": ({"messages": [{"role": "tool", "content": "1"}, USER]}, "messages.0.role is 'tool'"),
+    "an image": ({"messages": [{"role": "user", "content": [{}]}]}, "messages.0.content is [{}]: "),
+    "an open question": ({"messages": [{"role": "user", "content": None}]}, "only an assistant's content"),
+    "an answer at the end": ({"messages": [USER, OWN]}, "the last message must be the user's"),
     "an answer to nothing": (
         {"messages": [USER, OWN, USER], "session": "a"},
         "no item before it in its session answers its assistant's message",
     ),
-    "a question's unknown field": (
-        QUESTION | {"image": "a.png"},
-        "unknown field image in a Spec-Bench or SPEED-Bench question",
-    ),
-    "turns that are text": (QUESTION | {"turns": "Write."}, "its turns are no list of texts"),
-    "an empty turn": (QUESTION | {"turns": ["Write.", " "]}, "turn 2 is empty; write what is asked"),
+    "a question's unknown field": (QUESTION | {"image": "a.png"}, "image is 'a.png': "),
+    "turns that are text": (QUESTION | {"turns": "Write."}, "turns is 'Write.': "),
+    "an empty turn": (QUESTION | {"turns": ["Write.", " "]}, "a turn is empty"),
     "a turn to be fetched": (
         QUESTION | {"turns": [TO_BE_FETCHED]},
-        "turn 1 is still to be fetched; run prepare_data.py of SPEED-Bench first",
+        "run prepare_data.py of SPEED-Bench",
     ),
-    "half a character in a turn": (
-        json.dumps(QUESTION | {"turns": ["\ud83d"]}),
-        "its turn is no UTF-8 text (character 0)",
-    ),
-    "a question without a category": (QUESTION | {"category": ""}, "its question_id or category is empty"),
-    "a question whose id is a list": (
-        QUESTION | {"question_id": [1]},
-        "its question_id is no text or number, or its category no text",
-    ),
+    "a question whose id is a list": (QUESTION | {"question_id": [1]}, "question_id.int is [1]: "),
 }
 
 
 @pytest.mark.parametrize(("line", "why"), REFUSED.values(), ids=REFUSED)
 def test_a_bad_line_is_refused_by_file_and_number(tmp_path: Path, line: Any, why: str) -> None:
     path = written(tmp_path, GOOD, "", line, GOOD)
-    assert refusal(path).startswith(f"{path}, line 3: {why}")
+    said = refusal(path)
+    assert said.startswith(f"{path}, line 3: ")
+    assert why in said
 
 
 def test_an_id_that_is_taken_is_refused_where_it_comes_again(tmp_path: Path) -> None:
@@ -130,16 +103,12 @@ def test_a_file_without_items_or_text_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "", " ")
     assert refusal(path) == f"{path}: has no items; write one JSON object a line"
     path.write_bytes(b'{"prompt": "caf\xe9"}')
-    assert refusal(path) == f"{path}: is not UTF-8 text (byte 15); convert it first"
+    assert refusal(path) == f"{path}, line 1: is not UTF-8 text (byte 15); convert it first"
 
 
 @pytest.mark.parametrize(("text", "name"), [("cod", "cod"), ("code,,edit", ""), ("", ""), ("code,x", "x")])
 def test_an_unknown_suite_is_refused_with_the_known_ones(text: str, name: str) -> None:
-    assert refusal(text) == (
-        f"unknown suite {name!r}: choose from toy, real, code, edit, json, agent, quote, prose, chat, "
-        "real-code, real-edit, real-json, real-agent, real-grounded, real-chat, real-maths, or name a "
-        "file that ends in .jsonl"
-    )
+    assert refusal(text).startswith(f"unknown suite {name!r}: choose from toy, real, code, edit, json, agent")
 
 
 def test_suites_are_joined_in_the_order_asked_for_and_each_once() -> None:
@@ -161,26 +130,14 @@ def test_a_question_of_several_turns_becomes_a_session_with_own_answers_between(
     tmp_path: Path,
 ) -> None:
     turns = ["One.", "Two.", "Three."]
+    speed_bench = {"source": "x", "src_id": "1", "difficulty": "easy", "multiturn": True, "sub_category": ""}
     one, two, three = (("user", text) for text in turns)
     own = ("assistant", None)
-    assert read(written(tmp_path, QUESTION | {"turns": turns})) == [
+    assert read(written(tmp_path, QUESTION | {"turns": turns} | speed_bench)) == [
         Item("7.1", "writing", messages=(one,), max_tokens=ANSWER, session="7"),
         Item("7.2", "writing", messages=(one, own, two), max_tokens=ANSWER, session="7"),
         Item("7.3", "writing", messages=(one, own, two, own, three), max_tokens=ANSWER, session="7"),
     ]
-
-
-def test_speed_benchs_fields_are_known(tmp_path: Path) -> None:
-    """As its card lists them."""
-    said: dict[str, Any] = {
-        "question_id": "9f",
-        "category": "coding",
-        "sub_category": "",
-        "turns": ["Sort a list."],
-    }
-    said |= {"source": "x", "src_id": "1", "difficulty": "easy", "multiturn": False}
-    item = Item("9f", "coding", messages=(("user", "Sort a list."),), max_tokens=ANSWER)
-    assert read(written(tmp_path, said)) == [item]
 
 
 @pytest.mark.skipif(not SPEC_BENCH.exists(), reason="Spec-Bench's questions are not here")
@@ -203,11 +160,9 @@ def test_files_and_suites_are_named_together_and_a_file_may_say_its_form(tmp_pat
     assert load(f"json,specbench:{path}") == [*load("json"), *load(str(path))]
     other = tmp_path / "prompts.jsonl"
     other.write_text(json.dumps(GOOD))
-    assert refusal(f"specbench:{other}") == (
-        f"--suite specbench:{other}: {other} holds no questions in Spec-Bench's form"
-    )
+    assert refusal(f"specbench:{other}").startswith(f"{other}, line 1: question_id is ")
     other.write_text(json.dumps(GOOD | {"id": "7.1"}))
-    assert "two items have the id '7.1'; name one of the files alone" in refusal(f"{path},{other}")
+    assert "two items have the id '7.1'; name one file alone" in refusal(f"{path},{other}")
 
 
 def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_before_it(tmp_path: Path) -> None:
@@ -234,19 +189,21 @@ def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_befor
     ]
 
 
-@pytest.mark.parametrize("line", [GOOD, "[]", {"messages": [{"role": "user"}]}, {"messages": "Hi"}])
+@pytest.mark.parametrize(
+    "line",
+    [
+        GOOD,
+        "[]",
+        {"messages": [{"role": "user"}]},
+        {"messages": "Hi"},
+        {"messages": [USER | {"role": "ghost"}]},
+    ],
+)
 def test_what_is_no_recorded_session_is_refused_by_file_and_line(tmp_path: Path, line: Any) -> None:
     path = written(tmp_path, line)
-    assert refusal(f"sessions:{path}").startswith(f"{path}, line 1: is no recorded conversation; write")
-
-
-def test_a_recorded_session_has_known_roles_and_an_answer(tmp_path: Path) -> None:
-    path = written(tmp_path, {"messages": [{"role": "ghost", "content": "Boo"}]})
-    assert "a message's role is 'ghost'; choose from system, user, assistant, tool" in refusal(
-        f"sessions:{path}"
-    )
+    assert refusal(f"sessions:{path}").startswith(f"{path}, line 1: ")
     path = written(tmp_path, {"messages": [USER]})
-    assert refusal(f"sessions:{path}") == f"{path}: no conversation has an answer in it"
+    assert refusal(f"sessions:{path}") == f"{path}: has no items; write one JSON object a line"
 
 
 @pytest.mark.skipif(not SESSIONS.exists(), reason="the recorded sessions are not here")
@@ -254,12 +211,6 @@ def test_recorded_agents_are_read_whole() -> None:
     items = load(f"sessions:{SESSIONS}")
     assert len({item.session for item in items}) == 13
     assert all(item.messages[-1][0] == "user" for item in items)
-
-
-def test_a_size_keeps_its_items_and_those_for_any() -> None:
-    items = [Item(size or "any", "a", "x", size=size) for size in ("tiny", "", "full")]
-    assert [item.id for item in of_size(items, "tiny")] == ["tiny", "any"]
-    assert [item.id for item in of_size(items, "full")] == ["any", "full"]
 
 
 def test_items_are_taken_from_all_over_a_category() -> None:
@@ -292,7 +243,8 @@ def workloads(draw: st.DrawFn) -> list[Item]:
 def test_the_laws_of_a_sample(items: list[Item], n: int) -> None:
     some = sampled(items, n)
     assert len(some) == min(n, len(items))
-    assert some == [item for item in items if item in some] == sampled(items, n)
+    assert some == [item for item in items if item in some]
+    assert {item.id for item in some} <= {item.id for item in sampled(items, n + 1)}
 
     have, took = Counter(i.category for i in items), Counter(i.category for i in some)
     most = max(took.values(), default=0)
@@ -301,8 +253,3 @@ def test_the_laws_of_a_sample(items: list[Item], n: int) -> None:
     for session in {item.session for item in items} - {""}:
         whole = [item for item in items if item.session == session]
         assert [item for item in some if item.session == session] == whole[: sum(i in some for i in whole)]
-
-
-@given(items=workloads(), n=st.integers(0, 35))
-def test_a_larger_sample_holds_the_smaller_one(items: list[Item], n: int) -> None:
-    assert {item.id for item in sampled(items, n)} <= {item.id for item in sampled(items, n + 1)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_line import command, run
-from paceline.bench import near_ties as judge
+from paceline.bench import text_comparison as judge
 from paceline.bench.text_comparison import Difference
 from paceline.speculative.interfaces import ForwardOutput
 from paceline.speculative.sampling import Rng, Sampling

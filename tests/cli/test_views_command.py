@@ -62,18 +62,6 @@ def test_what_a_search_finds_is_kept_and_drafts(said: Said, model: Path, suite: 
     assert run.json["stats"]["drafted"] == named.json["stats"]["drafted"] > 0
 
 
-def test_its_table_says_what_to_expect(said: Said, model: Path, suite: Path) -> None:
-    done = said(
-        "views", "search", "-m", model, "--suite", suite, "--items", "1", "-n", "8", "--tries", "3",
-        "--blocks", "2", "--threads", "1",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    assert "found by" in done.out
-    assert "2 of 12" in done.out
-    assert "On other texts" in done.out
-    assert "paceline run -m" in done.out
-
-
 @pytest.mark.parametrize("draft", ["model", "cascade", "auto"])
 def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> None:
     given = ("run", "-m", model, "--json", "-n", "24", "abcabcabcabc")
@@ -83,13 +71,6 @@ def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> 
     assert drafted.json["text"] == plain.json["text"]
 
 
-def test_a_bench_takes_views(said: Said, model: Path, suite: Path) -> None:
-    done = said(
-        "bench", "-m", model, "-md", "view:exit=5", "--suite", suite, "-n", "8", "--rounds", "1",
-        "--methods", "model:n_draft=2", "--threads", "1", "--json",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    assert "model:n_draft=2" in done.out
 
 
 def test_views_that_cannot_be_are_refused(said: Said, model: Path, tmp_path: Path) -> None:

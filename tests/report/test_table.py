@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.report.table import Block, comparison, listing, summary
+from paceline.report.table import comparison, listing, summary
 
 
 def a_run(
@@ -64,14 +64,6 @@ def test_a_table_that_does_not_fit_has_a_line_for_each_cell(monkeypatch: pytest.
     out = Terminal()
     listing(COLUMNS, ROWS[1:], out, 1)
     assert out.getvalue() == "draft          model\ntokens a step  12\nspeed-up       1.42x [1.05, 2.59]\n"
-
-
-def test_markdown_names_columns_on_one_line_and_escapes_bars() -> None:
-    assert Block("", ("a", "json-\nline", "draft\n%"), (("x|y", "1", "2"),), 1).markdown() == [
-        "| a | json-line | draft % |",
-        "| --- | ---: | ---: |",
-        "| x\\|y | 1 | 2 |",
-    ]
 
 
 def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.bench import systems as peers
+from paceline.bench import systems
 from paceline.bench.history import History
 from paceline.bench.method import PLAIN, parse_all
 from paceline.bench.models import LoadedModels
@@ -23,7 +22,7 @@ from paceline.bench.provenance import provenance
 from paceline.bench.record import BenchRecord
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner, Tick, Watch
-from paceline.bench.suites.workload import Item, load, of_size, ordered, sampled
+from paceline.bench.suites.workload import Item, length, load, of_size, ordered, sampled
 from paceline.bench.summary import summarize
 from paceline.loading import choose
 from paceline.models.headers.header import read as read_header
@@ -42,10 +41,10 @@ def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
 
 
 class Bench:
-    """history: where measurements are kept as they come. run: one of its runs, to go on with. watch: told how
-    much work each phase is, and of each piece of it that is done. recorder: told every plain answer. Raises
-    UsageError for a plan that cannot be carried out and PeerError for a program that is not there, before
-    anything is loaded."""
+    """One bench. history: where measurements are kept as they come. run: one of its runs, to go on with.
+    watch: called with how much work each phase is. recorder: takes every plain answer. Raises UsageError for
+    a plan that cannot be carried out and PeerError for a program that is not there, before anything is
+    loaded."""
 
     def __init__(
         self,
@@ -59,8 +58,7 @@ class Bench:
         self._watch, self._recorder, self._history = watch, recorder, history
         self._plan = plan
         self._methods = parse_all(plan.methods, plan.drafting)
-        self._peers = peers.parse(plan.peers)
-        peers.require(self._peers)
+        self._peers = systems.parse(plan.peers)
         self._target, self._draft = self._files()
         self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
         self.record = BenchRecord(plan, run=run)
@@ -89,8 +87,8 @@ class Bench:
             record.status = "failed"
             raise
         finally:
-            if self._begun and self._history is not None and record.run is not None:
-                self._keep(partial(self._history.finish, record.run, record.status, record.results))
+            if self._begun:
+                self._keep(lambda history, run: history.finish(run, record.status, record.results))
         return record
 
     def _measure(self, stack: ExitStack) -> None:
@@ -101,7 +99,7 @@ class Bench:
         given["n_ctx"] = given.get("n_ctx") or self._context()
         turns: Runner | None = None
         try:
-            models = stack.enter_context(LoadedModels(given))
+            self._models = models = stack.enter_context(LoadedModels(given))
             items = self._items(models)
             prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
@@ -119,8 +117,7 @@ class Bench:
                 items = turns.check(items, plan.sampling, plan.seed, began + CHECKING * seconds)
             for group in turns.rounds(items, plan.rounds, list(record.groups), began + seconds):
                 record.groups.append(group)
-                if self._history is not None and record.run is not None:
-                    self._keep(partial(self._history.add, record.run, group))
+                self._keep(lambda history, run, group=group: history.add(run, group))  # type: ignore[misc]
             if self._recorder is not None:
                 turns.record(self._recorder, items)
             record.status = "done"
@@ -133,28 +130,30 @@ class Bench:
                 # Where prompts are kept, the time to the first token says nothing.
                 record.results = [replace(one, ttft=None) if plan.keep_prompts else one for one in results]
 
-    def _keep(self, write: partial[None]) -> None:
-        """A history that can no longer be written ends no bench: what is measured can still be shown."""
+    def _keep(self, write: Callable[[History, int], None]) -> None:
+        """Write to the history. One that can no longer be written ends no bench: what is measured can still
+        be shown."""
+        if self._history is None or self.record.run is None:
+            return
         try:
-            write()
+            write(self._history, self.record.run)
         except HistoryError as error:
             self._history = None
             self.record.lost = str(error)
 
     def _join(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        """The drafted methods, and the other programs."""
+        """Add the drafted methods, and the other programs."""
         turns.add(self._methods[1:], self._draft)
+        target = self._models.plain.target
         usual = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
-        target = turns.plain.system.llm.target  # type: ignore[attr-defined]  # it is ours
         ours = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
-        place = partial(
-            peers.BaselineSettings, target=self._target, draft=self._draft, engine={**usual, **given, **ours}
-        )
-        peers.join(turns.entries, self._peers, self._methods, place)
+        engine = {**usual, **given, **ours}
+        systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, engine)
 
     def _context(self) -> int:
-        """As long as the suite's prompts want it, where the model has it; 0 leaves it to the model."""
-        longest = max(sum(len(said or "") for _, said in item.messages) for item in self._every)
+        """Return a context as long as the suite's prompts want it, where the model has it; 0 leaves it to the
+        model."""
+        longest = max(map(length, self._every))
         if longest < LONG:
             return 0
         try:
@@ -163,8 +162,8 @@ class Bench:
             return 0
 
     def _items(self, models: LoadedModels) -> list[Item]:
-        """All items that are made for such a model; where time is given, in an order whose beginning stands
-        for all of them."""
+        """Return the items that are made for such a model; where time is given, in an order whose beginning
+        stands for all of them."""
         plan = self._plan
         size = plan.size or ("tiny" if models.plain.target.caps.n_ctx < FULL_CONTEXT else "full")
         fitting = of_size(self._every, size)
@@ -179,21 +178,18 @@ class Bench:
             items = [replace(item, max_tokens=min(item.max_tokens, SHORT)) for item in items]
         alone = [item for item in items if not item.session]
         if alone:  # the first item is asked whatever it takes
-            shortest = min(
-                alone, key=lambda item: len(item.prompt) + sum(len(s or "") for _, s in item.messages)
-            )
-            items.remove(shortest)
-            items.insert(0, shortest)
+            items.insert(0, items.pop(items.index(min(alone, key=length))))
         return items
 
     def _begin(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        """A run of its own, or the one to go on with. Raises UsageError where that was measured under other
-        conditions: it could not stand beside what would be."""
+        """Begin a run, or go on with one. Raises UsageError where that was measured under other conditions:
+        its figures could not stand beside what would be."""
         record, plan, history = self.record, self._plan, self._history
-        asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
-        request = asked | {"seed": plan.seed, "questions": digest(self._every), **asdict(plan.sampling)}
-        names = ("flash_attention", "cache_type", "gpu_layers", "kernels")
-        engine = {name: given.get(name) for name in names}
+        text = json.dumps([asdict(item) for item in self._every], sort_keys=True)
+        request = {name: getattr(plan, name) for name in ("size", "items", "n", "ignore_eos", "seed")}
+        # Of two suites of one name.
+        request |= {"questions": hashlib.sha256(text.encode()).hexdigest()[:16], **asdict(plan.sampling)}
+        engine = {n: given.get(n) for n in ("flash_attention", "cache_type", "gpu_layers", "kernels")}
         known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
         record.provenance = provenance(turns.llm, request) | known
         if history is not None and record.run is None:
@@ -202,13 +198,7 @@ class Bench:
             earlier, now = history.run(record.run).provenance, json.loads(json.dumps(record.provenance))
             if unlike := [name for name in now if now[name] != earlier.get(name)]:
                 raise UsageError(
-                    f"run {record.run} cannot be gone on with, its {', '.join(unlike)} differed: measure anew"
+                    f"run {record.run} cannot go on, its {', '.join(unlike)} differed: measure anew"
                 )
             record.groups = history.groups(record.run)
         self._begun = True
-
-
-def digest(items: Sequence[Item]) -> str:
-    """Tells two suites of one name apart."""
-    text = json.dumps([asdict(item) for item in items], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,27 +1,33 @@
-"""The lossless gate: what every method must pass in this very run before its speed is shown."""
+"""The lossless gate: what every system must pass in this very run before its speed is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import Rows, batch_noise, singly
-from paceline.bench.certify.certificate import CertifyPlan, lengthened, sampled_check
-from paceline.bench.system import BenchRequest
+from paceline.bench.certify.certificate import CertifyPlan, altered, lengthened, sampled_check
+from paceline.bench.summary import SystemSummary
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.bench.text_comparison import Difference, explain, first_difference, first_stray, rows_of
+from paceline.config import Drafting
+from paceline.speculative.errors import PeerError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
 # Enough to see a bias of about a tenth of all draws in a second or two; `paceline certify` looks closer.
 # Where nothing is drafted there, more contexts are tried, each fewer times.
 SIZES = ((4, 400), (16, 200), (40, 100))  # contexts, runs
+IDENTICAL, NEAR_TIE = "identical", "near-tie"
+USUAL = Drafting().budget  # for the noise between two programs that draft nothing
 
 
 class DifferenceClassifier:
-    """Tells near-ties from defects by the target's own logits. It remembers what it has found: many systems
-    part from plain output at the same token, and every answer to that takes a decoding of the text."""
+    """Tells near-ties from defects by the target's own logits. Many systems part from plain output at the
+    same token, and each look at it takes a decoding of the text: what was found is kept."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
@@ -32,8 +38,8 @@ class DifferenceClassifier:
     def compare(
         self, item: str, ask: BenchRequest, plain: Sequence[int], said: Sequence[int], budget: Budget
     ) -> tuple[Difference | None, int | None]:
-        """How two greedy outputs differ, and the first token after a near-tie that plain decoding would not
-        say there."""
+        """Return how two greedy outputs differ, and the first token after a near-tie that plain decoding
+        would not say there."""
         target, rows = self.llm.target, rows_of(self.llm.target, budget)
         key = (item, rows, tuple(plain), tuple(said))
         if key in self._found or first_difference(plain, said) is None:
@@ -49,8 +55,7 @@ class DifferenceClassifier:
         return difference, stray
 
     def _measured(self, item: str, ask: BenchRequest, plain: Sequence[int], rows: int) -> float:
-        """The noise of an item's text. Passes of every size are compared with the same single ones, which
-        are kept while it is this item that is asked."""
+        """Return the noise of an item's text. Passes of every size are compared with the same single ones."""
         target, text = self.llm.target, [*ask.tokens, *plain]
         if self._singly is None or self._singly[0] != (item, text):
             self._singly = (item, text), singly(target, text)
@@ -63,12 +68,88 @@ class GateVerdict:
     said: str
 
 
-IDENTICAL, NEAR_TIE = "identical", "near-tie"
+NOT_CHECKED = GateVerdict(False, "not checked to the end")
+
+
+@dataclass
+class Contestant:
+    """A system in a bench, and what the gate has found of it so far.
+
+    budget: what it drafts at most; None for plain decoding. reference: the contestant whose greedy output it
+    must repeat; None where there is nothing to repeat. own_plain: it is another program's plain decoding,
+    which may say something else: that is only reported. said: its greedy answers, by item. outcomes: what
+    they came to, of several to one item the worst. sampled: the verdict on its sampled output, where it
+    samples. failed: why it can be asked no more. remark: what else is to be said of it. alters: what the
+    target is besides the model in its file: then nothing is lossless."""
+
+    system: System
+    budget: Budget | None = None
+    reference: Contestant | None = None
+    own_plain: bool = False
+    said: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    sampled: GateVerdict | None = None
+    failed: str = ""
+    remark: str = ""
+    alters: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.system.name
+
+    def judge(self, examiner: DifferenceClassifier, item: str, ask: BenchRequest, answer: BenchAnswer) -> str:
+        """Take in a greedy answer, and return its outcome."""
+        reference = self.reference or self
+        while item not in reference.said and reference.reference is not None:
+            reference = reference.reference  # it failed before it came to that
+        plain = reference.said.get(item)
+        tokens = tokens_of(examiner.llm, answer, plain)[: ask.max_tokens]  # some programs say a few more
+        self.said.setdefault(item, tokens)
+        if answer.n_prompt != len(ask.tokens):
+            self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
+        budget = self.budget or reference.budget or USUAL
+        found = outcome(*examiner.compare(item, ask, tokens if plain is None else plain, tokens, budget))
+        self.add(item, found)
+        return found
+
+    def add(self, item: str, found: str) -> None:
+        before = self.outcomes.get(item, IDENTICAL)
+        if item not in self.outcomes or severity(found) > severity(before):
+            self.outcomes[item] = found
+
+    @property
+    def row(self) -> SystemSummary:
+        verdict, memory = self.verdict, None
+        with suppress(PeerError):  # a program that has ended meanwhile
+            memory = self.system.memory()
+        return SystemSummary(self.name, verdict.lossless, verdict.said, memory)
+
+    @property
+    def verdict(self) -> GateVerdict:
+        if self.failed:
+            return GateVerdict(False, f"failed: {self.failed}")
+        if self.alters:
+            return GateVerdict(False, f"NOT LOSSLESS: {altered(self.alters)}")
+        if self.reference is not None and not self.outcomes:
+            return NOT_CHECKED
+        worst = next((f"{item} {found}" for item, found in self.outcomes.items() if severity(found) > 1), "")
+        ties = sum(found == NEAR_TIE for found in self.outcomes.values())
+        verdict = GateVerdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL)
+        if worst and self.own_plain:
+            verdict = GateVerdict(True, f"its own text: {worst}")
+        elif worst:
+            verdict = GateVerdict(False, f"NOT LOSSLESS: {worst}")
+        elif self.reference is None:
+            verdict = GateVerdict(True, "reference")
+        elif self.sampled is not None:
+            said = f"{verdict.said}, {self.sampled.said}" if self.sampled.lossless else self.sampled.said
+            verdict = GateVerdict(self.sampled.lossless, said)
+        return replace(verdict, said=f"{verdict.said}; {self.remark}") if self.remark else verdict
 
 
 def outcome(difference: Difference | None, stray: int | None = None) -> str:
-    """What a greedy output came to. difference: from plain output; None without one. stray: the first token
-    after a near-tie that plain decoding would not say there."""
+    """Return what a greedy output came to. difference: from plain output; None without one. stray: the first
+    token after a near-tie that plain decoding would not say there."""
     if difference is None:
         return IDENTICAL
     if difference.near_tie and stray is None:
@@ -76,36 +157,24 @@ def outcome(difference: Difference | None, stray: int | None = None) -> str:
     return f"from token {difference.index if stray is None else stray} on"
 
 
-@dataclass
-class GreedyOutcomes:
-    """Outcomes of greedy outputs, item by item: of several to one item, the worst."""
+def severity(found: str) -> int:
+    return {IDENTICAL: 0, NEAR_TIE: 1}.get(found, 2)
 
-    outcomes: dict[str, str] = field(default_factory=dict)
 
-    def add(self, item: str, found: str) -> None:
-        mild = (IDENTICAL, NEAR_TIE)
-        before = self.outcomes.get(item, IDENTICAL)
-        if before in mild and (found not in mild or found == NEAR_TIE):
-            self.outcomes[item] = found
-        else:
-            self.outcomes.setdefault(item, found)
-
-    @property
-    def worst(self) -> str:
-        """The first item that differs, and where; "" where none does."""
-        differing = ((i, found) for i, found in self.outcomes.items() if found not in (IDENTICAL, NEAR_TIE))
-        return next((f"{item} {found}" for item, found in differing), "")
-
-    @property
-    def verdict(self) -> GateVerdict:
-        if self.worst:
-            return GateVerdict(False, f"NOT LOSSLESS: {self.worst}")
-        ties = sum(found == NEAR_TIE for found in self.outcomes.values())
-        return GateVerdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL)
+def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the answer in the target's tokens. Of a program that tells none: plain decoding's where it is
+    the same text, and otherwise what its text comes to, which need not be the tokens it had."""
+    if answer.tokens is not None:
+        return answer.tokens
+    if plain is not None:
+        text = b"".join(map(llm.target.text.piece, plain)).decode(errors="ignore")
+        if answer.text.startswith(text.rstrip("\ufffd")):
+            return tuple(plain)
+    return tuple(llm.target.text.encode_within(answer.text))
 
 
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> GateVerdict:
-    """Whether sampled output has the target's distribution: the certificate's check, at a small size.
+    """Return whether sampled output has the target's distribution: the certificate's check, at a small size.
     texts: prompts with what greedy decoding made of them."""
     for contexts, runs in SIZES:
         plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
@@ -116,9 +185,3 @@ def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]]
                 return GateVerdict(True, "unbiased")
             return GateVerdict(False, "NOT LOSSLESS: sampled output is biased")
     return GateVerdict(False, "not checked: nothing was drafted where sampled output was looked at")
-
-
-def both(greedy: GateVerdict, sampled: GateVerdict) -> GateVerdict:
-    if not greedy.lossless:
-        return greedy
-    return sampled if not sampled.lossless else replace(greedy, said=f"{greedy.said}, {sampled.said}")

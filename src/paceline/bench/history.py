@@ -1,7 +1,7 @@
-"""Every bench's findings in one file of JSON lines, added to as they come: what was measured, item by item,
-so that a bench that was cut short can be gone on with, and what came of it.
+"""Every bench's findings in one file of JSON lines, added to as they come, so that a bench that was cut short
+can go on.
 
-A run begins with a line of its plan, and ends with one of its results. One that has no end was killed, or is
+A run begins with a line of its plan, and ends with one of its results. A run without an end was killed, or is
 being measured.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import paceline
 from paceline.bench.record import BenchResult, ItemMeasurements, Status
@@ -26,8 +26,8 @@ FORMAT = 1  # goes up when a name changes its meaning or goes away
 
 @dataclass(frozen=True)
 class HistoryRun:
-    """One bench. started: UTC, ISO 8601. paceline: the version that measured. plan: what going on needs.
-    results: with the names of `BenchResult`; empty until the bench is finished."""
+    """One bench. started: UTC, ISO 8601. plan: what going on needs. results: with the names of `BenchResult`;
+    empty until the bench is finished."""
 
     id: int
     started: str
@@ -51,14 +51,8 @@ class History:
         self.path = path
         self._lines()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is held open."""
-
     def begin(self, plan: Mapping[str, Any], provenance: Mapping[str, Any]) -> int:
-        """The number of a new run."""
+        """Return the number of a new run."""
         key = uuid.uuid4().hex
         started = datetime.now(UTC).isoformat(timespec="seconds")
         told = {"format": FORMAT, "started": started, "paceline": paceline.__version__}
@@ -73,7 +67,7 @@ class History:
         self._append(self._key(run), {"status": status, "results": [asdict(one) for one in results]})
 
     def groups(self, run: int) -> list[ItemMeasurements]:
-        """What is measured; of the same item and round only what came first."""
+        """Return what is measured; of the same item and round only what came first."""
         key, out = self._key(run), dict[tuple[int, str], ItemMeasurements]()
         for line in self._lines():
             if line["run"] == key and "measurements" in line:
@@ -81,28 +75,18 @@ class History:
                 out.setdefault((group.round, group.item), group)
         return list(out.values())
 
-    def runs(self, limit: int = 20) -> list[HistoryRun]:
-        """The last ones, newest first."""
+    def runs(self, limit: int | None = 20) -> list[HistoryRun]:
+        """Return the last ones, newest first."""
         ends = {line["run"]: line for line in self._lines() if "results" in line}
-        begun = [line for line in self._lines() if "plan" in line]
-        return [
-            HistoryRun(
-                number,
-                line["started"],
-                ends[line["run"]]["status"] if line["run"] in ends else "running",
-                line["paceline"],
-                line["plan"],
-                line["provenance"],
-                tuple(ends[line["run"]]["results"]) if line["run"] in ends else (),
-            )
-            for number, line in list(enumerate(begun, 1))[::-1][:limit]
-        ]
+        out = []
+        for number, line in enumerate((line for line in self._lines() if "plan" in line), 1):
+            end = ends.get(line["run"], {"status": "running", "results": ()})
+            known = {name: line[name] for name in ("started", "paceline", "plan", "provenance")}
+            out.append(HistoryRun(number, status=end["status"], results=tuple(end["results"]), **known))
+        return out[::-1][:limit]
 
     def run(self, which: int | Literal["last"]) -> HistoryRun:
-        runs = self.runs(len(self._keys()))
-        if which == "last" and not runs:
-            raise UsageError(f"the bench history {self.path} is empty: run `paceline bench` first")
-        found = next((one for one in runs if which in ("last", one.id)), None)
+        found = next((one for one in self.runs(None) if which in ("last", one.id)), None)
         if found is None:
             raise UsageError(
                 f"the bench history {self.path} has no run {which}: `paceline bench list` shows those it has"
@@ -123,7 +107,7 @@ class History:
             raise self._unusable(error) from error
 
     def _lines(self) -> list[dict[str, Any]]:
-        """All of them but those that a killed process has left cut short."""
+        """Return all of them but those that a killed process has left cut short."""
         try:
             said = self.path.read_bytes()
         except FileNotFoundError:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import shortened
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 LONGEST = 1 << 26  # bytes of a line; a longer one is no line but some other kind of file
 ADVICE = "write one JSON object a line"
@@ -31,8 +36,7 @@ class Line:
 
 
 def raw_lines(path: Path) -> Iterator[Line]:
-    """The lines that are not empty, each read when it is asked for. Raises UsageError for what is no readable
-    file."""
+    """Yield the lines that are not empty, each read when it is asked for. Raises UsageError."""
     try:
         with path.open("rb") as file:
             start = 0
@@ -56,13 +60,9 @@ def text_of(line: Line) -> str:
     if len(line.data) > LONGEST:
         raise LineError(f"is longer than {LONGEST >> 20} MiB; {ADVICE}")
     try:
-        return _decoded(line)
+        text = line.data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise LineError(f"is not UTF-8 text (byte {error.start}); convert it first") from error
-
-
-def _decoded(line: Line) -> str:
-    text = line.data.decode("utf-8")
     return text if line.start else text.removeprefix(MARK)
 
 
@@ -77,12 +77,8 @@ def object_of(line: Line) -> dict[str, Any]:
     return one
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers, of a file that has to be text as a whole. Raises
-    UsageError for what is no readable text."""
-    for line in raw_lines(path):
-        try:
-            yield line.number, _decoded(line)
-        except UnicodeDecodeError as error:
-            at = line.start + error.start
-            raise UsageError(f"{path}: is not UTF-8 text (byte {at}); convert it first") from error
+def describe(error: ValidationError) -> str:
+    """Return the first thing that is wrong, in one printable line."""
+    first: Mapping[str, Any] = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or "it"
+    return shortened(f"{where} is {reprlib.repr(first['input'])}: {first['msg']}", 200)

@@ -30,13 +30,13 @@ class Method:
 
     @property
     def uses_draft(self) -> bool:
-        """Whether it takes a draft model where there is one."""
+        """Return whether it takes a draft model where there is one."""
         return bool(users(self.drafting.drafters, DRAFT))
 
 
 def parse(text: str, settings: Mapping[str, Any]) -> Method:
-    """settings: fields of Drafting for every method; what the method names itself comes on top.
-    Raises UsageError for names and values that cannot be used."""
+    """Read a method. settings: fields of Drafting for every method; what the method names itself comes on
+    top. Raises UsageError."""
     names, *changes = text.strip().split(":")
     drafters = ("none",) if names == PLAIN else tuple(names.split("+"))
     own = dict(_change(text, change) for change in changes)
@@ -49,7 +49,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
 
 
 def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
-    """A comma list; plain decoding comes first whether it is named or not: it is what speed-ups refer to."""
+    """Read a comma list; plain decoding comes first whether it is named or not."""
     given = [parse(one, settings) for one in text.split(",") if one.strip()]
     methods = [parse(PLAIN, settings), *(method for method in given if not method.plain)]
     names = [method.name for method in methods]
@@ -59,13 +59,11 @@ def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
 
 
 def _change(text: str, change: str) -> tuple[str, Any]:
-    name, equals, value = change.partition("=")
+    name, _, value = change.partition("=")
     kinds: dict[str, Callable[[str], Any]] = {f.name: type(f.default) for f in fields(Drafting)[1:]}
-    if not equals or name not in kinds:
-        raise UsageError(
-            f"method {text!r}: {change!r} is no setting; write NAME=VALUE with one of {', '.join(kinds)}"
-        )
     try:
         return name, kinds[name](value)
-    except ValueError:
-        raise UsageError(f"method {text!r}: {name} takes a number, not {value!r}") from None
+    except (KeyError, ValueError):
+        raise UsageError(
+            f"method {text!r}: {change!r} is no setting; write NAME=NUMBER with one of {', '.join(kinds)}"
+        ) from None

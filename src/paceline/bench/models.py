@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -20,7 +19,7 @@ from paceline.speculative.policy.cost_model import DecodingCosts
 
 
 class LoadedModels:
-    """The owner of all that it hands out. given: what `assemble.load` takes besides the drafters.
+    """All models of a bench, which this object owns. given: what `load` takes besides the drafters.
 
     A draft is loaded when a method first needs it, so that what it adds to the process can be told from what
     the target takes: `memory` has the resident bytes of the process without drafts, `added` each draft's.
@@ -37,7 +36,7 @@ class LoadedModels:
         self._costs: dict[Path | None, DecodingCosts] = {}  # by draft
 
     def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
-        """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
+        """Return the target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
         small = self._small(draft)
         costs = self._measured(draft) if drafting.policy == "rate" else None
         drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs, to_stderr)
@@ -45,7 +44,7 @@ class LoadedModels:
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
 
     def _measured(self, draft: Path | None) -> DecodingCosts:
-        """What passes cost, which all methods keep up to date: the target's are the same for all."""
+        """Return what passes cost, which all methods keep up to date: the target's are the same for all."""
         if draft not in self._costs:
             small = self._small(draft)
             costs = costs_of(self.plain.target, small)
@@ -79,12 +78,10 @@ class LoadedModels:
     def __enter__(self) -> LoadedModels:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def resident() -> int:
-    """Bytes of this process in memory, the parts of model files that were read among them."""
+    """Return the bytes of this process in memory, the parts of model files that were read among them."""
     return int(psutil.Process().memory_info().rss)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
+from paceline.api import LLM
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels
-from paceline.bench.system import BenchAnswer, BenchRequest, DecodingTimes
-from paceline.request_handle import RequestHandle, StepOutput
+from paceline.bench.replay.recording import Recorder
+from paceline.bench.suites.workload import Item
+from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.request_handle import Generation, RequestHandle, StepOutput
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.request import TOGETHER, GenerationRequest
 from paceline.speculative.stats import Stats
@@ -19,11 +22,10 @@ NOTHING = RequiredOutputs()
 
 @dataclass
 class AnswerTimer:
-    """One answer as it comes, with times since it was asked for.
+    """When an answer came, in seconds since it was asked for.
 
-    alone: what came before decoding was alone: the prompt.
-    read: seconds until decoding began; n_read: tokens that came before; beginning: statistics until then.
-    A short prompt is read with the first step."""
+    alone: whether the prompt was read before decoding; a short one is read with the first step. read: when
+    decoding began. n_read, beginning: tokens and statistics until then."""
 
     first: float = 0.0
     last: float = 0.0
@@ -66,7 +68,15 @@ class PacelineSystem:
         began = perf_counter()
         self._read_draft(ask)
         try:
-            handle = run.add(request_of(ask))
+            request = GenerationRequest(
+                prompt=ask.tokens,
+                max_tokens=ask.max_tokens,
+                sampling=ask.sampling,
+                seed=ask.seed,
+                ignore_eos=ask.ignore_eos,
+                remember=False,
+            )
+            handle = run.add(request)
             run.begin()
             active = handle.scheduled.active
             if active is not None and active.session.pending_tokens == 0:  # read for another method
@@ -82,7 +92,7 @@ class PacelineSystem:
         return answered(ask, handle, progress)
 
     def _read_draft(self, ask: BenchRequest) -> None:
-        """The draft reads a prompt now, not when it first drafts, so that decoding is what other systems'
+        """Let the draft read a prompt now, not when it first drafts, so that decoding is what other systems'
         clocks call decoding."""
         draft = self.llm.draft
         if draft is None or len(ask.tokens) <= TOGETHER or self.llm.drafting.cross_vocab != "off":
@@ -96,13 +106,13 @@ class PacelineSystem:
 
     @property
     def learns(self) -> bool:
-        """Whether one answer may change the drafts of the next."""
+        """Return whether one answer may change the drafts of the next."""
         drafter = self.llm.drafter
         remembers = isinstance(drafter, LearningDrafter) and bool(getattr(drafter, "learners", True))
         return remembers or self.llm.policy.learns
 
     def forget(self) -> None:
-        """What the drafter has learned from answers."""
+        """Forget what was learned from answers."""
         if isinstance(self.llm.drafter, LearningDrafter):
             self.llm.drafter.forget()
         self.llm.policy.forget()
@@ -114,26 +124,8 @@ class PacelineSystem:
         """The models are not its own."""
 
 
-def request_of(ask: BenchRequest) -> GenerationRequest:
-    return GenerationRequest(
-        prompt=ask.tokens,
-        max_tokens=ask.max_tokens,
-        sampling=ask.sampling,
-        seed=ask.seed,
-        ignore_eos=ask.ignore_eos,
-        remember=False,
-    )
-
-
 def answered(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:
     stats, before, n = handle.stats, progress.beginning, len(handle.tokens)
-    parts = DecodingTimes(
-        steps=stats.steps - before.steps,
-        drafted=stats.drafted - before.drafted,
-        draft_seconds=stats.draft_seconds - before.draft_seconds,
-        forward_seconds=stats.forward_seconds - before.forward_seconds,
-        seconds=stats.seconds - before.seconds,
-    )
     return BenchAnswer(
         text=handle.text,
         tokens=tuple(handle.tokens),
@@ -147,5 +139,35 @@ def answered(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) ->
         drafted=stats.drafted,
         accepted=stats.accepted,
         rejected=stats.rejected,
-        parts=parts,
+        draft_seconds=stats.draft_seconds - before.draft_seconds,
+        decode_seconds=stats.seconds - before.seconds,
+    )
+
+
+def record(recorder: Recorder, llm: LLM, ask: BenchRequest, item: Item) -> None:
+    """Record a plain answer, with the time that it took when nothing was asked for beside it."""
+
+    def generated(logprobs: int | None) -> Generation:
+        llm.target.forget()
+        return llm.generate(
+            ask.tokens,
+            max_tokens=ask.max_tokens,
+            seed=ask.seed,
+            ignore_eos=ask.ignore_eos,
+            plain=True,
+            logprobs=logprobs,
+            **asdict(ask.sampling),
+        )
+
+    said = generated(None)
+    if recorder.top_k:
+        said = replace(said, logprobs=generated(recorder.top_k).logprobs)
+    recorder.add(
+        ask.tokens,
+        said,
+        id_=item.id,
+        sampling=ask.sampling,
+        seed=ask.seed,
+        category=item.category,
+        session=item.session,
     )

@@ -1,4 +1,4 @@
-"""What a bench is asked to do: all of it, so that a stored one can be gone on with."""
+"""The plan of a bench: all that it is asked to do, so that a stored one can go on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ FULL_ROUNDS = 5
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """models: what `assemble.load` takes of files and engine settings. drafting: fields of Drafting, for
-    every method. methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a
-    comma list or a file; "" is what fits the model, see suite_for. size: "tiny", "full" or "" for what fits
-    the model. items: most of them, 0 is all. rounds: times that each is measured. n: most tokens of an
-    answer, 0 leaves it to the suite. keep_prompts: a prompt stays in the cache for the methods that come
-    next, which takes minutes off a large model's bench; their times to the first token then say nothing.
-    minutes: as many items are taken as fit into so many; 0 takes all."""
+    """What a bench is asked to do.
+
+    models: what `load` takes of files and engine settings. drafting: fields of Drafting, for every method.
+    methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a comma list or a
+    file; "" is what fits the model, and so is size "". items, n: most items, most tokens of an answer; 0 is
+    all, 0 is the item's. rounds: times that each is measured. keep_prompts: a prompt stays in the cache for
+    the methods that come next; their times to the first token then say nothing. minutes: as many items are
+    taken as fit into so many; 0 takes all.
+    """
 
     models: Mapping[str, Any] = field(default_factory=dict)
     drafting: Mapping[str, Any] = field(default_factory=dict)
@@ -50,23 +52,26 @@ class BenchPlan:
             raise UsageError(f"--minutes {self.minutes:g}: must be at least 0")
         if self.keep_prompts and self.peers:
             raise UsageError(
-                "--keep-prompts: other programs (--peer) read every prompt; leave one of both out"
+                "--keep-prompts: other programs (--peer) read every prompt; leave out one option"
             )
         if self.n == 1:
             raise UsageError("1 token an answer: the speed of decoding shows from the second on")
 
     def as_dict(self) -> dict[str, Any]:
-        """With whole paths: it may be read again in another folder."""
+        """Return all of it, with whole paths: it may be read again in another folder."""
         models = {
-            name: _whole(str(value)) if name in FILES and value else value
+            name: _whole(str(value)) if name in ("target", "draft") and value else value
             for name, value in self.models.items()
         }
-        peers = []
-        for peer in self.peers:
-            kind, equals, where = peer.partition("=")
-            peers.append(f"{kind}={_whole(where)}" if equals else kind)
-        changed = {"models": models, "drafting": dict(self.drafting), "peers": peers}
-        return asdict(self) | changed | {"suite": _whole_suite(self.suite)}
+        peers = [
+            f"{kind}{equals}{_whole(where)}" for kind, equals, where in (p.partition("=") for p in self.peers)
+        ]
+        suite = self.suite
+        if is_file(suite):
+            forms = [located(part) for part in parts(suite)]
+            suite = ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
+        changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
+        return asdict(self) | changed
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
@@ -79,7 +84,7 @@ class BenchPlan:
 
 
 def suite_for(target: Path) -> str:
-    """What a model is asked by default: one with a chat template what people ask, any other to go on with
+    """Return what a model is asked by default: with a chat template what people ask, else to go on with
     texts."""
     try:
         return "real" if read(place_of(target), tokens=False).chat_template else "toy"
@@ -87,17 +92,6 @@ def suite_for(target: Path) -> str:
         return "toy"
 
 
-FILES = ("target", "draft")
-
-
-def _whole_suite(text: str) -> str:
-    """With whole paths where files are named."""
-    if not is_file(text):
-        return text
-    forms = [located(part) for part in parts(text)]
-    return ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
-
-
 def _whole(text: str) -> str:
-    """A path from the root, where the text names a file; itself elsewhere."""
+    """Return a path from the root where the text names a file, and the text itself elsewhere."""
     return str(Path(text).resolve()) if text and Path(text).is_file() else text

@@ -12,31 +12,18 @@ from paceline.speculative.sampling import Sampling
 
 
 class RequestBuilder:
-    """Turns items into Asks for one target. n: most tokens of each, None leaves it to the item."""
+    """Turns items into requests to one target. n: most tokens of each, None leaves it to the item."""
 
-    def __init__(
-        self,
-        llm: LLM,
-        *,
-        n: int | None,
-        ignore_eos: bool,
-        sampling: Sampling,
-        seed: int,
-    ) -> None:
+    def __init__(self, llm: LLM, *, n: int | None, ignore_eos: bool, sampling: Sampling, seed: int) -> None:
         self._llm = llm
         self._n, self._ignore_eos = n, ignore_eos
         self._sampling, self._seed = sampling, seed
 
     def ask(self, item: Item, answers: Mapping[str, str], before: Sequence[Item]) -> BenchRequest:
-        """The request of `item`. answers: item id -> what the target said. before: the items before it in its
-        session, whose answers it may refer to. Raises UsageError where it does not fit the context, or goes
-        on from what was not asked."""
+        """Return the request of `item`. answers: item id -> what the target said. before: the items before it
+        in its session. Raises UsageError where it does not fit the context, or goes on from what was not
+        asked."""
         open_ = sum(content is None for _, content in item.messages)
-        if open_ > len(before):
-            raise UsageError(
-                f"item {item.id}: it leaves {open_} answers open, and its session has {len(before)} items "
-                "before it"
-            )
         referred = before[len(before) - open_ :]
         if missing := [one.id for one in referred if one.id not in answers]:
             raise UsageError(
@@ -54,8 +41,8 @@ class RequestBuilder:
         return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
     def size(self, item: Item) -> tuple[int, int]:
-        """Tokens of its prompt and of its answer, about: answers that are still to be given are taken for
-        their longest."""
+        """Return about how many tokens its prompt and its answer have; answers that are still to be given are
+        taken for their longest."""
         answer = self._n or item.max_tokens
         open_ = sum(content is None for _, content in item.messages)
         return len(self._tokens(item, [""] * open_)) + open_ * answer, answer
@@ -76,7 +63,7 @@ class RequestBuilder:
 
 
 def earlier(items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Item id -> the items before it in its session, in order."""
+    """Return the items before each in its session, in order, by id."""
     sessions: dict[str, list[Item]] = {}
     out: dict[str, list[Item]] = {}
     for item in items:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -14,11 +14,8 @@ Status = Literal["running", "done", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one system did with one item.
-
-    tokens, seconds: decoded once the prompt was read, and how long that took. n_tokens: of the whole answer.
-    first: seconds to the first of them. Every other field is None where the system does not tell.
-    """
+    """What one system did with one item, with the names of `BenchAnswer`: tokens and seconds are those of
+    decoding."""
 
     system: str
     tokens: int
@@ -35,26 +32,14 @@ class Measurement:
 
     @classmethod
     def of(cls, system: str, answer: BenchAnswer) -> Measurement:
-        return cls(
-            system=system,
-            tokens=answer.decoded,
-            seconds=answer.decoding,
-            n_tokens=answer.n_tokens,
-            first=answer.first,
-            steps=answer.steps,
-            drafted=answer.drafted,
-            accepted=answer.accepted,
-            rejected=answer.rejected,
-            draft_seconds=None if answer.parts is None else answer.parts.draft_seconds,
-            decode_seconds=None if answer.parts is None else answer.parts.seconds,
-            own_speed=answer.own_speed,
-        )
+        known = {f.name: getattr(answer, f.name) for f in fields(cls)[3:]}
+        return cls(system, answer.decoded, answer.decoding, **known)
 
 
 @dataclass(frozen=True)
 class ItemMeasurements:
-    """One turn of every system at the same item, in the same minute. measurements: by system. outcomes: by
-    system, what the lossless gate found of its greedy answer."""
+    """One turn of every system at the same item, in the same minute. measurements, and outcomes of the
+    lossless gate's look at greedy answers: by system."""
 
     round: int
     item: str
@@ -86,17 +71,14 @@ class BenchResult:
     """One row. A measure is None where the system does not tell it, and every speed where its output was not
     the target's own: no speed without proof.
 
-    point: {}, as in the records of versions that swept a setting. category: of the suite's items; "" for
-    all of them. verdict: the lossless gate's, in words; lossless: whether it passed. items, rounds: what
-    the figures rest on. n_tokens: decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and
-    standard deviation over the rounds. speedup: over plain decoding. ttft, tpot: seconds
-    to the first token and for each later one, mean. draft_share: of the time of decoding. acceptance: the
-    chance that the next drafted token is kept, given that those before it were. memory: bytes. own_speed:
-    by the system's own word. clear: whether its speed differs from plain decoding's by more than chance: of
-    enough items, the interval leaves 1 out.
+    category: of the suite's items; "" for all of them. verdict: the lossless gate's, in words. n_tokens:
+    decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds.
+    speedup: over plain decoding. ttft, tpot: seconds to the first token and for each later one, mean.
+    draft_share: of the time of decoding. acceptance: the chance that the next drafted token is kept, given
+    that those before it were. memory: bytes. clear: whether its speed differs from plain decoding's by more
+    than chance.
     """
 
-    point: Mapping[str, Any]
     system: str
     category: str
     lossless: bool
@@ -120,9 +102,8 @@ class BenchResult:
 
 @dataclass
 class BenchRecord:
-    """What a bench came to. groups: all measurements. run: its number in the history. skipped:
-    why which items were not asked. reading: tokens and seconds of prompts that were read. lost: why the
-    history could not be written any more."""
+    """What a bench came to. run: its number in the history. skipped: why which items were not asked. reading:
+    tokens and seconds of prompts that were read. lost: why the history could not be written any more."""
 
     plan: BenchPlan
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -140,12 +121,6 @@ class BenchRecord:
         seconds = sum(took for _, took in self.reading)
         return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
 
-    def measurements(self) -> Iterator[dict[str, Any]]:
-        """Every one: of an item, in a round, by a system."""
-        for group in self.groups:
-            told = {"round": group.round, "item": group.item, "category": group.category}
-            yield from (told | asdict(one) for one in group.measurements.values())
-
     def as_dict(self) -> dict[str, Any]:
         return {
             "run": self.run,
@@ -154,6 +129,10 @@ class BenchRecord:
             "results": [asdict(result) for result in self.results],
             "skipped": self.skipped,
             "prompt_speed": self.prompt_speed,
-            "measurements": list(self.measurements()),
+            "measurements": [
+                {"round": group.round, "item": group.item, "category": group.category} | asdict(one)
+                for group in self.groups
+                for one in group.measurements.values()
+            ],
             "provenance": self.provenance,
         }

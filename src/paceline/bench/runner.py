@@ -10,14 +10,12 @@ from pathlib import Path
 from time import perf_counter
 
 from paceline.api import LLM
-from paceline.bench.entry import NOT_CHECKED, Contestant
-from paceline.bench.gate import DifferenceClassifier, GateVerdict, sampled_verdict
+from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, GateVerdict, sampled_verdict
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
-from paceline.bench.paceline_system import PacelineSystem
+from paceline.bench.paceline_system import PacelineSystem, record
 from paceline.bench.prompts import RequestBuilder, earlier
 from paceline.bench.record import ItemMeasurements, Measurement
-from paceline.bench.recorded import GREEDY, record, todo
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
@@ -30,14 +28,13 @@ Read = list[tuple[int, float]]  # tokens, and the seconds they took
 
 WARM = 8  # tokens of a system's first answer, which is not timed
 SHORTEST = 2  # tokens: the speed of decoding shows from the second on
-LARGEST = (
-    0.25  # of the time that is given: what one item may take, so that it does not stand in for all others
-)
+LARGEST = 0.25  # of the time that is given: what one item may take, or it would stand in for all others
 
 
 class Runner:
-    """entries: the systems, plain decoding first, the reference of them all. keep_prompts: see Plan. skipped:
-    why which items are not asked. asks: by item. reading: prompts that were read anew."""
+    """Systems that answer the same items in turn. entries: plain decoding first, the reference of all.
+    keep_prompts: see BenchPlan. skipped: why which items are not asked. asks: by item. reading: tokens of
+    prompts that were read, and the seconds that took."""
 
     def __init__(
         self,
@@ -61,17 +58,15 @@ class Runner:
         self._plain_texts: dict[str, str] = {}
 
     def ask_first(self, items: Sequence[Item]) -> None:
-        """The plain answer to the first item that can be asked. It warms the target up, and shows what memory
-        it takes. Raises UsageError where none fits the context."""
+        """Answer the first item that can be asked plainly, which warms the target up and shows what memory it
+        takes. Raises UsageError where no item fits the context."""
         before = earlier(items)
-        for item in items:
-            if self._ask(item, before[item.id]):
-                self._models.memory = self._models.memory or resident()
-                return
-        raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
+        if not any(self._ask(item, before[item.id]) for item in items):
+            raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
+        self._models.memory = self._models.memory or resident()
 
     def ask_plainly(self, items: Sequence[Item]) -> list[Item]:
-        """Those that can be asked; their plain answers are there then."""
+        """Answer all items plainly, and return those that can be asked."""
         before = earlier(items)
         return [item for item in items if self._ask(item, before[item.id])]
 
@@ -81,9 +76,13 @@ class Runner:
             self.entries.append(Contestant(system, system.llm.drafting.budget, self.plain))
 
     @property
+    def _ours(self) -> list[PacelineSystem]:
+        return [entry.system for entry in self.entries if isinstance(entry.system, PacelineSystem)]
+
+    @property
     def llm(self) -> LLM:
         """The last method's target and drafter, of those with a draft model if there are any."""
-        ours = [entry.system.llm for entry in self.entries if isinstance(entry.system, PacelineSystem)]
+        ours = [system.llm for system in self._ours]
         return next((llm for llm in reversed(ours) if llm.draft is not None), ours[-1])
 
     @property
@@ -93,8 +92,8 @@ class Runner:
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
 
     def _ask(self, item: Item, before: Sequence[Item]) -> bool:
-        """Whether an item can be asked: its plain answer, which the others have to repeat and later items of
-        a session refer to, is then there. Once an item; why not is noted."""
+        """Return whether an item can be asked; why not is noted. Its plain answer is there then, which the
+        others have to repeat and later items of a session refer to."""
         if item.id in self._tried:
             return item.id in self.asks
         self._tried.add(item.id)
@@ -108,29 +107,27 @@ class Runner:
         if not before and answer.decoded == answer.n_tokens:  # else it was not read, or not alone
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
         self._decoded.append((answer.decoded, answer.decoding))
-        said = self._until_end(answer.tokens or ())
+        # No more than the model has to say: beyond its end some programs forbid the token that ends a text,
+        # others go on after it, and no two texts would be alike.
+        ends = [
+            i for i, token in enumerate(answer.tokens or ()) if token in self.examiner.llm.target.vocab.eos
+        ]
+        said = (answer.tokens or ())[: ends[0] if ends else None]
         self.plain.said[item.id] = said
-        self._plain_texts[item.id] = b"".join(map(self.examiner.llm.target.text.piece, said)).decode(
-            errors="replace"
-        )
+        text = b"".join(map(self.examiner.llm.target.text.piece, said))
+        self._plain_texts[item.id] = text.decode(errors="replace")
         if len(said) < SHORTEST:
             self.skipped.append(f"item {item.id}: the model has nothing to say to it")
             return False
         self.asks[item.id] = replace(ask, max_tokens=len(said))
         return True
 
-    def _until_end(self, said: tuple[int, ...]) -> tuple[int, ...]:
-        """No more than the model has to say: beyond its end some programs forbid the token that ends a text,
-        others go on after it, and no two texts would be alike."""
-        eos = self._models.plain.target.vocab.eos
-        return said[: next((i for i, token in enumerate(said) if token in eos), len(said))]
-
     def check(
         self, items: Sequence[Item], sampling: Sampling, seed: int, until: float = math.inf
     ) -> list[Item]:
-        """The gate by itself, which sampled benches need beforehand: every system repeats plain greedy
-        output, and the drafted distribution is the target's own. The items that were asked; after `until` (by
-        perf_counter) no further one is."""
+        """Pass the gate before anything is measured, which sampled benches need: every system repeats plain
+        greedy output, and the drafted distribution is the target's own. Return the items that were asked;
+        after `until` (by perf_counter) no further one is."""
         before, asked = earlier(items), list[Item]()
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
@@ -161,20 +158,21 @@ class Runner:
         until: float = math.inf,
         first: int = 0,
     ) -> Iterator[ItemMeasurements]:
-        """Groups of measurements but those that are done. At each item the systems take turns in another
-        order, so that none always comes after the same one; what they say greedily is the gate. first: how
-        many groups there were before. until: by perf_counter; items that would not be done by then are left
-        out, of each round its part.
+        """Yield the measurements of each item but those that are done. At each item the systems take turns in
+        another order; what they say greedily is the gate. first: how many groups there were before. until: by
+        perf_counter; items that would not be done by then are left out, of each round its part.
 
-        Drafters that learn start each round knowing no answer, and learn from those of the round. Of a round
-        that is gone on with, they answer again what is done."""
-        before, learners = earlier(items), self._learners()
+        Drafters that learn start each round knowing no answer, and learn from those of the round. In a round
+        that is gone on with, they answer again what is done.
+        """
+        before = earlier(items)
+        learners = [system for system in self._ours if system.learns]
         known = {(group.round, group.item) for group in done}
         for entry in self.entries:
             entry.alters = self._models.plain.target.alters
             for group in done:
                 if entry.name in group.outcomes:
-                    entry.greedy.add(group.item, group.outcomes[entry.name])
+                    entry.add(group.item, group.outcomes[entry.name])
         began, number, left_out = perf_counter(), first, set[str]()
         seconds = (until - began) / n
         with self._watch({"measure": n * len(items) * len(self.entries)}) as tick:
@@ -207,7 +205,7 @@ class Runner:
     def _turn(
         self, item: Item, round_: int, number: int, again: Sequence[PacelineSystem] | None, tick: Tick
     ) -> ItemMeasurements:
-        """again: those that only learn from their answers, since all is measured; None where it is not."""
+        """again: those that answer only to learn, since all is measured; None where it is not."""
         ask = self.asks[item.id]
         ask = replace(ask, seed=ask.seed + round_)
         answers: dict[str, BenchAnswer] = {}
@@ -222,7 +220,7 @@ class Runner:
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
 
     def _seconds(self, item: Item) -> float:
-        """What an item will take, by what prompts and plain answers have taken up to now."""
+        """Return what an item will take, by what prompts and plain answers have taken up to now."""
         prompt, answer = self._prompts.size(item)
         systems = 1 + len(self.entries)
         return systems * answer * pace(self._decoded) + (
@@ -230,37 +228,37 @@ class Runner:
         )
 
     def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
-        """Every system has answered before it is timed, and learned nothing from it."""
+        """Let every system answer before it is timed, and learn nothing from it."""
         ask = self.asks[item.id]
         for entry in self.entries[1:]:
             self._answer(entry, replace(ask, max_tokens=min(ask.max_tokens, WARM)))
         for system in learners:
             system.forget()
 
-    def _learners(self) -> list[PacelineSystem]:
-        ours = [entry.system for entry in self.entries if isinstance(entry.system, PacelineSystem)]
-        return [system for system in ours if system.learns]
-
     def _answer(self, entry: Contestant, ask: BenchRequest) -> BenchAnswer | None:
-        """None from a program that has failed: the others go on without it."""
+        """Return None from a program that has failed: the others go on without it."""
         if entry.failed:
             return None
         try:
-            answer = entry.system.answer(ask)
+            return entry.system.answer(ask)
         except PacelineError as error:
             if isinstance(entry.system, PacelineSystem):
                 raise
             entry.failed = str(error)
             return None
-        return answer
 
     def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
-        """Every item's plain answer, in the order asked: the greedy ones, which the others have to repeat,
-        and where the bench samples those of its first round too. They are decoded anew, on a warm engine: the
-        time is this text's alone."""
+        """Record the plain answers for replays: the greedy ones, which the others have to repeat, and where
+        the bench samples those of its first round too. They are decoded anew, on a warm engine: the time is
+        this text's alone."""
         known = {item.id: item for item in items}
-        with self._watch({"record": len(todo(self.asks))}) as tick:
-            record(recorder, self._models.plain, self.asks, known, tick)
+        todo = [(id_, greedily(ask)) for id_, ask in self.asks.items()]
+        todo += [(id_, ask) for id_, ask in self.asks.items() if not ask.sampling.greedy]
+        with self._watch({"record": len(todo)}) as tick:
+            for id_, ask in todo:
+                if recorder.adding:
+                    record(recorder, self._models.plain, ask, known[id_])
+                tick("record")
 
     def close(self) -> None:
         for entry in self.entries:
@@ -268,17 +266,17 @@ class Runner:
 
 
 def greedily(ask: BenchRequest) -> BenchRequest:
-    return ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)
+    return ask if ask.sampling.greedy else replace(ask, sampling=Sampling())
 
 
 def pace(known: Read) -> float:
-    """Seconds a token; 0 where nothing is known."""
+    """Return the seconds a token; 0 where nothing is known."""
     tokens = sum(n for n, _ in known)
     return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
 
 
 def in_turn(entries: Sequence[Contestant], number: int) -> list[Contestant]:
-    """Each comes first as often as any other, and as often before its neighbour as after it."""
+    """Let each come first as often as any other, and as often before its neighbour as after it."""
     cycles, first = divmod(number, len(entries))
     order = [*entries[first:], *entries[:first]]
     return order[::-1] if cycles % 2 else order

@@ -19,10 +19,9 @@ Floats = NDArray[np.float64]
 
 def speedup(method: Sequence[Sequence[tuple[float, float]]], plain: Sequence[Sequence[tuple[float, float]]],
             seed: int = 0) -> Interval | None:  # fmt: skip
-    """The ratio of two speeds, each given as (tokens, seconds) by item and round, the same items and rounds
-    in both. The interval is a percentile bootstrap: items are drawn anew, and rounds within each item, so
-    that it speaks of other texts of the kind as well as of another try. None where a speed is not to be
-    had."""
+    """Return the ratio of two speeds, each given as (tokens, seconds) by item and round, the same ones in
+    both; None where a speed is not to be had. The interval is a percentile bootstrap: items are drawn anew,
+    and rounds within each item, so that it speaks of other texts of the kind as well as of another try."""
     n = np.array([len(rounds) for rounds in method])
     widest = int(n.max(initial=0))
     table = np.zeros((4, len(n), widest))
@@ -63,13 +62,12 @@ class SystemSummary:
     lossless: bool
     verdict: str
     memory: int | None
-    n_draft: int | None  # None: it drafts nothing
 
 
 def summarize(
     rows: Sequence[SystemSummary], groups: Sequence[ItemMeasurements], plain: str
 ) -> list[BenchResult]:
-    """One Result a category and system, then one a system over all of them where there are several. plain:
+    """Return a result for each category and system, then one for each system over several categories. plain:
     the system that speed-ups refer to."""
     categories = list(dict.fromkeys(group.category for group in groups))
     chosen = [(category, [g for g in groups if g.category == category]) for category in categories]
@@ -80,7 +78,6 @@ def summarize(
 
 def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements], plain: str) -> BenchResult:
     base: dict[str, Any] = {
-        "point": {},
         "system": row.system,
         "category": category,
         "lossless": row.lossless,
@@ -110,7 +107,7 @@ def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements
         speedup=gain,
         ttft=sum(m.first for m in ours) / len(ours),
         tpot=seconds / tokens if tokens else None,
-        draft_share=_over(_total(ours, "draft_seconds"), decode) if row.n_draft else None,
+        draft_share=_over(_total(ours, "draft_seconds"), decode) if _total(ours, "drafted") else None,
         own_speed=float(np.mean(told)) if told else None,
         clear=None if gain is None else base["items"] >= ENOUGH and (gain.low > 1 or gain.high < 1),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from paceline.speculative.sampling import Sampling
 
@@ -23,27 +23,14 @@ class BenchRequest:
 
 
 @dataclass(frozen=True)
-class DecodingTimes:
-    """Where the time of decoding went, the prompts' left out: seconds, and counts."""
-
-    steps: int
-    drafted: int
-    draft_seconds: float
-    forward_seconds: float
-    seconds: float
-
-
-@dataclass(frozen=True)
 class BenchAnswer:
     """What one request came to, timed by the asker's clock, or the program's own where a docstring says so.
 
-    tokens: what was said, None where the system tells no token ids. n_tokens: how many.
-    first, seconds: from asking to the first token, or the first few that came together, and to the last.
-    decoded, decoding: how many tokens were decoded once the prompt was read, and the seconds that took, so
-    that the one over the other is the speed of decoding. Whose first token comes of the prompt's own pass
-    has decoded one token less. steps, drafted, accepted, rejected, parts: None where the system does not
-    tell; rejected counts the steps that kept less than was drafted.
-    own_speed: tokens/s in the system's own words, for comparison with what the clock says.
+    tokens: None where the system tells no token ids. first, seconds: from asking to the first token, or the
+    first few that came together, and to the last. decoded, decoding: how many tokens were decoded once the
+    prompt was read, and the seconds that took: a first token that comes of the prompt's own pass is left out.
+    rejected: the steps that kept less than was drafted. draft_seconds, decode_seconds: of drafting, and of
+    all decoding. own_speed: tokens/s in the system's own words. What a system does not tell is None.
     """
 
     text: str
@@ -58,9 +45,9 @@ class BenchAnswer:
     drafted: int | None = None
     accepted: int | None = None
     rejected: int | None = None
-    parts: DecodingTimes | None = None
+    draft_seconds: float | None = None
+    decode_seconds: float | None = None
     own_speed: float | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class System(Protocol):

@@ -10,7 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from paceline.api import LLM
 from paceline.backends.logit_drift import batch_noise, teacher_forced
+from paceline.engine import OnPrefill
+from paceline.request_handle import Generation
+from paceline.speculative.errors import LosslessError
 from paceline.speculative.interfaces import Budget, Target
 from paceline.speculative.sampling import Sampling, adjust
 
@@ -22,11 +26,13 @@ PLAUSIBLE = 1.0
 
 @dataclass(frozen=True)
 class Difference:
-    """index: of the first output token that differs. gap: by how much the plain token's logit leads the
-    drafted one's, computed one row at a time (infinite where one output has ended). noise: the most that
-    computing several rows at once moved two logits of a row apart. spread: the standard deviation of the
-    row's logits. tokens: plain's and drafted's, None for an output that has ended. drafted_gap: as `gap`,
-    with the text computed in passes as large as drafted ones."""
+    """The first difference of two greedy outputs.
+
+    gap: by how much the plain token's logit leads the drafted one's, computed one row at a time (infinite
+    where one output has ended). drafted_gap: the same, computed in passes as large as drafted ones. noise:
+    the most that computing several rows at once moved two logits of a row apart. spread: the standard
+    deviation of the row's logits. tokens: plain's and drafted's, None for an output that has ended.
+    """
 
     index: int
     gap: float
@@ -37,8 +43,8 @@ class Difference:
 
     @property
     def near_tie(self) -> bool:
-        """A near-tie in both ways of computing it, and one that rounding explains: an engine that mixes up
-        its cells moves logits by as much as they differ among themselves, and that is no noise."""
+        """Whether rounding explains it, in both ways of computing it: an engine that mixes up its cells moves
+        logits by as much as they differ among themselves, and that is no noise."""
         gap = max(abs(self.gap), abs(self.drafted_gap))
         return gap <= self.noise <= PLAUSIBLE * self.spread
 
@@ -59,8 +65,8 @@ def explain(
     sampling: Sampling = GREEDY,
     noise: float | None = None,
 ) -> Difference | None:
-    """The first difference of two greedy outputs, the second with drafts of `budget`; None without one.
-    noise: of that text, where it has been measured before."""
+    """Return the first difference of two greedy outputs, the second with drafts of `budget`; None without
+    one. noise: of that text, where it has been measured before."""
     index = first_difference(plain, drafted)
     if index is None:
         return None
@@ -87,8 +93,8 @@ def first_stray(
     noise: float,
     sampling: Sampling = GREEDY,
 ) -> int | None:
-    """The first token of a greedy output, from the one at `start` on, that plain decoding of the very text
-    before it would not say: another one leads it by more than `noise`. None where there is none."""
+    """Return the first token of a greedy output, from `start` on, that plain decoding of the text before it
+    would not say: another one leads it by more than `noise`. None where there is none."""
     text = [*prompt, *said]
     place = len(prompt) + start
     if place >= len(text):
@@ -101,5 +107,55 @@ def first_stray(
 
 
 def rows_of(target: Target, budget: Budget) -> int:
-    """The rows of a full pass."""
+    """Return the rows of a full pass."""
     return min(1 + budget.nodes, target.caps.rows)
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """What plain and drafted decoding of one request came to. said: the verdict in words. at: the first token
+    that differs. difference: of greedy outputs, by how much they differ there."""
+
+    identical: bool
+    said: str
+    at: int | None = None
+    difference: Difference | None = None
+
+    def require_lossless(self) -> None:
+        """Raises LosslessError where greedy outputs differ and it was no near-tie."""
+        if self.difference is not None and not self.difference.near_tie:
+            raise LosslessError(
+                f"drafted output differs from plain output from token {self.at} on: the two tokens' logits "
+                f"are {self.difference.gap:.3g} apart, batch noise is {self.difference.noise:.3g}. "
+                "This is a bug in Paceline: please report it"
+            )
+
+
+def warm_up(llm: LLM, prompt: Sequence[int], on_prefill: OnPrefill | None = None) -> Generation:
+    """Let runs that are compared start alike: every model's weights are in memory, and the prompt is in the
+    target's cache but not in the draft's, whose work on it counts. Return what read the prompt."""
+    prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
+    llm.generate(prompt[:1], max_tokens=2, remember=False)
+    return llm.generate(prompt, max_tokens=1, plain=True, on_prefill=on_prefill)
+
+
+def judge(
+    llm: LLM, prompt: Sequence[int], plain: Sequence[int], drafted: Sequence[int], sampling: Sampling
+) -> OutputComparison:
+    """Compare the tokens of both outputs."""
+    at = first_difference(plain, drafted)
+    if at is None:
+        return OutputComparison(True, "yes")
+    if not sampling.greedy and llm.drafting.temperature > 0:
+        return OutputComparison(False, "no: sampled drafts draw another text from the same distribution", at)
+    if not sampling.greedy:
+        said = f"no: not from token {at} on, where rounding can have moved a draw; --temp 0 can tell"
+        return OutputComparison(False, said, at)
+    difference = explain(llm.target, prompt, plain, drafted, llm.drafting.budget, sampling)
+    if difference is None or not difference.near_tie:
+        return OutputComparison(False, f"NO: not from token {at} on", at, difference)
+    said = (
+        f"up to token {at}, a near-tie: the two tokens' logits are {difference.gap:.2g} apart, "
+        f"batch noise is {difference.noise:.2g}"
+    )
+    return OutputComparison(False, said, at, difference)

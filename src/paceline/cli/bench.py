@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
 
-AsMarkdown = Annotated[bool, flag(OUTPUT, "--md", "The tables as Markdown.")]
 RunNumber = Annotated[str, argument("RUN", "Its number in `bench list`, or last.")]
 
 
@@ -108,7 +107,6 @@ def bench(
     ] = False,
     recorder: Any,
     as_json: options.AsJson = False,
-    as_md: AsMarkdown = False,
 ) -> int:
     """Measure ways to decode, in turns, on the same requests: plain decoding, drafters, other systems.
 
@@ -118,7 +116,9 @@ def bench(
     everything else to stderr. Exit code 3: a method was not lossless.
     """
     if context.invoked_subcommand is not None:
-        if any(_on_command_line(context, name) for name in context.params):
+        # Not those that are given in the environment only.
+        sources = (str(context.get_parameter_source(name)) for name in context.params)
+        if any(source.endswith("COMMANDLINE") for source in sources):
             raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
 
@@ -142,13 +142,7 @@ def bench(
         ignore_eos=not stop_at_eos,
         keep_prompts=not (full or peer or rounds is not None) if keep_prompts is None else keep_prompts,
     )
-    with nullcontext() if no_history else _opened(history) as kept:
-        return _run(plan, kept, None, as_json, as_md, recorder)
-
-
-def _on_command_line(context: typer.Context, name: str) -> bool:
-    """Return whether an option was given there, and not only in the environment."""
-    return str(context.get_parameter_source(name)).endswith("COMMANDLINE")
+    return _run(plan, None if no_history else _opened(history), None, as_json, recorder)
 
 
 def default_methods(models: Mapping[str, Any], *, full: bool) -> str:
@@ -169,7 +163,6 @@ def _run(
     history: History | None,
     number: int | None,
     as_json: bool,
-    as_md: bool,
     recorder: Recorder | None = None,
 ) -> int:
     """Measure, print, and return the exit code."""
@@ -182,7 +175,7 @@ def _run(
             return progress(work, interrupts)
 
         record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
-    _write(record.as_dict(), as_json, as_md)
+    _write(record.as_dict(), as_json)
     return outcome(record)
 
 
@@ -205,15 +198,13 @@ def outcome(record: BenchRecord) -> int:
     return 0
 
 
-def _write(record: Mapping[str, Any], as_json: bool, as_md: bool) -> None:
-    from paceline.report import bench as tables
+def _write(record: Mapping[str, Any], as_json: bool) -> None:
+    from paceline.report.bench import write
 
     if as_json:
         print_json(record)
-    elif as_md:
-        sys.stdout.write(tables.markdown(record))
     else:
-        tables.write(record, sys.stdout)
+        write(record, sys.stdout)
 
 
 @app.command(cls=GroupedCommand)
@@ -239,8 +230,7 @@ def list_runs(
     """List what was measured before."""
     from paceline.report.bench import write_runs
 
-    with _opened(history) as kept:
-        runs = [_as_record(one) for one in kept.runs(limit)]
+    runs = [_as_record(one) for one in _opened(history).runs(limit)]
     if as_json:
         print_json(runs)
     else:
@@ -260,22 +250,15 @@ def _stored(history: History, text: str) -> Any:
 
 @app.command(cls=GroupedCommand)
 def show(
-    which: RunNumber = "last",
-    history: options.HistoryFile = None,
-    as_json: options.AsJson = False,
-    as_md: AsMarkdown = False,
+    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
 ) -> None:
     """Print a run again."""
-    with _opened(history) as kept:
-        _write(_as_record(_stored(kept, which)), as_json, as_md)
+    _write(_as_record(_stored(_opened(history), which)), as_json)
 
 
 @app.command(cls=GroupedCommand)
 def resume(
-    which: RunNumber = "last",
-    history: options.HistoryFile = None,
-    as_json: options.AsJson = False,
-    as_md: AsMarkdown = False,
+    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
 ) -> int:
     """Go on with a run that was cut short.
 
@@ -283,8 +266,8 @@ def resume(
     """
     from paceline.bench.plan import BenchPlan
 
-    with _opened(history) as kept:
-        stored = _stored(kept, which)
-        if stored.status == "done":
-            raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
-        return _run(BenchPlan.read(stored.plan), kept, stored.id, as_json, as_md)
+    kept = _opened(history)
+    stored = _stored(kept, which)
+    if stored.status == "done":
+        raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
+    return _run(BenchPlan.read(stored.plan), kept, stored.id, as_json)

@@ -12,9 +12,9 @@ from typing import IO, Any
 from rich.console import Console
 
 from paceline.api import LLM
-from paceline.bench.near_ties import judge, warm_up
 from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import PLAIN, Recorder
+from paceline.bench.text_comparison import judge, warm_up
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import note, print_json
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_stopped

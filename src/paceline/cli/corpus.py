@@ -140,16 +140,10 @@ def show(name: Name, as_json: options.AsJson = False) -> None:
 
 
 def _record(corpus: Corpus) -> dict[str, Any]:
-    static, datastore = (str(path) if path else None for path in (corpus.static, corpus.datastore))
+    paths = {"path": corpus.folder, "static": corpus.static, "datastore": corpus.datastore}
     # A folder that was renamed is known by its new name.
-    where = {
-        "name": corpus.folder.name,
-        "path": str(corpus.folder),
-        "size": corpus.size,
-        "static": static,
-        "datastore": datastore,
-    }
-    return corpus.manifest.as_dict() | where
+    where = {name: str(path) if path else None for name, path in paths.items()}
+    return corpus.manifest.as_dict() | where | {"name": corpus.folder.name, "size": corpus.size}
 
 
 def _print(corpus: Corpus, as_json: bool) -> None:
@@ -173,11 +167,9 @@ def _print(corpus: Corpus, as_json: bool) -> None:
     for name, value in facts.items():
         typer.echo(f"{name:{width}}  {value}")
     typer.echo("")
-    rows = [
-        (one["path"], *(f"{one[what]:,}" for what in ("files", "documents", "bytes", "tokens")))
-        for one in record["sources"]
-    ]
-    listing(("source", "files", "documents", "bytes", "tokens"), rows, sys.stdout, 1)
+    counted = ("files", "documents", "bytes", "tokens")
+    rows = [(one["path"], *(f"{one[what]:,}" for what in counted)) for one in record["sources"]]
+    listing(("source", *counted), rows, sys.stdout, 1)
 
 
 @app.command(cls=GroupedCommand, short_help="Forget the answers that --remember kept.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.api import LLM
-from paceline.bench.near_ties import judge, warm_up
+from paceline.bench.text_comparison import judge, warm_up
 from paceline.doctor.diagnosis import Evidence
 from paceline.hardware import containers
 from paceline.hardware.containers import Limits

@@ -1,25 +1,148 @@
-"""Searching for a view of one model: its own answers to a suite, the search, and what is kept."""
+"""Which part of a model drafts best for it: blocks are left out, and what is left is held against what the
+whole model says.
+
+Candidates are views that leave out blocks evenly, and those without the layers that change hidden states
+least (arXiv:2403.03853). Each is judged by the share of tokens that it guesses right behind the
+model's own text, and by the speed that this share and its cost promise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.backends.views import SupportsViews
+import numpy as np
+
+from paceline.backends.views import ModelView, SupportsViews, evenly
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.loading import load
-from paceline.prepare.view_search import Text, ViewEvaluator, ViewScore, search
 from paceline.profiling.pass_costs import costs_of, to_stderr
 from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.speedup_formulas import with_verification_cost
 from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import chain
 from paceline.storage import views
 from paceline.storage.views import CachedView
 
+Text = tuple[list[int], list[int]]  # a prompt, and what the whole model answered
+Closest = Callable[[Sequence[int], int, int], Sequence[frozenset[int]]]
+MOST_AHEAD = 8  # tokens ahead, where speeds are weighed
+SHARE = 0.5  # of the blocks that can be left out, where several numbers are tried
 LONGEST = 1200  # characters of a prompt
 ANSWERS, VIEWS = "answers", "views"  # kinds of work
 GUIDES, SEEN = 2, 96  # texts whose hidden states are looked at, and their last tokens
+
+
+@dataclass(frozen=True)
+class ViewScore:
+    """agreement: the share of tokens guessed right. share: of the model's weights that the view reads.
+    speed: over plain decoding, as expected; n_draft: with so many tokens a draft."""
+
+    view: ModelView
+    method: str
+    agreement: float
+    share: float
+    speed: float
+    n_draft: int
+
+
+class ViewEvaluator:
+    """Holds views against `texts`, whose prompts the whole model reads once. It needs a session for each."""
+
+    def __init__(self, whole: Any, texts: Sequence[Text], cost: PassCosts | None = None) -> None:
+        self._whole, self._texts = whole, texts
+        self.layers: int = whole.layers
+        self.tokens = sum(len(answer) for _, answer in texts)
+        depth = max((len(prompt) for prompt, _ in texts), default=1)
+        self._curve = [1.0] * (MOST_AHEAD + 2) if cost is None else cost.curve(MOST_AHEAD + 1, depth)
+        self._sessions = []
+        for prompt, _ in texts:
+            session = whole.open()
+            session.extend(prompt)
+            while session.pending_tokens:
+                whole.forward([(session, min(session.pending_tokens, whole.caps.chunk))], RequiredOutputs())
+            self._sessions.append(session)
+
+    def agreement(self, view: Any) -> float:
+        """Return the share of tokens that a view of the whole engine guesses right."""
+        batch = []
+        for session, (prompt, answer) in zip(self._sessions, self._texts, strict=True):
+            beside = view.open(session)
+            beside.extend(prompt)
+            batch.append((beside, chain(answer[:-1], "answer")))
+        outs = view.forward(batch, RequiredOutputs())
+        right = sum(
+            out.argmax(row) == token
+            for out, (_, answer) in zip(outs, self._texts, strict=True)
+            for row, token in enumerate(answer)
+        )
+        for beside, _ in batch:
+            beside.close()
+        return float(right / self.tokens)
+
+    def tried(self, view: ModelView, method: str) -> ViewScore:
+        engine = self._whole.view(view)
+        agreement, share = self.agreement(engine), engine.memory / self._whole.memory
+        speeds = [
+            with_verification_cost(agreement, n, share, self._curve[n + 1] / self._curve[1])
+            for n in range(1, MOST_AHEAD + 1)
+        ]
+        n = int(np.argmax(speeds))
+        return ViewScore(view, method, agreement, share, speeds[n], n + 1)
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+
+def search(
+    judge: ViewEvaluator,
+    *,
+    tries: int,
+    blocks: int = 0,
+    guides: Sequence[Text] = (),
+    closest: Closest | None = None,
+) -> Iterator[ViewScore]:
+    """Judge at most `tries` views, none twice, and yield each.
+
+    blocks: how many are left out; 0 tries several numbers.
+    guides: texts that `closest` (HfTarget.closest) is asked about.
+    Raises UsageError.
+    """
+    n_blocks = 2 * (judge.layers - 2)
+    if n_blocks < 1 or not 0 <= blocks <= n_blocks:
+        raise UsageError(
+            f"{blocks} blocks: of {judge.layers} layers 1 to {max(0, n_blocks)} can be left out, none of the "
+            "first and the last layer"
+        )
+    most = max(1, round(SHARE * n_blocks))
+    numbers = [blocks] if blocks else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
+    proposals = [("evenly", evenly(judge.layers, n)) for n in numbers]
+    if closest is not None:
+        proposals += [("similar", view) for view in guided(numbers, guides, closest)]
+    seen: set[ModelView] = set()
+    for method, view in proposals:
+        if len(seen) < tries and view not in seen:
+            seen.add(view)
+            yield judge.tried(view, method)
+
+
+def guided(numbers: Sequence[int], guides: Sequence[Text], closest: Closest) -> Iterator[ModelView]:
+    """Yield views without the whole layers that hidden states advise to skip."""
+    wanted = sorted({(n + 1) // 2 for n in numbers if n > 1})
+    if not wanted:
+        return
+    for prompt, answer in guides:
+        found = closest([*prompt, *answer], len(answer), wanted[-1])
+        for n in wanted:
+            if n <= len(found):
+                layers = sorted(found[n - 1])
+                odd = len(numbers) == 1 and numbers[0] % 2  # one block less than whole layers have
+                yield ModelView(0, frozenset(layers), frozenset(layers[: len(layers) - odd]))
 
 
 @dataclass(frozen=True)
@@ -53,24 +176,15 @@ class ViewSearchResult:
 
     def as_dict(self) -> dict[str, Any]:
         tried = [
-            {
-                "view": one.view.words,
-                "left_out": one.view.left_out(self.layers),
-                "method": one.method,
-                "agreement": one.agreement,
-                "share": one.share,
-                "speed": one.speed,
-                "n_draft": one.n_draft,
-            }
+            vars(one) | {"view": one.view.words, "left_out": one.view.left_out(self.layers)}
             for one in self.tried
         ]
         return asdict(self) | {"tried": tried, "blocks": 2 * self.layers}
 
 
 def searched(given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str], None]) -> ViewSearchResult:
-    """given: what `load` takes. tick: is called after each of `plan.work`; where it raises KeyboardInterrupt
-    the search ends with what was found. Raises UsageError or ModelError, and KeyboardInterrupt where
-    nothing was found yet."""
+    """Search for a view. given: what `load` takes. tick: called after each of `plan.work`; where it raises
+    KeyboardInterrupt the search ends with what was found, if anything. Raises UsageError or ModelError."""
     items = chosen(plan)
     with load(**given, drafters="none", sessions=max(1, len(items))) as llm:
         whole: Any = llm.target
@@ -114,12 +228,9 @@ def searched(given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str
 
 
 def chosen(plan: ViewSearchPlan) -> list[workload.Item]:
-    """Short items of all categories, half to search by and half to report."""
+    """Return short items of all categories, half to search by and half to report."""
     short = [
-        item
-        for item in workload.load(plan.suite)
-        if not item.session
-        and len(item.prompt) + sum(len(said or "") for _, said in item.messages) <= LONGEST
+        item for item in workload.load(plan.suite) if not item.session and workload.length(item) <= LONGEST
     ]
     if not short:
         raise UsageError(f"suite {plan.suite}: holds no item of at most {LONGEST:,} characters")

@@ -1,8 +1,4 @@
-"""A bench as tables, for a terminal and as Markdown.
-
-A record has the names of a run in the history: `provenance` (whatever is known), `started`, `status` and
-`results`, each of these with the names of the bench's Result.
-"""
+"""A bench as tables. A record has the names of a run in the history."""
 
 from __future__ import annotations
 
@@ -29,16 +25,6 @@ def write(record: Record, file: IO[str]) -> None:
     file.write("\n")
     for line in [*notes(record), conclusion(record)]:
         file.write(f"{line}\n")
-
-
-def markdown(record: Record) -> str:
-    """Return the report in GitHub's Markdown."""
-    lines = [f"- {name}: {text}" for name, text in header(record)]
-    for block in blocks(record):
-        lines += ["", f"**{block.title}**", ""] if block.title else [""]
-        lines += block.markdown()
-    lines += ["", *(f"- {note}" for note in notes(record)), "", f"**{conclusion(record)}**"]
-    return "\n".join(lines) + "\n"
 
 
 def header(record: Record) -> list[tuple[str, str]]:
@@ -75,13 +61,9 @@ def header(record: Record) -> list[tuple[str, str]]:
 
 def blocks(record: Record) -> list[Block]:
     results = record["results"]
-    if not results:
-        return []
-    out = [_speeds(overall(results))]
     categories = tuple(dict.fromkeys(result["category"] for result in results if result["category"]))
-    if len(categories) > 1:
-        out.append(_by_category(results, categories))
-    return out
+    out = [_speeds(overall(results))] if results else []
+    return [*out, _by_category(results, categories)] if len(categories) > 1 else out
 
 
 def overall(results: Sequence[Record]) -> list[Record]:
@@ -98,7 +80,7 @@ def conclusion(record: Record) -> str:
     said = f"{printable(best['system'])}, {interval(best['speedup'])} plain decoding"
     if best["items"] < ENOUGH:
         return f"too few items to tell a difference ({best['items']} of {ENOUGH}); highest is {said}"
-    if not clear(best):
+    if not best["clear"]:
         return f"no clear difference from plain decoding; highest is {said}"
     if best["speedup"]["value"] < 1:
         return f"no gain: plain decoding is fastest here; next is {said}"
@@ -122,17 +104,8 @@ def notes(record: Record) -> list[str]:
     return [f"{', '.join(names)}: {verdict}" for verdict, names in about.items()]
 
 
-def clear(result: Record) -> bool:
-    """Return whether the speed differs from plain decoding's by more than chance."""
-    return bool(result["clear"])
-
-
-def gained(result: Record) -> bool:
-    return bool(result["lossless"] and result["speedup"])
-
-
 def _drafts(result: Record) -> bool:
-    return result["system"] != PLAIN and gained(result)
+    return bool(result["system"] != PLAIN and result["lossless"] and result["speedup"])
 
 
 def interval(speedup: Record) -> str:
@@ -147,12 +120,6 @@ def times(value: float) -> str:
 
 def number(value: float | None, pattern: str, scale: float = 1.0) -> str:
     return NONE if value is None else format(value * scale, pattern)
-
-
-def spread(result: Record) -> str:
-    """Return tokens/s: mean ± standard deviation."""
-    sd = "" if result["speed_sd"] is None else f" ± {result['speed_sd']:.1f}"
-    return NONE if result["speed"] is None or not result["lossless"] else f"{result['speed']:.1f}{sd}"
 
 
 def model(it: Record) -> str:
@@ -172,16 +139,8 @@ def _short(result: Record) -> str:
 
 def _speeds(results: Sequence[Record]) -> Block:
     columns = (
-        "method",
-        "t/s",
-        "speedup",
-        "accept.\nrate",
-        "accept.\nlength",
-        "TTFT\nms",
-        "TPOT\nms",
-        "draft\n%",
-        "memory",
-        "lossless",
+        *("method", "t/s", "speedup", "accept.\nrate", "accept.\nlength"),
+        *("TTFT\nms", "TPOT\nms", "draft\n%", "memory", "lossless"),
     )
     return Block("", columns, tuple(_row(result) for result in results), 1)
 
@@ -190,10 +149,11 @@ def _row(result: Record) -> tuple[str, ...]:
     name = printable(result["system"])
     if not result["lossless"]:  # no figures without proof
         return (name, *[NONE] * 8, _short(result))
-    gain = ("" if clear(result) else "~") + interval(result["speedup"]) if result["speedup"] else NONE
+    sd = "" if result["speed_sd"] is None else f" ± {result['speed_sd']:.1f}"
+    gain = ("" if result["clear"] else "~") + interval(result["speedup"]) if result["speedup"] else NONE
     return (
         name,
-        spread(result),
+        NONE if result["speed"] is None else f"{result['speed']:.1f}{sd}",
         times(1.0) if result["system"] == PLAIN else gain,
         number(result["acceptance_rate"], ".2f"),
         number(result["acceptance_length"], ".2f"),
@@ -219,10 +179,9 @@ def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Bloc
 def _category_cell(result: Record) -> str:
     if result["system"] == PLAIN:
         return number(result["speed"], ".1f")
-    if not gained(result):
+    if not _drafts(result):
         return NONE
-    it = result["speedup"]
-    return ("" if clear(result) else "~") + times(it["value"])
+    return ("" if result["clear"] else "~") + times(result["speedup"]["value"])
 
 
 def write_runs(records: Sequence[Record], file: IO[str]) -> None:
@@ -231,7 +190,7 @@ def write_runs(records: Sequence[Record], file: IO[str]) -> None:
     for record in records:
         known, best = record["provenance"], best_of(record)
         fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NONE
-        if best and not clear(best):
+        if best and not best["clear"]:
             fastest = f"~{fastest}"
         elif best and best["speedup"]["value"] < 1:
             fastest = PLAIN

@@ -1,4 +1,4 @@
-"""The cost of passes, as tables and as a step plot, from the record that `doctor --json` prints."""
+"""The cost of passes as tables, from the record that `doctor --json` prints."""
 
 from __future__ import annotations
 

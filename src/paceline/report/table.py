@@ -1,8 +1,8 @@
-"""Tables for terminals, pipes and Markdown. No cell is ever cropped; piped tables are never wrapped."""
+"""Tables for terminals and pipes. No cell is ever cropped; piped tables are never wrapped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
@@ -27,16 +27,6 @@ class Block:
 
     def write(self, file: IO[str]) -> None:
         listing(self.columns, self.rows, file, self.n_left)
-
-    def markdown(self) -> list[str]:
-        """Return the lines of a table in GitHub's Markdown."""
-        marks = ["---" if i < self.n_left else "---:" for i in range(len(self.columns))]
-        rows = [map(one_line, self.columns), marks, *self.rows]
-        return [_markdown_row(row) for row in rows]
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def size(n_bytes: int | None) -> str:

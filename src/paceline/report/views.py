@@ -12,12 +12,16 @@ from paceline.speculative.printable import printable
 def write(record: Mapping[str, Any], file: IO[str]) -> None:
     """record: with the names of `paceline views search --json`."""
     kept = record["kept"]
-    listing(
-        ("found by", "tried", "blocks left out", "guesses right", "of the weights", "speed expected"),
-        [row(name, tried, record["blocks"]) for name, tried in by_method(record["tried"]).items()],
-        file,
-        1,
-    )
+    rows = []
+    for method in dict.fromkeys(one["method"] for one in record["tried"]):
+        tried = [one for one in record["tried"] if one["method"] == method]
+        best = max(tried, key=lambda one: one["speed"])
+        left_out, figures = f"{best['left_out']} of {record['blocks']}", (best["agreement"], best["share"])
+        rows.append(
+            (method, str(len(tried)), left_out, *(f"{one:.2f}" for one in figures), f"{best['speed']:.2f}x")
+        )
+    columns = ("found by", "tried", "blocks left out", "guesses right", "of the weights", "speed expected")
+    listing(columns, rows, file, 1)
     file.write(
         f"\nkept: view:{kept['words']}\n"
         f"On other texts {kept['agreement']:.2f} of {kept['judged']:,} guesses are right, for "
@@ -27,23 +31,3 @@ def write(record: Mapping[str, Any], file: IO[str]) -> None:
     if record["speed"] <= 1.0:
         file.write("No view pays here. `auto` leaves it out after a few tries.\n")
     file.write(f"\n    paceline run -m {printable(record['model'])} -md view: PROMPT\n")
-
-
-def by_method(tried: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    out: dict[str, list[Mapping[str, Any]]] = {}
-    for one in tried:
-        out.setdefault(one["method"], []).append(one)
-    return out
-
-
-def row(name: str, tried: list[Mapping[str, Any]], blocks: int) -> tuple[str, ...]:
-    """Return the cells of the best view of one method."""
-    best = max(tried, key=lambda one: one["speed"])
-    return (
-        name,
-        str(len(tried)),
-        f"{best['left_out']} of {blocks}",
-        f"{best['agreement']:.2f}",
-        f"{best['share']:.2f}",
-        f"{best['speed']:.2f}x",
-    )

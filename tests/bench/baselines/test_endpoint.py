@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Iterator
-from threading import Thread
+from time import sleep
 
 import pytest
 
@@ -14,38 +13,7 @@ from paceline.bench.baselines.endpoint import Endpoint, Event
 from paceline.bench.baselines.process import free_port
 from paceline.speculative.errors import PeerError, UsageError
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 ENDPOINT = Endpoint("peer", "http://127.0.0.1:9", 1.0, {})
-
-
-held: list[socket.socket] = []  # lines that a server keeps open, saying nothing
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
-    while held:
-        held.pop().close()
-
-
-def served(listener: socket.socket, *answers: bytes, hang: bool = False) -> Endpoint:
-    """A server that answers whatever comes with these bytes; with `hang` it then keeps the line."""
-
-    def serve() -> None:
-        for answer in answers:
-            connection, _ = listener.accept()
-            asked = b""
-            while not asked.endswith(b"\r\n\r\n" if asked.startswith(b"GET") else b"{}"):
-                asked += connection.recv(65536)
-            connection.sendall(answer)
-            if hang:
-                held.append(connection)
-            else:
-                connection.close()
-
-    Thread(target=serve, daemon=True).start()
-    return Endpoint("peer", f"http://127.0.0.1:{listener.getsockname()[1]}", 0.3, {})
 
 
 def streamed(endpoint: Endpoint) -> list[Event]:
@@ -74,33 +42,6 @@ def test_a_message_was_there_when_its_last_piece_was() -> None:
 def test_garbage_in_a_stream_is_quoted(said: bytes, complaint: str) -> None:
     with pytest.raises(PeerError, match=complaint):
         ENDPOINT.events([(0.1, said)])
-
-
-def test_a_stream_is_read_to_its_end(listener: socket.socket) -> None:
-    events = streamed(served(listener, HEAD + b'data: {"a":1}\n\ndata: {"b":2}\n\n'))
-    assert [event.data for event in events] == [{"a": 1}, {"b": 2}]
-
-
-def test_a_refusal_is_told_in_the_servers_words(listener: socket.socket) -> None:
-    body = b'{"error":{"code":400,"message":"too long"}}'
-    answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    with pytest.raises(PeerError, match=r"^peer refused: too long \(HTTP 400\)$"):
-        streamed(served(listener, answer))
-
-
-def test_silence_ends_in_an_error(listener: socket.socket) -> None:
-    with pytest.raises(PeerError, match=r"^peer said nothing for 0.3 s$"):
-        streamed(served(listener, HEAD + b'data: {"a":1}\n\n', hang=True))
-
-
-def test_what_is_not_http_is_quoted(listener: socket.socket) -> None:
-    with pytest.raises(PeerError, match=r"^peer said 'hello', which is not HTTP$"):
-        streamed(served(listener, b"hello\r\n"))
-
-
-def test_a_server_that_hangs_up_has_broken_off(listener: socket.socket) -> None:
-    with pytest.raises(PeerError, match=r"^peer broke off: Remote end closed connection without response$"):
-        streamed(served(listener, b""))
 
 
 def test_where_nobody_listens_the_address_is_named() -> None:
@@ -166,6 +107,18 @@ def test_a_question_that_takes_no_decoding_has_to_be_answered_soon() -> None:
         Endpoint("peer", url, 0.4, {}).get("/health")
 
 
+def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
+    with hostile(lambda *_: [STREAM, EVENT, EVENT]) as url:
+        assert [event.data for event in streamed(Endpoint("peer", url, 5.0, {}))] == [{"choices": []}] * 2
+
+    def silent(*_: object) -> Iterator[bytes]:
+        yield STREAM + EVENT
+        sleep(2)
+
+    with hostile(silent) as url, pytest.raises(PeerError, match=r"^peer said nothing for 0.3 s$"):
+        streamed(Endpoint("peer", url, 0.3, {}))
+
+
 @pytest.mark.parametrize(
     ("pieces", "words"),
     [
@@ -188,6 +141,11 @@ def test_a_question_that_takes_no_decoding_has_to_be_answered_soon() -> None:
         ),
         (lambda: [STREAM, b'data: {"error": ' + b"[" * 90 + b"]" * 90 + b"}\n"], "peer broke off: [[["),
         (lambda: endless(b"HTTP/1.1 500 No\r\n\r\n", b"x"), "peer sends more than 1 MiB at once"),
+        (
+            lambda: whole(b'{"error":{"message":"too long"}}', status="400 No"),
+            "peer refused: too long (HTTP 400)",
+        ),
+        (lambda: [b""], "peer broke off: Remote end closed connection without response"),
         (lambda: endless(OK, b"X-Header: more\r\n"), "peer broke off: got more than 100 headers"),
         (lambda: whole(b"", "Location: /again", status="302 Found"), NO_JSON),
         (lambda: [b"\x1b[2J\xff\r\n\r\n"], "which is not HTTP"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,10 +79,9 @@ def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask:
     assert answer.text == b"".join(map(llm.target.text.piece, answer.tokens or ())).decode()
     assert (answer.n_tokens, answer.n_prompt, answer.decoded) == (24, len(ask.tokens), 23)
     assert (answer.steps, answer.drafted, answer.accepted, answer.rejected) == (23, 0, 0, 0)
-    timings = answer.extra["timings"]
-    assert answer.own_speed == pytest.approx(23 / timings["predicted_ms"] * 1e3)
+    assert answer.own_speed is not None
     assert answer.first > 0
-    assert answer.decoding >= timings["predicted_ms"] / 1e3
+    assert 23 / answer.decoding <= answer.own_speed * 1.001  # never faster than by its own word
     assert not psutil.pid_exists(server.pid)
 
 
@@ -130,18 +128,11 @@ def test_a_missing_file_is_named_before_anything_starts() -> None:
         LlamaServer(["llama-server"], zoo.target_path(), method="draft-eagle3", **settings)
 
 
-def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(PeerError, match=f"port {port} cannot be used"):
-            fake(tmp_path, "works", port=port)
-
-
 @pytest.mark.parametrize(
     ("mode", "complaint"),
     [
         ("hangs", r"^fake said nothing for 0.5 s$"),
-        ("dies", r"^fake was ended by SIGSEGV; its last words: (.|\n)*ggml_abort: out of luck$"),
+        ("dies", r"^fake was ended by SIGSEGV; its last words: .*ggml_abort: out of luck$"),
         ("garbage", r"^fake said b'Segmentation fault \(core dumped\)', which is no message of an event"),
         ("stops", r"^fake ended its answer without saying how it went$"),
     ],
@@ -173,12 +164,6 @@ def test_settings_in_the_environment_do_not_reach_it(tmp_path: Path, monkeypatch
     assert "PATH" in environment
 
 
-def test_the_package_with_a_server_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.bench.baselines.llama_server.find_spec", lambda name: None)
-    with pytest.raises(PeerError, match="needs the package: pip install xllamacpp"):
-        find_server("xllamacpp")
-
-
 def test_a_server_is_found_or_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PeerError, match="no llama-server on PATH: name one"):
@@ -187,6 +172,9 @@ def test_a_server_is_found_or_said_to_be_missing(tmp_path: Path, monkeypatch: py
     assert find_server() == find_server(str(path)) == (str(path),)
     with pytest.raises(PeerError, match="/no/server is no program"):
         find_server("/no/server")
+    monkeypatch.setattr("paceline.bench.baselines.llama_server.find_spec", lambda name: None)
+    with pytest.raises(PeerError, match="needs the package: pip install xllamacpp"):
+        find_server("xllamacpp")
 
 
 END = {"stop": True, "tokens_predicted": 3, "tokens_evaluated": 2, "timings": {"predicted_ms": 1.0}}

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
+from pathlib import Path
 from time import monotonic, sleep
 
 import psutil
 import pytest
 
 from paceline.bench.baselines import process
-from paceline.bench.baselines.process import BackgroundProgram, free_port, require_free
+from paceline.bench.baselines.process import BackgroundProgram
 from paceline.speculative.errors import PeerError
 
+THREE = "ended with exit status 3; its last words: "
 FOREVER = "while :; do sleep 60 & wait; done"
 
 
@@ -41,33 +42,26 @@ def family(program: BackgroundProgram, size: int) -> list[int]:
     return found
 
 
-def test_a_program_that_ends_before_it_is_ready_is_quoted() -> None:
-    program = BackgroundProgram("peer", ["sh", "-c", "echo starting; echo no such model >&2; exit 3"])
-    with pytest.raises(
-        PeerError, match=r"^peer ended with exit status 3; its last words: starting\nno such model$"
-    ):
-        program.wait_ready(lambda: False, 10)
-    program.close()
-
-
-def test_a_program_that_was_killed_is_told_from_one_that_failed() -> None:
-    program = BackgroundProgram("peer", ["sh", "-c", "kill -s SEGV $$"])
-    with pytest.raises(PeerError, match=r"^peer was ended by SIGSEGV, without a word$"):
-        program.wait_ready(lambda: False, 10)
-    program.close()
-
-
-def test_last_words_are_quoted_within_reason() -> None:
-    program = BackgroundProgram("peer", ["sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; exit 3"])
-    with pytest.raises(PeerError, match=r"^peer ended with exit status 3; its last words: x{300}\.\.\.$"):
-        program.wait_ready(lambda: False, 10)
-    program.close()
-
-
-def test_a_program_that_never_gets_ready_is_given_up() -> None:
-    program = BackgroundProgram("peer", ["sh", "-c", f"echo loading; {FOREVER}"])
-    with pytest.raises(PeerError, match=r"^peer was not ready within 0.3 s; its last words: loading$"):
-        program.wait_ready(lambda: False, 0.3)
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            "echo starting; echo wrong >&2; exit 3",
+            f"{THREE}starting / wrong",
+        ),
+        ("kill -s SEGV $$", "was ended by SIGSEGV; its last words: none"),
+        (
+            "head -c 100000 /dev/zero | tr '\\0' x; exit 3",
+            f"{THREE}{'x' * 300}...",
+        ),
+        (f"echo loading; {FOREVER}", "was not ready within 0.3 s; its last words: loading"),
+    ],
+)
+def test_a_program_that_does_not_get_ready_is_quoted(script: str, words: str) -> None:
+    program = BackgroundProgram("peer", ["sh", "-c", script])
+    with pytest.raises(PeerError) as caught:
+        program.wait_ready(lambda: False, 0.3 if FOREVER in script else 10)
+    assert str(caught.value) == f"peer {words}"
     program.close()
     assert gone(program.pid)
 
@@ -75,6 +69,33 @@ def test_a_program_that_never_gets_ready_is_given_up() -> None:
 def test_a_program_that_cannot_be_started_is_named() -> None:
     with pytest.raises(PeerError, match=r"peer: /no/such/program cannot be started: No such file"):
         BackgroundProgram("peer", ["/no/such/program"])
+
+
+def test_a_program_is_run_to_its_end_in_its_folder(tmp_path: Path) -> None:
+    script = r"printf '\377'; pwd; echo err >&2; sleep 0.1; exit 3"
+    with closing(BackgroundProgram("peer", ["sh", "-c", script], tmp_path)) as program:
+        assert program.run_to_end(60) > 0
+        assert (program.returncode, program.output()) == (3, (f"\ufffd{tmp_path}\n", "err\n"))
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("yes", "wrote more than 1 MiB"),
+        ("yes >&2", "wrote more than 1 MiB"),
+        (FOREVER, "did not end within 0.5 s"),
+    ],
+)
+def test_a_program_that_never_ends_or_writes_too_much_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    monkeypatch.setattr(process, "MAX_OUTPUT", 1 << 20)
+    with (
+        closing(BackgroundProgram("peer", ["sh", "-c", script])) as program,
+        pytest.raises(PeerError, match=words),
+    ):
+        program.run_to_end(0.5 if script == FOREVER else 20)
+    assert gone(program.pid)
 
 
 def test_closing_stops_a_program_that_does_not_listen_and_its_children(
@@ -92,7 +113,7 @@ def test_closing_stops_a_program_that_does_not_listen_and_its_children(
 def test_children_of_a_program_that_has_ended_are_stopped_too() -> None:
     program = BackgroundProgram("peer", ["sh", "-c", "sleep 60 & echo $!"])
     assert program.ended(10)
-    child = int(program.said())
+    child = int(program.output()[0])
     assert psutil.pid_exists(child)
     program.close()
     assert gone(child)
@@ -125,13 +146,3 @@ def test_memory_is_that_of_a_program_and_its_children() -> None:
     program.close()
     with pytest.raises(PeerError, match="peer has ended"):
         program.memory()
-
-
-def test_a_port_that_is_taken_is_refused_and_a_free_one_can_be_used() -> None:
-    port = free_port()
-    assert require_free(port) == port
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        with pytest.raises(PeerError, match=rf"port {port} cannot be used \({os.strerror(98)}\): stop what"):
-            require_free(port)

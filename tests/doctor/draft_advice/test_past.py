@@ -58,7 +58,6 @@ def test_the_speed_of_the_newest_run_of_the_pair() -> None:
         run(1, drafted("model", (2, 1, 3)), status="interrupted"),
         run(1, failed("model")),
         run(1, drafted("lookup+model", (2, 1, 3))),
-        run(1, drafted("model", (2, 1, 3), point={"k": 4})),
         run(1, drafted("model:mystery=1", (2, 1, 3))),
     ],
 )

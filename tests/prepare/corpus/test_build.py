@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from paceline.backends.registry import open_tokenizer
@@ -18,7 +17,7 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.models import zoo
-from paceline.prepare.corpus.build import PIECE, UNKNOWN, Sources, Tick, TokenFile, build
+from paceline.prepare.corpus.build import PIECE, UNKNOWN, Sources, Tick, build
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.storage.corpora import Corpus, open_corpus
@@ -82,18 +81,6 @@ def test_drafters_find_it_in_both_kinds(sources: Sources, tokenizer: Tokenizer) 
     assert (list(tokens), list(counts)) == ([sql[2]], [1])
 
 
-@pytest.mark.parametrize(("kinds", "files"), [(["ngram"], ["static.ngram"]), (["datastore"], ["datastore"])])
-def test_only_what_was_asked_for_is_made(
-    sources: Sources, tokenizer: Tokenizer, kinds: list[str], files: list[str]
-) -> None:
-    corpus, _ = build("mine", sources, tokenizer, kinds)
-    assert left(corpus.folder) == sorted([*files, "manifest.json"])
-    assert (corpus.static is not None, corpus.datastore is not None) == (
-        "ngram" in kinds,
-        "datastore" in kinds,
-    )
-
-
 def test_a_new_corpus_takes_the_place_of_the_old(sources: Sources, tokenizer: Tokenizer, home: Path) -> None:
     build("mine", sources, tokenizer)
     build("mine", Sources(logs=sources.logs), tokenizer, ["ngram"])
@@ -155,8 +142,6 @@ def test_ctrl_c_at_any_moment_leaves_the_old_corpus_and_no_litter(
     "where",
     [
         "prepare.corpus.build.TokenFile.add",
-        "drafters.ngram_cache.NgramCache.write",
-        "drafters.suffix_sort.build",
         "storage.corpora.replace",
     ],
 )
@@ -197,31 +182,21 @@ def test_nothing_to_build_from_says_what_was_found(tmp_path: Path, tokenizer: To
     assert left(home) == []
 
 
-def test_texts_too_short_for_ngrams_are_refused(tmp_path: Path, tokenizer: Tokenizer, home: Path) -> None:
-    (tmp_path / "a").write_text("a")
-    with pytest.raises(UsageError, match="too short to count n-grams in"):
-        build("mine", Sources([tmp_path / "a"]), tokenizer)
-    assert left(home) == []
-
-
-@pytest.mark.parametrize("stranger", [8192, 2**40, -1])
-def test_token_ids_of_another_model_are_refused(
-    tmp_path: Path, tokenizer: Tokenizer, home: Path, stranger: int
+def test_token_ids_of_another_model_and_texts_too_short_for_ngrams_are_refused(
+    tmp_path: Path, tokenizer: Tokenizer, home: Path
 ) -> None:
-    (tmp_path / "log").write_text(json.dumps({"tokens": [1, 2, stranger]}))
-    with pytest.raises(UsageError, match="name the model that the log is of with --tokenizer"):
-        build("mine", Sources(logs=[tmp_path / "log"]), tokenizer)
+    log = tmp_path / "log"
+    for stranger in (8192, 2**40, -1):
+        log.write_text(json.dumps({"tokens": [1, 2, stranger]}))
+        with pytest.raises(UsageError, match="name the model that the log is of with --tokenizer"):
+            build("mine", Sources(logs=[log]), tokenizer)
+    log.write_text("a")
+    with pytest.raises(UsageError, match="too short to count n-grams in"):
+        build("mine", Sources([log]), tokenizer)
     assert left(home) == []
 
 
-def test_progress_reaches_exactly_what_was_announced(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Files of several pieces, skipped ones and logs alike."""
-    (tmp_path / "src").mkdir()
-    for i, size in enumerate((0, 1, PIECE - 1, PIECE, 5 * PIECE // 2)):
-        (tmp_path / "src" / f"{i}.txt").write_text(("word " * 19 + "\n") * (size // 96))
-    (tmp_path / "src" / "binary").write_bytes(bytes(3 * PIECE))
-    answers = [json.dumps({"prompt": "q" * PIECE, "completion": f"the answer is {i}"}) for i in range(5)]
-    (tmp_path / "log.jsonl").write_text("\n".join(answers))
+def test_progress_reaches_exactly_what_was_announced(sources: Sources, tokenizer: Tokenizer) -> None:
     left: list[dict[str, int]] = []
 
     @contextmanager
@@ -233,8 +208,8 @@ def test_progress_reaches_exactly_what_was_announced(tmp_path: Path, tokenizer: 
 
         yield tick
 
-    build("mine", Sources([tmp_path / "src"], [tmp_path / "log.jsonl"]), tokenizer, phase=phase)
-    assert left == [{"look for files": UNKNOWN - 7}, {"tokenize": 0}, {"count n-grams": 0}, {"sort": 0}]
+    build("mine", sources, tokenizer, phase=phase)
+    assert left == [{"look for files": UNKNOWN - 4}, {"tokenize": 0}, {"count n-grams": 0}, {"sort": 0}]
 
 
 def test_long_texts_are_tokenized_as_they_would_be_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -243,13 +218,3 @@ def test_long_texts_are_tokenized_as_they_would_be_whole(tmp_path: Path, tokeniz
     (tmp_path / "a.txt").write_text(text)
     corpus, _ = build("mine", Sources([tmp_path / "a.txt"]), tokenizer, ["datastore"])
     assert corpus.manifest.tokens == len(tokenizer.text.encode_within(text))
-
-
-def test_a_spool_gives_back_its_documents(tmp_path: Path) -> None:
-    spool = TokenFile(tmp_path / "tokens")
-    assert [spool.add([[1, 2], [3]]), spool.add([]), spool.add([[]]), spool.add([[2**31]])] == [3, 0, 0, 1]
-    assert [document.tolist() for document in spool.documents()] == [[1, 2, 3], [2**31]]
-    assert (len(spool), spool.tokens) == (2, 4)
-    assert all(isinstance(document, np.ndarray) for document in spool.documents())
-    spool.remove()
-    assert list(tmp_path.iterdir()) == []

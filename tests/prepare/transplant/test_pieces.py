@@ -60,12 +60,6 @@ def test_a_control_token_is_found_by_its_name_before_its_role() -> None:
     assert pieces.counts["special"] == 2
 
 
-def test_an_end_without_name_or_role_ends_as_the_draft_does() -> None:
-    target = lexicon("<eot>", "<eos>", "a", eos=(0, 1))
-    pieces = matched(target, lexicon("a", "<stop>", eos=(1,)), {"eos": 1}, {"eos": 1})
-    assert [of(pieces, token) for token in (0, 1)] == [[1], [1]]
-
-
 def test_of_several_with_one_counterpart_one_is_drafted_and_an_end_rather_than_padding() -> None:
     target = lexicon("<pad>", "<eos>", "a", eos=(1,))
     pieces = matched(
@@ -89,12 +83,6 @@ def test_a_control_token_that_the_draft_does_not_have_is_read_as_its_spelling_an
     assert (bool(pieces.quiet[0]), pieces.counts["silent"]) == (True, 1)
 
 
-def test_a_token_of_a_megabyte_has_no_more_pieces_than_others() -> None:
-    pieces = matched(lexicon("a" * (1 << 20) + "b"), lexicon("a", "b"))
-    assert len(pieces.ids) == 2 * MOST_PIECES
-    assert (pieces.ids[0], pieces.ids[-1]) == (0, 1)
-
-
 def test_a_long_text_is_cut_though_the_draft_begins_with_control_tokens() -> None:
     asked: list[int] = []
     names = [*(b"<%d>" % i for i in range(STEP)), b"a", b"b"]
@@ -107,12 +95,6 @@ def test_a_long_text_is_cut_though_the_draft_begins_with_control_tokens() -> Non
 
     pieces = matched(lexicon("a" * (1 << 20) + "b"), Lexicon(vocab, encode))
     assert max(asked) == len(pieces.ids) == 2 * MOST_PIECES
-
-
-def test_progress_is_told_every_so_many_tokens() -> None:
-    target, told = lexicon(*(f"t{i}" for i in range(2 * STEP + 1))), []
-    match(target, lexicon("t"), {}, {}, lambda: told.append(1))
-    assert len(told) == 3
 
 
 texts = st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=12, unique=True)

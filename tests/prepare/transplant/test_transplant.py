@@ -71,15 +71,6 @@ def test_nothing_else_changes_by_a_bit(moved: Path, foreign_draft: Path) -> None
     assert new.text("general.name") == "Paceline zoo draft, vocabulary of Paceline zoo target"
 
 
-def test_other_readers_read_what_was_written(moved: Path, foreign_draft: Path) -> None:
-    """The gguf library finds tensors where we put them."""
-    reader, old = gguf.GGUFReader(moved), gguf.GGUFReader(foreign_draft)
-    data = {tensor.name: tensor.data for tensor in reader.tensors}
-    assert {*data} == {tensor.name for tensor in old.tensors} | {*TABLES}
-    for tensor in old.tensors:
-        assert tensor.name in TABLES or np.array_equal(data[tensor.name], tensor.data)
-
-
 def test_drafts_are_accepted_and_the_output_is_plain_output(moved: Path, unrounded: Path) -> None:
     with paceline.load(
         unrounded, moved, "model", n_ctx=256, threads=1, p_min=0.3, flash_attention=False, cache_type="f32"
@@ -124,20 +115,13 @@ def test_new_rows_have_the_type_asked_for(pair: tuple[Path, Path], tmp_path: Pat
     assert np.allclose(table(tmp_path / "out.gguf")[100], exact, atol=tolerance * np.abs(exact).max())
 
 
-@pytest.mark.parametrize(
-    ("source", "kind"), [("Q8_0", "Q8_0"), ("Q4_0", "Q8_0"), ("BF16", "BF16"), ("F16", "F16")]
-)
+@pytest.mark.parametrize(("source", "kind"), [("Q4_0", "Q8_0"), ("BF16", "BF16")])
 def test_a_draft_of_any_type_is_read(pair: tuple[Path, Path], tmp_path: Path, source: str, kind: str) -> None:
     quantize(pair[0], tmp_path / "draft.gguf", source)
     assert made(tmp_path / "draft.gguf", pair[1], tmp_path / "out.gguf").type == kind
     old, new = GGUFFile(tmp_path / "draft.gguf"), GGUFFile(tmp_path / "out.gguf")
     name = "blk.1.ffn_up.weight"
     assert np.array_equal(old.weights(old.tensors[name]), new.weights(new.tensors[name]))
-    if source == kind:  # what both have is what it was, to the last bit
-        for name in TABLES:
-            assert np.array_equal(
-                table(tmp_path / "out.gguf", name)[:258], table(tmp_path / "draft.gguf", name)[:258]
-            )
 
 
 def test_of_the_target_nothing_but_the_vocabulary_is_needed(tmp_path: Path) -> None:
@@ -154,15 +138,6 @@ def test_of_the_target_nothing_but_the_vocabulary_is_needed(tmp_path: Path) -> N
     assert np.allclose(table(tmp_path / "out.gguf", "output.weight")[258], word, atol=1e-5)
     # read as "b"
     assert np.array_equal(table(tmp_path / "out.gguf")[258], table(draft)[ord("b")])
-
-
-def test_experts_are_copied_too(tmp_path: Path) -> None:
-    draft = write_llama(tmp_path / "d.gguf", experts=4, extra_tokens=("cd",))
-    target = write_llama(tmp_path / "t.gguf", extra_tokens=("ab",), layers=1)
-    made(draft, target, tmp_path / "out.gguf")
-    old, new = GGUFFile(draft), GGUFFile(tmp_path / "out.gguf")
-    name = "blk.0.ffn_up_exps.weight"
-    assert np.array_equal(old.weights(old.tensors[name]), new.weights(new.tensors[name]))
 
 
 def test_what_llama_cpp_does_not_take_in_two_matrices_is_tied(
@@ -217,13 +192,6 @@ def test_an_interrupted_transplant_leaves_what_was_there(
     assert out.read_bytes() == b"precious"
 
 
-def test_every_step_is_told(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    told: list[str] = []
-    with Transplant(*pair) as transplant:
-        transplant.write(tmp_path / "out.gguf", tick=told.append)
-        assert {kind: told.count(kind) for kind in told} == transplant.steps
-
-
 @pytest.mark.parametrize(
     ("metadata", "vocab_only", "complaint"),
     [
@@ -239,11 +207,6 @@ def test_a_draft_that_cannot_be_transplanted_is_refused(
         Transplant(draft, write_llama(tmp_path / "t.gguf", extra_tokens=("xy",), layers=1))
 
 
-def test_two_matrices_cannot_become_one(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="has two matrices, which cannot become one: leave out --tied"):
-        Transplant(*pair, TransplantOptions(tied=True))
-
-
 def test_a_draft_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
     draft, cut = write_llama(tmp_path / "d.gguf"), tmp_path / "cut.gguf"
     whole = draft.read_bytes()
@@ -253,6 +216,8 @@ def test_a_draft_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
             Transplant(cut, zoo.target_path())
 
 
-def test_a_type_that_cannot_be_written_is_refused() -> None:
+def test_options_that_cannot_be_are_refused(pair: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match="unknown weight type 'Q4_K': use one of F32, F16, BF16, Q8_0, Q4_0"):
         TransplantOptions("Q4_K")
+    with pytest.raises(UsageError, match="has two matrices, which cannot become one: leave out --tied"):
+        Transplant(*pair, TransplantOptions(tied=True))

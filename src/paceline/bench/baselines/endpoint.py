@@ -8,11 +8,11 @@ is limited in bytes, in messages and in time.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -42,7 +42,8 @@ class Event:
 @dataclass(frozen=True)
 class Endpoint:
     """An HTTP server. name: for error messages. timeout: seconds it may be silent, and in which it has to
-    answer a question that takes no decoding."""
+    answer a question that takes no decoding. Every method raises PeerError where nobody answers, or not as
+    such a server does."""
 
     name: str
     url: str
@@ -54,56 +55,60 @@ class Endpoint:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{self.name}: {self.url!r} is no address: write http://HOST:PORT")
 
-    @property
-    def base(self) -> str:
-        """The path that every other path is below."""
-        return urlsplit(self.url).path.rstrip("/")
-
-    def connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(parts.hostname or "", parts.port, timeout=self.timeout)
-
     def get(self, path: str) -> tuple[int, bytes]:
-        """Return (status, body). Raises PeerError where nobody answers, or not as a server does."""
-        connection = self.connect()
-        try:
-            with self._patience(connection, self.timeout):
-                connection.request("GET", self.base + path, headers=dict(self.headers))
-                with connection.getresponse() as response:
-                    return response.status, self._body(response)
-        except (OSError, http.client.HTTPException) as error:
-            raise self.failed(error) from error
-        finally:
-            connection.close()
+        """Return (status, body)."""
+        with self._connected(self.timeout) as connection:
+            connection.request("GET", self._path(path), headers=dict(self.headers))
+            with connection.getresponse() as response:
+                return response.status, self._body(response)
 
     def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """(status, the JSON of the answer). Raises PeerError where nobody answers, or not in JSON."""
-        connection = self.connect()
-        try:
-            with self._patience(connection, self.timeout * ANSWER):
-                _send(connection, self.base + path, json.dumps(body).encode(), self.headers)
-                with connection.getresponse() as response:
-                    said = self._body(response)
-        except (OSError, http.client.HTTPException) as error:
-            raise self.failed(error) from error
-        finally:
-            connection.close()
+        """Return (status, the JSON of the answer)."""
+        with self._connected(self.timeout * ANSWER) as connection:
+            self._send(connection, path, json.dumps(body).encode())
+            with connection.getresponse() as response:
+                said = self._body(response)
         return response.status, self.parsed(said)
 
-    @contextlib.contextmanager
-    def _patience(self, connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-        line = self._line(connection)
-        with Deadline(seconds) as deadline:
-            deadline.watch(lambda: line)
-            yield
+    def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
+        """Ask, and read the answer to its end. The connection is there before the clock runs; it is new each
+        time, since llama-server ends a stream by hanging up."""
+        sent = json.dumps(body).encode()
+        with self._connected(self.timeout * ANSWER) as connection:
+            began = perf_counter()
+            self._send(connection, path, sent)
+            with connection.getresponse() as response:
+                if response.status != 200:
+                    said = self.parsed(self._body(response))
+                    raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {response.status})")
+                pieces = self._read(response, began)
+        return self.events(pieces)
 
-    def _line(self, connection: http.client.HTTPConnection) -> socket.socket:
-        """Its socket, set up. To be kept: where the server says that it will hang up, the connection forgets
-        it as soon as the answer begins."""
-        if connection.sock is None:
-            connection.connect()
-        return connection.sock
+    @contextmanager
+    def _connected(self, seconds: float) -> Iterator[http.client.HTTPConnection]:
+        """Open a connection, which is hung up after `seconds`."""
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
+        try:
+            with Deadline(seconds) as deadline:
+                connection.connect()
+                # Where the server says that it will hang up, the connection forgets its socket as soon as the
+                # answer begins.
+                line = connection.sock
+                deadline.watch(lambda: line)
+                yield connection
+        except (OSError, http.client.HTTPException) as error:
+            raise self._failed(error) from error
+        finally:
+            connection.close()
+
+    def _path(self, path: str) -> str:
+        return urlsplit(self.url).path.rstrip("/") + path
+
+    def _send(self, connection: http.client.HTTPConnection, path: str, body: bytes) -> None:
+        headers = {"Content-Type": "application/json", **self.headers}
+        connection.request("POST", self._path(path), body, headers)
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         found = bytearray()
@@ -113,32 +118,8 @@ class Endpoint:
                 raise PeerError(f"{self.name} sends more than {LARGEST_BODY >> 20} MiB at once")
         return bytes(found)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
-        """Ask, and read the answer to its end. The connection is there before the clock runs; it is new each
-        time, since llama-server ends a stream by hanging up."""
-        connection, sent = self.connect(), json.dumps(body).encode()
-        try:
-            with self._patience(connection, self.timeout * ANSWER):
-                pieces = self._pieces(connection, path, sent)
-        except (OSError, http.client.HTTPException) as error:
-            raise self.failed(error) from error
-        finally:
-            connection.close()
-        return self.events(pieces)
-
-    def _pieces(
-        self, connection: http.client.HTTPConnection, path: str, body: bytes
-    ) -> list[tuple[float, bytes]]:
-        """The answer as it came, each piece with its time."""
-        began = perf_counter()
-        _send(connection, self.base + path, body, self.headers)
-        with connection.getresponse() as response:
-            if response.status != 200:
-                said = self.parsed(self._body(response))
-                raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {response.status})")
-            return self._read(response, began)
-
     def _read(self, response: http.client.HTTPResponse, began: float) -> list[tuple[float, bytes]]:
+        """Return the pieces of a stream as they came, each with its time."""
         pieces: list[tuple[float, bytes]] = []
         spoke, room = began, LARGEST_STREAM
         while piece := response.read1(BUFFER):
@@ -155,7 +136,8 @@ class Endpoint:
         return pieces
 
     def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
-        """The messages of a stream. A line may come in several pieces, and a piece may hold several lines."""
+        """Return the messages of a stream. A line may come in several pieces, and a piece may hold several
+        lines."""
         found: list[Event] = []
         begun: list[bytes] = []  # a line
         for seconds, piece in pieces:
@@ -185,7 +167,7 @@ class Endpoint:
             raise PeerError(f"{self.name} said {said[:80]!r}, which is not the JSON that was expected")
         return data
 
-    def failed(self, error: Exception) -> PeerError:
+    def _failed(self, error: Exception) -> PeerError:
         if isinstance(error, OverdueError):
             return PeerError(f"{self.name} {error}, though it was sending")
         if isinstance(error, TimeoutError):
@@ -198,12 +180,8 @@ class Endpoint:
 
 
 def complaint(data: Mapping[str, Any]) -> str:
-    """What an answer says is wrong: every server words it otherwise."""
+    """Return what an answer says is wrong: every server words it otherwise."""
     error = data.get("error", data)
     if isinstance(error, Mapping):
         error = error.get("message") or error.get("detail") or json.dumps(error)
     return shortened(str(error))
-
-
-def _send(connection: http.client.HTTPConnection, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-    connection.request("POST", path, body, {"Content-Type": "application/json", **headers})

@@ -22,7 +22,6 @@ from paceline.models.names import is_view, place_of
 from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
 from paceline.speculative.sampling import Sampling
 
-DRAFTING = ("none", "model", "lookup")
 PACKAGES = ("torch", "transformers", "accelerate", "gguf")  # the last two to read GGUF files
 
 
@@ -81,12 +80,6 @@ class Transformers:
         p_min: float = 0.0,
         threads: int | None = None,
     ) -> None:
-        if drafting not in DRAFTING:
-            raise UsageError(
-                f"transformers: unknown drafting {drafting!r}: choose from {', '.join(DRAFTING)}"
-            )
-        if (drafting == "model") != (draft is not None):
-            raise UsageError("transformers: a draft model (-md) goes with drafting 'model', and only with it")
         self.name = name or {"none": "transformers"}.get(drafting, f"transformers {drafting}")
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
         self._target, self._tokenizer = load(target)
@@ -95,7 +88,11 @@ class Transformers:
         self._draft = None if draft is None or self._exits else load(draft)[0]
         if draft is not None:
             if self._draft is not None:
-                check_vocabulary(self._target, self._draft)
+                sizes = [m.config.get_text_config().vocab_size for m in (self._target, self._draft)]
+                if sizes[0] != sizes[1]:
+                    raise PeerError(
+                        f"{self.name}: the draft has {sizes[1]:,} tokens, the target {sizes[0]:,}"
+                    )
             settings = (self._draft or self._target).generation_config
             settings.num_assistant_tokens = n_draft
             settings.num_assistant_tokens_schedule = "constant"
@@ -157,7 +154,6 @@ class Transformers:
             drafted=sum(drafted for drafted, _ in steps),
             accepted=len(tokens) - len(steps),
             rejected=sum(len(part) - 1 < drafted for drafted, part in steps),
-            extra={"weights": "float32, made from the quantised file"},
         )
 
     @contextmanager
@@ -172,7 +168,7 @@ class Transformers:
             torch.set_num_threads(before)
 
     def memory(self) -> int | None:
-        """Bytes of weights: it shares our process, so that nothing else can be told apart."""
+        """Return the bytes of weights: it shares our process, so that nothing else can be told apart."""
         models = [self._target] if self._draft is None else [self._target, self._draft]
         return sum(int(model.get_memory_footprint()) for model in models)
 
@@ -181,7 +177,8 @@ class Transformers:
 
 
 def exit_of(draft: Path, layers: int) -> int:
-    """The layers of a view; 0 for a model of its own. Raises UsageError for a view that leaves out others."""
+    """Return the layers of a view; 0 for a whole model. Raises UsageError for a view that leaves out
+    others."""
     if not is_view(draft):
         return 0
     view = parse(draft, layers)
@@ -191,7 +188,7 @@ def exit_of(draft: Path, layers: int) -> int:
 
 
 def load(path: Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a GGUF file, hf:FILE or not, or of a folder."""
+    """Return (model, tokenizer) of a GGUF file, hf:FILE or not, or of a folder."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
@@ -216,17 +213,9 @@ def load(path: Path) -> tuple[Any, Any]:
         raise PeerError(f"transformers cannot load {path.name}: {said}") from error
 
 
-def check_vocabulary(target: Any, draft: Any) -> None:
-    sizes = [model.config.get_text_config().vocab_size for model in (target, draft)]
-    if sizes[0] != sizes[1]:
-        raise PeerError(
-            f"transformers: the draft model has {sizes[1]:,} tokens, the target {sizes[0]:,}: "
-            "assisted generation is measured with a draft of the target's own vocabulary"
-        )
-
-
 def sampling_arguments(sampling: Sampling) -> dict[str, Any]:
-    """generate()'s. Raises UsageError for what it does not have: nearly the same would be another target."""
+    """Return generate()'s arguments. Raises UsageError for what it lacks: nearly the same would be another
+    target."""
     if sampling.edits_logits or sampling.xtc_probability > 0.0:
         raise UsageError(
             "transformers has no penalties over a window, no XTC and no such logit bias: leave them out"
@@ -245,7 +234,7 @@ def sampling_arguments(sampling: Sampling) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without its warnings, log lines and progress bars on our stderr; as it was afterwards."""
+    """Keep its warnings, log lines and progress bars from our stderr."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,13 +18,14 @@ from paceline.bench.baselines.llama_flags import (
     model_arguments,
     needs_draft,
     output_of,
-    read_flags,
+    require_types,
     spec_types,
     speculation_arguments,
 )
-from paceline.bench.baselines.llama_log import cause_of_failure, cause_of_silence
-from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port, require_free
-from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, describe
+from paceline.bench.baselines.llama_log import cause, cause_of_silence
+from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
+from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, with_drafts
+from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import shortened
@@ -60,9 +60,9 @@ class LlamaServer:
     """A llama-server of our own: started here, the sole user of it, stopped by `close`.
 
     method: plain, model, lookup, one of the program's --spec-type, or a comma list of them. n_ctx: of each of
-    `parallel` slots. n_draft, p_min: None leaves them to the
-    program. extra: more arguments, last. start_timeout, timeout: seconds to load, and of silence.
-    Raises PeerError where it does not start or cannot do what it is told, UsageError for a missing draft.
+    `parallel` slots. n_draft, p_min: None leaves them to the program. settings: of `model_arguments`. extra:
+    more arguments, last. start_timeout, timeout: seconds to load, and of silence. Raises PeerError where it
+    does not start or cannot do what it is told, UsageError for a missing draft.
     """
 
     def __init__(
@@ -76,46 +76,34 @@ class LlamaServer:
         n_draft: int | None = None,
         p_min: float | None = None,
         n_ctx: int,
-        threads: int,
         parallel: int = 1,
-        flash_attention: bool | None = None,
-        cache_type: str = "f16",
-        gpu_layers: int = 0,
         extra: Sequence[str] = (),
-        port: int | None = None,
         start_timeout: float = 300.0,
         timeout: float = 120.0,
+        **settings: Any,
     ) -> None:
         self.name = name
         self._command = tuple(command)
         self._types = spec_types(method)
-        if needs_draft(self._types) and draft is None:
+        if not needs_draft(self._types):
+            draft = None
+        elif draft is None:
             raise UsageError(f"{name}: the method {method} needs a draft model (-md)")
         for path in (target, draft):
             if path is not None and not path.is_file():
                 raise PeerError(f"{name}: there is no file {path}")
-        flags = read_flags(command)
-        both: dict[str, Any] = {"cache_type": cache_type, "gpu_layers": gpu_layers}
-        arguments = [
-            *model_arguments(
-                flags,
-                target,
-                n_ctx=n_ctx,
-                threads=threads,
-                parallel=parallel,
-                flash_attention=flash_attention,
-                **both,
-            ),
-            *speculation_arguments(flags, self._types, draft, n_draft=n_draft, p_min=p_min, **both),
+        require_types(command, self._types)
+        port = free_port()
+        self.url = f"http://{LOCAL}:{port}"
+        argv = [
+            *command,
+            *model_arguments(target, draft, n_ctx=n_ctx * parallel, **settings),
+            *speculation_arguments(self._types, n_draft, p_min),
+            *("-np", str(parallel), "--cache-ram", "0", "--host", LOCAL, "--port", str(port)),
+            *extra,
         ]
-        port = free_port() if port is None else require_free(port)
-        self.argv = [*command, *arguments, "--host", LOCAL, "--port", str(port), *extra]
-        # Some builds before --spec-type did not count drafted tokens.
-        self._tells_drafts = not self._types or flags.has("--spec-type")
-        self._endpoint = Endpoint(name, f"http://{LOCAL}:{port}", timeout, {})
-        # Settings in the environment would apply to this server only.
-        env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
-        self._program = BackgroundProgram(name, self.argv, env)
+        self._endpoint = Endpoint(name, self.url, timeout, {})
+        self._program = BackgroundProgram(name, argv)
         try:
             self._wait_ready(start_timeout)
         except BaseException:
@@ -132,8 +120,8 @@ class LlamaServer:
         deadline = monotonic() + 1.0
         while "model loaded" not in self._program.said() and monotonic() < deadline:
             sleep(0.01)
-        if self._types and (cause := cause_of_silence(self._program.said())):
-            raise PeerError(f"{self.name}: {cause}")
+        if self._types and (why := cause_of_silence(self._program.said())):
+            raise PeerError(f"{self.name}: {why}")
 
     def _healthy(self) -> bool:
         try:
@@ -177,8 +165,7 @@ class LlamaServer:
             # It holds back what ends inside a character: the last tokens may come with no piece of text.
             until = pieces[-1][0] if pieces[-1][1].tokens_predicted == n_tokens else ended
         rest, n_first = end.timings.decoding(first, until, together)
-        drafted, accepted = end.timings.drafts(self._tells_drafts)
-        return BenchAnswer(
+        answer = BenchAnswer(
             text="".join(piece.content for _, piece in pieces),
             tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
@@ -187,15 +174,9 @@ class LlamaServer:
             seconds=until,
             decoded=n_tokens - n_first,
             decoding=rest,
-            # The first token is the prompt's own, with no draft behind it.
-            steps=None if accepted is None else max(0, n_tokens - accepted - 1),
-            drafted=drafted,
-            accepted=accepted,
-            # By how many steps the rest was lost it does not tell.
-            rejected=0 if drafted is not None and drafted == accepted else None,
             own_speed=end.timings.own_speed,
-            extra={"timings": events[-1].data["timings"]},
         )
+        return with_drafts(answer, end.timings.draft_n or 0, end.timings.draft_n_accepted)
 
     def memory(self) -> int | None:
         return self._program.memory()
@@ -213,8 +194,8 @@ class LlamaServer:
         self._program.close()
 
     def _explained(self, error: PeerError) -> PeerError:
-        cause = cause_of_failure(self._program.said())
-        return error if cause is None else PeerError(f"{self.name}: {cause}")
+        why = cause(self._program.said())
+        return PeerError(f"{self.name}: {why}") if why else error
 
 
 def request(ask: BenchRequest) -> dict[str, Any]:

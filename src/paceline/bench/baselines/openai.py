@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from time import sleep
 from typing import Any
 
 from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event, complaint
-from paceline.bench.baselines.prometheus import DraftCounts, drafts_between, read_metrics
-from paceline.bench.baselines.replies import Chunk, ModelList, Timings, describe
+from paceline.bench.baselines.replies import MAX_COUNT, Chunk, ModelList, Timings, with_drafts
+from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
+from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import shortened
-from paceline.speculative.sampling import Sampling
 
 COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
+COUNTERS = [  # vLLM's names, which llama-server took over
+    re.compile(
+        rf"(?m)^(?:vllm|llamacpp):spec_decode_num_{name}_tokens_total(?:\{{[^}}\n]*\}})? "
+        r"(\d{1,20}(?:\.\d{1,20})?(?:e\+?\d{1,2})?)\s*$"
+    )
+    for name in ("draft", "accepted")
+]
 LOOKS, SETTLE = 20, 0.05  # at counters that may lag, and the seconds between two
 
 
 class OpenAIServer:
     """A server that somebody else runs, and that is best used by nobody else meanwhile.
 
-    url: http://HOST:PORT, with or without /v1; `#MODEL` after it chooses among several. key: OPENAI_API_KEY
-    of the environment if None. timeout: seconds of silence. Prompts are text, to which it adds its BOS.
+    url: http://HOST:PORT, with or without /v1; `#MODEL` after it chooses among several. timeout: seconds of
+    silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds its BOS.
     Raises PeerError where nobody answers, UsageError for an address or a model that cannot be used.
     """
 
-    def __init__(self, url: str, *, name: str, key: str | None = None, timeout: float = 120.0) -> None:
+    def __init__(self, url: str, *, name: str, timeout: float = 120.0) -> None:
         self.name = name
         address, _, model = url.partition("#")
-        key = os.environ.get("OPENAI_API_KEY") if key is None else key
+        key = os.environ.get("OPENAI_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._endpoint = Endpoint(name, address.rstrip("/").removesuffix("/v1"), timeout, headers)
         self.model = model or self._only_model()
         self._extended = self._takes_extensions()
-        self._counts = self._counters() is not None
 
     def _only_model(self) -> str:
         status, said = self._endpoint.get(MODELS)
@@ -47,28 +52,29 @@ class OpenAIServer:
         try:
             models = [one.id for one in ModelList.model_validate(data).data or () if one.id]
         except ValidationError as error:
-            why = describe(error)
-            raise PeerError(f"{self.name}: its {MODELS} is not what OpenAI's API says: {why}") from error
+            raise self._unlike(error) from error
         if status != 200 or not models:
             raise PeerError(f"{self.name}: {MODELS} names no model: {complaint(data)} (HTTP {status})")
         if len(models) > 1:
             raise UsageError(f"{self.name} serves {shortened(', '.join(models))}: choose one with URL#MODEL")
         return models[0]
 
+    def _unlike(self, error: ValidationError) -> PeerError:
+        return PeerError(f"{self.name}: its answer is not what OpenAI's API says: {describe(error)}")
+
     def _takes_extensions(self) -> bool:
-        """Whether it takes settings that OpenAI's own API lacks; servers refuse a request over an
-        unknown one, or pass over it. Also finds out, before anything is measured, whether it answers at
-        all."""
+        """Return whether it takes settings that OpenAI's own API lacks; servers refuse a request over an
+        unknown one, or pass over it. Also finds out, before anything is measured, whether it answers."""
         ask = BenchRequest("a", (), 1)
         for extended in (True, False):
-            status, said = self._endpoint.post(COMPLETIONS, self._request(ask, extended, stream=False))
+            status, said = self._endpoint.post(COMPLETIONS, self._request(ask, extended))
             if status == 200:
                 return extended
             if status not in (400, 422):
                 break
         raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {status})")
 
-    def _request(self, ask: BenchRequest, extended: bool, *, stream: bool = True) -> dict[str, Any]:
+    def _request(self, ask: BenchRequest, extended: bool) -> dict[str, Any]:
         sampling = ask.sampling
         if sampling.typical_p < 1.0 or sampling.xtc_probability > 0.0:
             raise UsageError(f"{self.name}: OpenAI's API has neither typical-p nor XTC")
@@ -84,13 +90,10 @@ class OpenAIServer:
             # Between -100, which forbids a token, and 100.
             "logit_bias": {str(t): max(-100.0, min(b, 100.0)) for t, b in sampling.logit_bias.items()},
         }
-        if stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return body | self._extensions(sampling, ask.ignore_eos) if extended else body
-
-    def _extensions(self, sampling: Sampling, ignore_eos: bool) -> dict[str, Any]:
-        return {
-            "ignore_eos": ignore_eos,
+        if not extended:
+            return body
+        return body | {
+            "ignore_eos": ask.ignore_eos,
             "top_k": sampling.top_k or -1,
             "min_p": sampling.min_p,
             "repetition_penalty": sampling.repeat_penalty,  # vLLM's and SGLang's word
@@ -102,18 +105,19 @@ class OpenAIServer:
         }
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer from an empty cache where a request can say so: SGLang needs --disable-radix-cache."""
-        before = self._counters() if self._counts else None
-        events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended))
+        """Answer from an empty cache where a request can say so: SGLang needs --disable-radix-cache. Drafts
+        are counted by the answer, or by what the server's counters have grown by."""
+        before = self._counters()
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
         try:
             answer = self._answered(events)
         except ValidationError as error:
-            why = describe(error)
-            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {why}") from error
+            raise self._unlike(error) from error
         if before is None or answer.drafted is not None:
             return answer
-        drafts = self._drafts_since(before, answer.n_tokens)
-        return answer if drafts is None else drafted(answer, drafts.drafted, drafts.accepted)
+        drafted, accepted = (new - old for new, old in zip(self._at_rest(), before, strict=True))
+        return with_drafts(answer, drafted, accepted) if 0 <= accepted <= drafted else answer
 
     def _answered(self, events: Sequence[Event]) -> BenchAnswer:
         chunks = [Chunk.model_validate(event.data) for event in events]
@@ -144,26 +148,28 @@ class OpenAIServer:
             decoding=rest,
             own_speed=timings.own_speed,
         )
-        return with_drafts(answer, chunks)
+        if timings.draft_n is not None:
+            return with_drafts(answer, timings.draft_n, timings.draft_n_accepted)
+        metrics = next((c.metrics for c in reversed(chunks) if c.metrics is not None), None)
+        if metrics is None or (counts := metrics.speculative_decoding) is None:
+            return answer
+        return with_drafts(answer, counts.num_draft_tokens, counts.num_accepted_draft_tokens)
 
-    def _counters(self) -> dict[str, float] | None:
+    def _counters(self) -> tuple[int, int] | None:
+        """Return the tokens drafted and accepted since the server started; None where they are not
+        counted."""
         status, said = self._endpoint.get(METRICS)
-        if status != 200:
-            return None
-        try:
-            return read_metrics(self.name, said.decode(errors="replace"))
-        except MissingExtraError:  # its speed can be told without them
-            return None
+        return counters(said.decode(errors="replace")) if status == 200 else None
 
-    def _drafts_since(self, before: dict[str, float], n_tokens: int) -> DraftCounts | None:
-        """Counters may lag behind the answer: they are read until they rest."""
+    def _at_rest(self) -> tuple[int, int]:
+        """Read the counters until they rest: they may lag behind the answer."""
         found = None
         for _ in range(LOOKS):
-            last, found = found, drafts_between(before, self._counters() or {}, n_tokens)
+            last, found = found, self._counters()
             if found == last:
                 break
             sleep(SETTLE)
-        return found
+        return found or (0, 0)
 
     def memory(self) -> int | None:
         """It may run anywhere."""
@@ -173,25 +179,11 @@ class OpenAIServer:
         """The server is not ours."""
 
 
-def with_drafts(answer: BenchAnswer, chunks: Sequence[Chunk]) -> BenchAnswer:
-    """Add the server's own counts of this request's drafts: llama-server's timings, or vLLM's metrics (with
-    --per-request-spec-decode-metrics)."""
-    for chunk in reversed(chunks):
-        timings = chunk.timings
-        metrics = None if chunk.metrics is None else chunk.metrics.speculative_decoding
-        if timings is not None and timings.draft_n is not None:
-            return drafted(answer, timings.draft_n, timings.draft_n_accepted)
-        if metrics is not None:
-            found = drafted(answer, metrics.num_draft_tokens, metrics.num_accepted_draft_tokens)
-            return replace(found, rejected=metrics.rejected)
-    return answer
-
-
-def drafted(answer: BenchAnswer, n_drafted: int, n_accepted: int) -> BenchAnswer:
-    return replace(
-        answer,
-        steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token is the prompt's own
-        drafted=n_drafted,
-        accepted=n_accepted,
-        rejected=0 if n_drafted == n_accepted else None,
-    )
+def counters(metrics: str) -> tuple[int, int] | None:
+    """Return the tokens (drafted, accepted), over all engines of a server, of a text in Prometheus' format;
+    None where they are not counted, or not in numbers."""
+    found = [[float(n) for n in pattern.findall(metrics)] for pattern in COUNTERS]
+    drafted, accepted = map(sum, found)
+    if not all(found) or not max(drafted, accepted) < MAX_COUNT:
+        return None
+    return int(drafted), int(accepted)

@@ -1,4 +1,4 @@
-"""Another program, run beside us for as long as it is measured: started, watched, and never left behind."""
+"""Other programs, run to be measured: started, watched, and never left behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import socket
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
 
@@ -19,104 +20,111 @@ from paceline.speculative.printable import shortened
 LOCAL = "127.0.0.1"
 PATIENCE = 3.0  # seconds a program gets to stop by itself
 TAIL = 64 * 1024  # bytes of its output that are worth reading
+MAX_OUTPUT = 64 << 20  # bytes that a program which is run to its end may write
+LOOK = 0.02  # seconds between looks at a program
 # Reads until the pipe closes, which it does when we end, however that comes about; then kills the group.
 WARDEN = 'read -r _; kill -s KILL -- "-$0"'
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return a port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         return int(probe.getsockname()[1])
 
 
-def require_free(port: int) -> int:
-    """`port`. Raises PeerError where another program listens on it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOCAL, port))
-        except OSError as error:
-            raise PeerError(
-                f"port {port} cannot be used ({error.strerror}): stop what listens on it, or choose another"
-            ) from error
-    return port
-
-
-def ending(code: int) -> str:
-    """How a process ended, by its exit code."""
-    if code >= 0:
-        return f"ended with exit status {code}"
-    names = {int(one): one.name for one in signal.Signals}  # most of the real-time ones have none
-    return f"was ended by {names.get(-code, f'signal {-code}')}"
-
-
 class BackgroundProgram:
-    """A running program in a process group of its own, so that Ctrl-C is ours alone to handle. The sole owner
-    of the process; it ends with `close`, with this object, or with us."""
+    """A running program in a process group of its own, so that Ctrl-C is ours alone to handle.
 
-    def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """env: the whole environment; ours if None. Raises PeerError where it cannot be started."""
+    This object owns the process, which ends with `close`, with the object, or with us. folder: where it runs.
+    Raises PeerError where it cannot be started.
+    """
+
+    def __init__(self, name: str, argv: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
-        # A file and no pipe: a program that says much must not wait for us to listen.
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as this object
+        # Files and no pipes: a program that writes much must not wait for us to read.
+        self._logs: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
-                list(argv),
-                env=None if env is None else dict(env),
+                argv,
+                cwd=folder,
+                # Settings of llama.cpp in the environment would apply to this program only.
+                env={key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")},
                 stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
+                stdout=self._logs[0],
+                stderr=self._logs[1],
                 start_new_session=True,
             )
         except OSError as error:
-            self._log.close()
+            for log in self._logs:
+                log.close()
             raise PeerError(f"{name}: {argv[0]} cannot be started: {error.strerror}") from error
         self.pid = self._process.pid
         self._finalizer = weakref.finalize(self, _stop, self._process, _watch(self.pid))
 
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
     def ended(self, patience: float = 0.0) -> bool:
-        """Whether the program has ended, or does within `patience` seconds."""
-        try:
+        """Return whether the program has ended, or does within `patience` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process.poll() is not None
+
+    def output(self, n_bytes: int = TAIL) -> tuple[str, str]:
+        """Return the ends of stdout and stderr."""
+        files = [log.fileno() for log in self._logs]
+        starts = [max(0, os.fstat(file).st_size - n_bytes) for file in files]
+        out, err = (
+            os.pread(*it).decode(errors="replace") for it in zip(files, [n_bytes] * 2, starts, strict=True)
+        )
+        return out, err
 
     def said(self) -> str:
-        """The end of what it has written, on stdout and stderr."""
-        size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), TAIL, max(0, size - TAIL)).decode(errors="replace")
-
-    def last_words(self, lines: int = 5) -> str:
-        said = [line for line in self.said().splitlines() if line.strip()]
-        return "\n".join(shortened(line) for line in said[-lines:])
+        return "".join(self.output())
 
     def obituary(self) -> str:
-        """How it ended, for an error message."""
-        words = self.last_words()
-        how = ending(self._process.returncode)
-        return f"{how}; its last words: {words}" if words else f"{how}, without a word"
+        """Return how it ended, for an error message."""
+        code = self._process.returncode
+        names = {int(one): one.name for one in signal.Signals}  # most of the real-time ones have none
+        how = f"ended with exit status {code}" if code >= 0 else f"was ended by {names.get(-code, -code)}"
+        return f"{how}; its last words: {self.last_words()}"
+
+    def last_words(self) -> str:
+        lines = [line for line in self.said().splitlines() if line.strip()]
+        return " / ".join(map(shortened, lines[-5:])) or "none"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Ask `ready` until it says yes. Raises PeerError where the program ends before, or takes longer than
+        """Ask `ready` until it is true. Raises PeerError where the program ends before, or takes longer than
         `timeout` seconds."""
         deadline = monotonic() + timeout
         while not ready():
-            if not self.running:
+            if self.ended():
                 raise PeerError(f"{self.name} {self.obituary()}")
             if monotonic() > deadline:
                 raise PeerError(
                     f"{self.name} was not ready within {timeout:g} s; its last words: {self.last_words()}"
                 )
-            sleep(0.02)
+            sleep(LOOK)
+
+    def run_to_end(self, timeout: float) -> int:
+        """Return the peak of its memory in bytes. Raises PeerError where it does not end within `timeout`
+        seconds, or writes more than any such program."""
+        import psutil
+
+        deadline, peak = monotonic() + timeout, 0
+        while not self.ended(LOOK):
+            with contextlib.suppress(psutil.Error):
+                peak = max(peak, int(psutil.Process(self.pid).memory_info().rss))
+            if any(os.fstat(log.fileno()).st_size > MAX_OUTPUT for log in self._logs):
+                raise PeerError(f"{self.name} wrote more than {MAX_OUTPUT >> 20} MiB and was stopped")
+            if monotonic() > deadline:
+                raise PeerError(f"{self.name} did not end within {timeout:g} s and was stopped")
+        return peak
+
+    @property
+    def returncode(self) -> int:
+        return self._process.returncode
 
     def memory(self) -> int:
-        """Bytes of it and its children in RAM. Raises PeerError where it has ended."""
+        """Return the bytes of it and its children in RAM. Raises PeerError where it has ended."""
         import psutil
 
         try:
@@ -131,11 +139,12 @@ class BackgroundProgram:
 
     def close(self) -> None:
         self._finalizer()
-        self._log.close()
+        for log in self._logs:
+            log.close()
 
 
 def _watch(pid: int) -> subprocess.Popen[bytes] | None:
-    """A shell that outlives us by a moment, should we be killed: it then kills the group of `pid`."""
+    """Start a shell that outlives us by a moment, should we be killed: it then kills the group of `pid`."""
     if os.name != "posix":
         return None
     return subprocess.Popen(

@@ -5,13 +5,12 @@ pydantic's ValidationError is a ValueError.
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from paceline.speculative.printable import shortened
+from paceline.bench.system import BenchAnswer
 
 MAX_COUNT = 10**9  # tokens, steps, token ids
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -48,12 +47,6 @@ class Timings(BaseModel):
         own = min(self.predicted_ms / 1e3, last)
         return (own, 1) if own > last - first else (last - first, n_first)
 
-    def drafts(self, counted: bool) -> tuple[int | None, int | None]:
-        """Return tokens (drafted, accepted). counted: whether this server counts them."""
-        if self.draft_n is None and not counted:
-            return None, None
-        return self.draft_n or 0, self.draft_n_accepted
-
 
 class CompletionReply(BaseModel):
     """A message of llama-server's /completion stream."""
@@ -88,21 +81,11 @@ class SpeculativeMetrics(BaseModel):
 
     num_draft_tokens: Count
     num_accepted_draft_tokens: Count
-    num_spec_tokens: Count = 0
-    num_spec_steps: Count = 0
-    acceptance_histogram: tuple[Count, ...] = ()
 
     @model_validator(mode="after")
     def _check_accepted(self) -> SpeculativeMetrics:
         require_part(self.num_accepted_draft_tokens, self.num_draft_tokens)
         return self
-
-    @property
-    def rejected(self) -> int | None:
-        """The steps that kept less than was drafted, if every step drafted as much."""
-        if self.num_draft_tokens != self.num_spec_tokens * self.num_spec_steps:
-            return None
-        return sum(self.acceptance_histogram[: self.num_spec_tokens])
 
 
 class RequestMetrics(BaseModel):
@@ -131,8 +114,13 @@ def require_part(part: int, whole: int) -> None:
         raise ValueError(f"{part} accepted of {whole} drafted tokens")
 
 
-def describe(error: ValidationError) -> str:
-    """The first thing that is wrong, in one printable line."""
-    first: Mapping[str, Any] = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"])) or "it"
-    return shortened(f"{where} is {reprlib.repr(first['input'])}: {first['msg']}", 200)
+def with_drafts(answer: BenchAnswer, n_drafted: int, n_accepted: int) -> BenchAnswer:
+    """Add the server's own counts of a request's drafts."""
+    return replace(
+        answer,
+        steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token is the prompt's own
+        drafted=n_drafted,
+        accepted=n_accepted,
+        # By how many steps the rest was lost no server tells.
+        rejected=0 if n_drafted == n_accepted else None,
+    )

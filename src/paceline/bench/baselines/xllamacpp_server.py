@@ -14,45 +14,33 @@ from operator import attrgetter
 from typing import Any
 
 PACKAGE = "xllamacpp"
-# Flag, with its other names -> the setting in CommonParams, and what makes a value of its text.
-SETTINGS: dict[tuple[str, ...], tuple[str, Callable[[str], Any]]] = {
-    ("-m", "--model"): ("model.path", str),
-    ("-md", "--spec-draft-model"): ("speculative.draft.mparams.path", str),
-    ("-c", "--ctx-size"): ("n_ctx", int),
-    ("-np", "--parallel"): ("n_parallel", int),
-    ("-t", "--threads"): ("cpuparams.n_threads", int),
-    ("-tb", "--threads-batch"): ("cpuparams_batch.n_threads", int),
-    ("-b", "--batch-size"): ("n_batch", int),
-    ("-ub", "--ubatch-size"): ("n_ubatch", int),
-    ("-ngl", "--gpu-layers"): ("n_gpu_layers", int),
-    ("--spec-draft-ngl", "-ngld"): ("speculative.draft.n_gpu_layers", int),
-    ("--host",): ("hostnames", lambda text: [text]),
-    ("--port",): ("port", int),
-    ("--cache-ram",): ("cache_ram_mib", int),
-    ("--fit",): ("fit_params", lambda text: text == "on"),
-    ("--spec-draft-n-max",): ("speculative.draft.n_max", int),
-    ("--spec-draft-n-min",): ("speculative.draft.n_min", int),
-    ("--spec-draft-p-min",): ("speculative.draft.p_min", float),
+# Flag -> the setting in CommonParams, and what makes a value of its text.
+SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "-m": ("model.path", str),
+    "-md": ("speculative.draft.mparams.path", str),
+    "-c": ("n_ctx", int),
+    "-np": ("n_parallel", int),
+    "-t": ("cpuparams.n_threads", int),
+    "-tb": ("cpuparams_batch.n_threads", int),
+    "-ngl": ("n_gpu_layers", int),
+    "--spec-draft-ngl": ("speculative.draft.n_gpu_layers", int),
+    "--host": ("hostnames", lambda text: [text]),
+    "--port": ("port", int),
+    "--cache-ram": ("cache_ram_mib", int),
+    "--fit": ("fit_params", lambda text: text == "on"),
+    "--spec-draft-n-max": ("speculative.draft.n_max", int),
+    "--spec-draft-n-min": ("speculative.draft.n_min", int),
+    "--spec-draft-p-min": ("speculative.draft.p_min", float),
     **{
-        (f"--spec-ngram-{kind}-{size.replace('_', '-')}",): (
-            f"speculative.ngram_{kind.replace('-', '_')}.{size}",
-            int,
-        )
-        for kind, sizes in {
-            "simple": ("size_n", "size_m", "min_hits"),
-            "map-k": ("size_n", "size_m", "min_hits"),
-            "map-k4v": ("size_n", "size_m", "min_hits"),
-            "mod": ("n_match", "n_min", "n_max"),
-        }.items()
-        for size in sizes
+        f"--spec-{kind}-size-m": (f"speculative.{kind.replace('-', '_')}.size_m", int)
+        for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
     },
 }
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 CACHES = {
-    ("-ctk", "--cache-type-k"): "cache_type_k",
-    ("-ctv", "--cache-type-v"): "cache_type_v",
-    ("-ctkd", "--spec-draft-type-k"): "speculative.draft.cache_type_k",
-    ("-ctvd", "--spec-draft-type-v"): "speculative.draft.cache_type_v",
+    "-ctk": "cache_type_k",
+    "-ctv": "cache_type_v",
+    "-ctkd": "speculative.draft.cache_type_k",
+    "-ctvd": "speculative.draft.cache_type_v",
 }
 SPEC_TYPES = (
     "none,draft-simple,draft-eagle3,draft-dflash,draft-dspark,draft-mtp,"
@@ -61,16 +49,16 @@ SPEC_TYPES = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags; of what is not given, nothing is in the result, so that the package's own defaults stay."""
+    """Return the flags; what is not given is not in the result, so that the package's own defaults stay."""
     flags = argparse.ArgumentParser(
         prog=f"{PACKAGE}_server", argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=True
     )
     flags.add_argument("--version", action="version", version=f"version: {PACKAGE} {version(PACKAGE)}")
-    for names, (setting, kind) in SETTINGS.items():
-        flags.add_argument(*names, dest=setting, type=kind, metavar="VALUE")
-    flags.add_argument("-fa", "--flash-attn", dest="flash_attn_type", metavar="[on|off|auto]")
-    for names, setting in CACHES.items():
-        flags.add_argument(*names, dest=setting, choices=CACHE_TYPES)
+    for name, (setting, kind) in SETTINGS.items():
+        flags.add_argument(name, dest=setting, type=kind, metavar="VALUE")
+    flags.add_argument("-fa", dest="flash_attn_type", metavar="[on|off|auto]")
+    for name, setting in CACHES.items():
+        flags.add_argument(name, dest=setting, metavar="TYPE")
     flags.add_argument("--spec-type", dest="speculative.types", metavar=SPEC_TYPES)
     flags.add_argument("--metrics", dest="endpoint_metrics", action="store_true")
     return flags

@@ -79,8 +79,7 @@ def _runs(path: Path, note: Note) -> list[Any]:
     from paceline.bench.history import History
 
     try:
-        with History(path) as history:
-            return history.runs(RUNS)
+        return History(path).runs(RUNS)
     except HistoryError as error:
         note(str(error))
         return []
@@ -192,7 +191,7 @@ def _fits(result: Mapping[str, Any], drafters: tuple[str, ...], task: str) -> bo
     """A suite of one task has no result for all of them: then only that task was measured."""
     categories = ("",) if task == ANY else (task, *SUITES.get(task, ()))
     named = result["system"].partition(":")[0] in drafters
-    return named and bool(result["lossless"]) and not result["point"] and result["category"] in categories
+    return named and bool(result["lossless"]) and result["category"] in categories
 
 
 def _measured(run: Any, result: Mapping[str, Any]) -> Measured | None:

@@ -30,7 +30,7 @@ from paceline.system.scratch import scratch_folder
 from paceline.system.whole import private_file
 from paceline.text.interface import Tokenizer
 
-# A file's text is tokenized in pieces of so many characters, for the progress bar and Ctrl-C.
+# A file's text is tokenized in pieces of so many characters, for Ctrl-C.
 PIECE = 1 << 16
 SPOOL = "tokens"
 LOOKING, READING, COUNTING, SORTING = "look for files", "tokenize", "count n-grams", "sort"
@@ -42,8 +42,8 @@ Phase = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
 
 @dataclass(frozen=True)
 class Sources:
-    """paths: files and directories of text. logs: JSONL of requests and answers; without `prompts` the
-    answers alone. globs: which files of directories."""
+    """What a corpus is made from. paths: files and directories of text. logs: JSONL of requests and answers;
+    without `prompts` the answers alone. globs: which files of directories."""
 
     paths: Sequence[Path] = ()
     logs: Sequence[Path] = ()
@@ -60,8 +60,6 @@ def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"unknown kind {kind!r}: choose from {', '.join(KINDS)}")
-    if not kinds:
-        raise UsageError(f"no kind named: choose from {', '.join(KINDS)}")
     return tuple(dict.fromkeys(kinds))
 
 
@@ -75,7 +73,7 @@ def build(
     phase: Phase = silent,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Corpus, Skipped]:
-    """Build the corpus `name`, in place of one that has the name. Also what was skipped.
+    """Build the corpus `name`, in place of one that has the name, and return it with what was skipped.
 
     force: in place of one of another tokenizer too. phase: shows the progress of work so large, with what is
     to be called after each part of it. check: called every now and then. Both may raise, to stop. Raises
@@ -87,17 +85,26 @@ def build(
         _require_same(folder, tokenizer)
     kinds = check_kinds(kinds)
     if "datastore" in kinds:
-        _require_sorting()
+        from paceline.drafters.suffix_sort import sorter
+
+        sorter()  # raises what is missing before an hour of tokenizing
     skipped = Skipped()
     with phase({LOOKING: UNKNOWN}) as tick:
         looked = partial(tick, LOOKING)
         files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
     reader = DocumentReader(skipped, prompts=sources.prompts)
     with _folder(folder) as new, TokenFile(new / SPOOL) as spool:
-        with phase({READING: sum(map(_pieces, files))}) as tick:
-            counts = _read(files, reader, tokenizer, spool, tick)
+        counts: dict[int, Counter[str]] = defaultdict(Counter)
+        with phase({READING: len(files)}) as tick:
+            for file in files:
+                counts[file.source] += _read(file, reader, tokenizer, spool, check)
+                tick(READING)
         if not spool.tokens:
-            raise UsageError(f"the corpus would be empty: {_nothing_found(skipped)}")
+            reasons = ", ".join(f"{n:,} {reason}" for reason, n in skipped.counts.items())
+            raise UsageError(
+                f"the corpus would be empty: nothing to read was found ({reasons or 'no file'}); give text, "
+                "code or a log of answers"
+            )
         _derive(new, spool, kinds, tokenizer.vocab.size, phase, check)
         manifest = Manifest(
             name=name,
@@ -122,8 +129,7 @@ def build(
 
 
 def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
-    """What cannot be read may be built again: nobody can use it."""
-    with suppress(ModelError):
+    with suppress(ModelError):  # what cannot be read may be built again: nobody can use it
         manifest = Manifest.read(folder)
         if not manifest.is_of(tokenizer.vocab):
             raise UsageError(
@@ -134,7 +140,7 @@ def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
 
 @contextmanager
 def _folder(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder`, which is gone afterwards if it still has that name."""
+    """Make an empty folder beside `folder`, which is gone afterwards if it still has that name."""
     try:
         private_folder(folder.parent)
         with scratch_folder(folder.parent) as new:
@@ -166,7 +172,7 @@ class TokenFile:
         return len(self._lengths)
 
     def add(self, parts: Iterable[Sequence[int]]) -> int:
-        """One document, in parts; its length. An empty one is none."""
+        """Add one document, in parts, and return its length. An empty one is none."""
         length = 0
         for part in parts:
             self._file.write(np.asarray(part, np.uint32).data)
@@ -189,49 +195,25 @@ class TokenFile:
         self._path.unlink()
 
 
-class _FileProgress:
-    """Ticks as often for a file as was planned for it, while its text is tokenized."""
-
-    def __init__(self, file: SourceFile, tick: Tick) -> None:
-        self._left, self._tick = _pieces(file), tick
-        self.size = 0
-
-    def add(self, size: int) -> None:
-        self.size += size
-        if self._left > 1:
-            self._tick(READING)
-            self._left -= 1
-
-    def end(self) -> None:
-        while self._left:
-            self._tick(READING)
-            self._left -= 1
-
-
 def _read(
-    files: Sequence[SourceFile], reader: DocumentReader, tokenizer: Tokenizer, spool: TokenFile, tick: Tick
-) -> dict[int, Counter[str]]:
-    """Tokenize everything into `spool`; what came of each source."""
-    counts: dict[int, Counter[str]] = defaultdict(Counter)
-    for file in files:
-        meter = _FileProgress(file, tick)
-        lengths = [spool.add(_tokens(content, tokenizer, meter)) for content in reader.documents(file)]
-        meter.end()
-        counts[file.source] += Counter(
-            files=int(any(lengths)),
-            documents=sum(length > 0 for length in lengths),
-            bytes=meter.size,
-            tokens=sum(lengths),
-        )
-    return counts
+    file: SourceFile,
+    reader: DocumentReader,
+    tokenizer: Tokenizer,
+    spool: TokenFile,
+    check: Callable[[], None],
+) -> Counter[str]:
+    """Tokenize a file into `spool`, and return what came of it."""
+    found: Counter[str] = Counter()
+    for content in reader.documents(file):
+        length = spool.add(_tokens(content, tokenizer, check))
+        n_bytes = len(content.encode()) if isinstance(content, str) else 0
+        found += Counter(documents=int(length > 0), bytes=n_bytes, tokens=length)
+    found["files"] = int(found["tokens"] > 0)
+    return found
 
 
-def _pieces(file: SourceFile) -> int:
-    return 1 + file.size // PIECE
-
-
-def _tokens(content: Content, tokenizer: Tokenizer, meter: _FileProgress) -> Iterator[list[int]]:
-    """A document's tokens, piece by piece."""
+def _tokens(content: Content, tokenizer: Tokenizer, check: Callable[[], None]) -> Iterator[list[int]]:
+    """Yield a document's tokens, piece by piece."""
     if not isinstance(content, str):
         n = tokenizer.vocab.size
         if strange := [token for token in content if not 0 <= token < n]:
@@ -245,12 +227,13 @@ def _tokens(content: Content, tokenizer: Tokenizer, meter: _FileProgress) -> Ite
     while start < len(content):
         end = _border(content, start + PIECE)
         yield tokenizer.text.encode_within(content[start:end])
-        meter.add(len(content[start:end].encode()))
+        check()
         start = end
 
 
 def _border(text: str, start: int) -> int:
-    """Where, not long after `start`, a line ends and no white space follows: there a token ends too."""
+    """Return where, not long after `start`, a line ends and no white space follows: there a token ends
+    too."""
     for end in range(start, min(start + PIECE, len(text))):
         if text[end - 1] == "\n" and not text[end].isspace():
             return end
@@ -260,7 +243,7 @@ def _border(text: str, start: int) -> int:
 def _derive(
     new: Path, spool: TokenFile, kinds: Sequence[str], n_vocab: int, phase: Phase, check: Callable[[], None]
 ) -> None:
-    """The n-gram cache and the datastore from the tokens."""
+    """Make the n-gram cache and the datastore from the tokens."""
     if "ngram" in kinds:
         from paceline.drafters.ngram_cache import NgramCache
 
@@ -270,35 +253,21 @@ def _derive(
             raise UsageError("the texts are too short to count n-grams in: give more, or --kinds datastore")
         cache.write(new / STATIC, private=True)
     if "datastore" in kinds:
+        import psutil
+
+        from paceline.drafters.suffix_sort import MEMORY, MOST
         from paceline.drafters.suffix_sort import build as sort
 
         (new / DATASTORE).mkdir(mode=0o700)
         with phase({SORTING: len(spool)}) as tick:
-            sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, most=_most(), check=check)
+            free = psutil.virtual_memory().available // MEMORY
+            most = min(
+                MOST, max(1 << 24, free)
+            )  # bytes of text that can be sorted in the memory that is free
+            sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, most=most, check=check)
 
 
 def _ticking(spool: TokenFile, tick: Tick, kind: str) -> Iterator[NDArray[np.uint32]]:
     for document in spool.documents():
         tick(kind)
         yield document
-
-
-def _most() -> int:
-    """Bytes of text that can be sorted in the memory that is free."""
-    import psutil
-
-    from paceline.drafters.suffix_sort import MEMORY, MOST
-
-    return int(min(MOST, max(1 << 24, psutil.virtual_memory().available // MEMORY)))
-
-
-def _require_sorting() -> None:
-    """Before an hour of tokenizing."""
-    from paceline.drafters.suffix_sort import sorter
-
-    sorter()
-
-
-def _nothing_found(skipped: Skipped) -> str:
-    reasons = ", ".join(f"{n:,} {reason}" for reason, n in skipped.counts.items())
-    return f"nothing to read was found ({reasons or 'no file'}); give text, code or a log of answers"

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -47,9 +48,9 @@ def find(
     skipped: Skipped,
     tick: Callable[[], None] = lambda: None,
 ) -> tuple[list[SourceFile], list[Path]]:
-    """The files to read, each once, and the paths that were given, in the order of their numbers. Of
-    directories those files that match one of `globs`, if there are any. tick: called for every file. Raises
-    UsageError for a path that is not there."""
+    """Return the files to read, each once, and the paths that were given, in the order of their numbers.
+    globs: which files of directories; all if there are none. tick: called for every file. Raises UsageError
+    for a path that is not there."""
     given = [*paths, *logs]
     files: dict[Path, SourceFile] = {}
     for number, path in enumerate(given):
@@ -102,8 +103,8 @@ class DocumentReader:
         self._seen: set[bytes] = set()
 
     def documents(self, file: SourceFile) -> Iterator[Content]:
-        """What cannot be used is counted and left out. Raises UsageError for a log that has no
-        record."""
+        """Yield the documents of a file. What cannot be used is counted and left out. Raises UsageError for a
+        log that has no record."""
         try:
             if file.log or (file.log is None and _is_log(file.path)):
                 yield from self._records(file)
@@ -113,28 +114,27 @@ class DocumentReader:
             self._skipped.add("unreadable", file.path)
 
     def _text(self, file: SourceFile) -> str | None:
-        reason, text = "", ""
+        data = b"" if file.size > LARGEST else file.path.read_bytes()
+        text = None
+        with suppress(UnicodeDecodeError):
+            text = data.decode("utf-8-sig")
         if file.size > LARGEST:
             reason = "too large"
+        elif b"\0" in data[:HEAD]:
+            reason = "binary"
+        elif text is None:
+            reason = "not UTF-8"
+        elif not text.strip():
+            reason = "empty"
+        elif not self._add(hashlib.blake2b(data, digest_size=16).digest()):
+            reason = "duplicate"
         else:
-            data = file.path.read_bytes()
-            try:
-                text = data.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                reason = "binary" if b"\0" in data[:HEAD] else "not UTF-8"
-            if b"\0" in data[:HEAD]:
-                reason = "binary"
-            elif not reason and not text.strip():
-                reason = "empty"
-            elif not reason and not self._new(data):
-                reason = "duplicate"
-        if reason:
-            self._skipped.add(reason, file.path)
-            return None
-        return text
+            return text
+        self._skipped.add(reason, file.path)
+        return None
 
     def _records(self, file: SourceFile) -> Iterator[Content]:
-        """What was said, a document each."""
+        """Yield what was said, a document each."""
         if file.size == 0:
             self._skipped.add("empty", file.path)
             return
@@ -158,16 +158,13 @@ class DocumentReader:
             )
 
     def _said(self, found: list[tuple[Content, bool]]) -> Iterator[Content]:
-        """Logs often repeat a conversation with every turn: what was said after the very same words is taken
-        once. The same answer to something else counts again."""
+        """Yield what was said after the very same words once, since logs often repeat a conversation with
+        every turn. The same answer to something else counts again."""
         before = hashlib.blake2b(digest_size=16)
         for content, answer in found:
             before.update(repr(content).encode())
             if (answer or self._prompts) and self._add(before.digest()):
                 yield content
-
-    def _new(self, data: bytes) -> bool:
-        return self._add(hashlib.blake2b(data, digest_size=16).digest())
 
     def _add(self, digest: bytes) -> bool:
         if digest in self._seen:
@@ -177,7 +174,7 @@ class DocumentReader:
 
 
 def _is_log(path: Path) -> bool:
-    """Whether the first line that is not blank is a record with an answer in it."""
+    """Return whether the first line that is not blank is a record with an answer in it."""
     with path.open("rb") as lines:
         first = next((line for line in lines if line.strip()), b"")
     return any(answer for _, answer in contents(record(first) or {}))

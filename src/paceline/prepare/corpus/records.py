@@ -18,7 +18,7 @@ ASSISTANT = ("assistant", "gpt", "model")
 
 
 def record(line: bytes) -> dict[str, Any] | None:
-    """A line's JSON object; None where it is something else, as a line that was cut short is."""
+    """Return a line's JSON object; None where it is something else, as a line that was cut short is."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):
@@ -27,8 +27,8 @@ def record(line: bytes) -> dict[str, Any] | None:
 
 
 def contents(said: dict[str, Any], depth: int = 0) -> Iterator[tuple[Content, bool]]:
-    """The texts and token lists in a record that are not empty, in the order in which they were said, and
-    whether each is an answer."""
+    """Yield the texts and token lists in a record that are not empty, in the order in which they were said,
+    and whether each is an answer."""
     for message in _objects(said.get("messages")):
         yield from _message(message, message.get("role") in ASSISTANT)
     for turn in _objects(said.get("conversations")):
@@ -59,7 +59,7 @@ def _message(message: dict[str, Any], answer: bool) -> Iterator[tuple[Content, b
 
 
 def _texts(said: Any, answer: bool) -> Iterator[tuple[Content, bool]]:
-    """A text, or the texts among a content's parts."""
+    """Yield a text, or the texts among a content's parts."""
     parts = [said] if isinstance(said, str) else [part.get("text") for part in _objects(said)]
     for text in parts:
         if isinstance(text, str) and text.strip():

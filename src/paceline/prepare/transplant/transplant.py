@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.backends.registry import open_engine, open_tokenizer
 from paceline.models.headers.gguf_file import (
@@ -34,9 +34,7 @@ from paceline.models.headers.gguf_file import (
 from paceline.models.headers.plain_file import check_file
 from paceline.models.zoo.inflate import check_space
 from paceline.prepare.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, TokenPieces, match
-from paceline.prepare.transplant.rows import transplanted
 from paceline.speculative.errors import ModelError, UsageError, VocabError
-from paceline.speculative.vocabulary import Vocab
 from paceline.system.whole import check_output, output
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.shared import check_shared
@@ -47,6 +45,8 @@ WRITTEN = re.compile(r"output\.(weight|bias)|blk\.\d+\.nextn\.shared_head_head\.
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 KEPT_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0: a mean of rows is worth more bits
 OURS = "tokenizer."
+CHUNK_ROWS = 1024
+SEVERAL = 0.7  # how far from the average row that of several pieces is written (docs/transplant.md)
 LEAST_CONTEXT = 16  # whether a file can be loaded is seen with any
 NAME = "general.name"
 # Words, numbers, spaces, several scripts, and bytes that are no whole character of most vocabularies.
@@ -100,7 +100,8 @@ class Transplant:
                 raise UsageError(f"{draft}: is one of several parts; join them with llama-gguf-split --merge")
             self._target = self._stack.enter_context(closing(open_tokenizer(target)))
             self._draft = self._stack.enter_context(closing(open_tokenizer(draft)))
-            if same_vocab(self._target.vocab, self._draft.vocab):
+            with suppress(VocabError):
+                check_shared(self._target.vocab, self._draft.vocab)
                 raise UsageError(f"{draft} has the vocabulary of {target} already: use it as it is (-md)")
             self._tables = self._find_tables()
             if self.rules.tied and OUTPUT in self._tables:
@@ -113,22 +114,20 @@ class Transplant:
     def __enter__(self) -> Transplant:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property
     def steps(self) -> dict[str, int]:
-        """How often `write` calls tick with each word, at least."""
+        """Return how often `write` calls tick with each word, at least."""
         tokens = -(-self._target.vocab.size // STEP)
         return {"match": tokens, "write": len(self._rest) + len(self._tables)}
 
     def write(
         self, out: Path, *, force: bool = False, tick: Callable[[str], None] = lambda _: None
     ) -> TransplantReport:
-        """Nothing is left at `out` unless the whole file was written, and llama.cpp reads it as it reads the
-        target: the same tokens for the same text."""
+        """Write the file. Nothing is left at `out` unless the whole file was written, and llama.cpp reads
+        text with it as with the target."""
         check_output(out, self._draft.path, self._target.path, force=force)
         pieces = match(
             Lexicon(self._target.vocab, self._target.text.encode_within),
@@ -159,7 +158,7 @@ class Transplant:
         )  # fmt: skip
 
     def _find_tables(self) -> dict[str, TensorRows]:
-        """The draft's tensors that have a row for each token."""
+        """Return the draft's tensors that have a row for each token."""
         path, size = self.file.path, self._draft.vocab.size
         tables = {}
         for name, tensor in self.file.tensors.items():
@@ -213,7 +212,7 @@ class Transplant:
         return str(self._type(self._tables[EMBEDDING]).name)
 
     def _check(self, part: Path) -> None:
-        """The file loads, and reads text as the target does."""
+        """Check that the file loads, and reads text as the target does."""
         open_engine(part, n_ctx=LEAST_CONTEXT).close()
         with closing(open_tokenizer(part)) as made:
             check_shared(self._target.vocab, made.vocab)
@@ -227,9 +226,30 @@ class Transplant:
                     )
 
 
-def same_vocab(target: Vocab, draft: Vocab) -> bool:
-    try:
-        check_shared(target, draft)
-    except VocabError:
-        return False
-    return True
+def transplanted(table: TensorRows, pieces: TokenPieces, *, read: bool) -> Iterator[NDArray[np.float32]]:
+    """Yield the new table, at most CHUNK_ROWS rows at a time.
+
+    read: an embedding, in which a token has its last piece's row. Else an output matrix, in which it has the
+    mean of its pieces' rows, drawn towards the mean of all rows where they are several: a mean of likely
+    pieces says more than the draft knows of the token. Quiet tokens have the mean of all rows, so that they
+    are never likelier than the average token.
+    """
+    total = np.zeros(table.width)
+    for start in range(0, table.size, CHUNK_ROWS):
+        total += table.rows(slice(start, start + CHUNK_ROWS)).sum(0, dtype=np.float64)
+    mean = (total / table.size).astype(np.float32)
+    for start in range(0, len(pieces), CHUNK_ROWS):
+        starts = pieces.starts[start : min(start + CHUNK_ROWS, len(pieces)) + 1]
+        lengths, first, last = np.diff(starts), int(starts[0]), int(starts[-1])
+        out = np.repeat(mean[None], len(lengths), axis=0)
+        some = lengths > 0
+        if last > first and read:
+            out[some] = table.rows(pieces.ids[starts[1:][some] - 1])
+        elif last > first:
+            used, places = np.unique(pieces.ids[first:last], return_inverse=True)
+            sums = np.add.reduceat(table.rows(used)[places], starts[:-1][some] - first, axis=0)
+            out[some] = sums / lengths[some, None].astype(np.float32)
+        if not read:
+            out[lengths > 1] = mean + np.float32(SEVERAL) * (out[lengths > 1] - mean)
+            out[pieces.quiet[start : start + len(lengths)]] = mean
+        yield out

@@ -1,0 +1,120 @@
+"""The lines of a suite's file: our own fields, questions of other projects, or recorded conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from paceline.bench.suites.workload import Item, Message
+
+# What stands, alone or before a template, where SPEED-Bench may not pass a text on: TURNS_PLACEHOLDER
+# in examples/specdec_bench of github.com/NVIDIA/Model-Optimizer, read there.
+TO_BE_FETCHED = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+ANSWER = 256  # tokens; other projects' files name no length
+
+
+class ChatMessage(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str | None
+
+    @model_validator(mode="after")
+    def _check(self) -> ChatMessage:
+        if self.content is None and self.role != "assistant":
+            raise ValueError("only an assistant's content may be left open")
+        return self
+
+
+class OwnItem(BaseModel):
+    """The fields of `Item`; only a prompt or messages have to be there."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: str = Field("", min_length=1)
+    category: str = Field("", min_length=1)
+    prompt: str = ""
+    messages: list[ChatMessage] = []
+    max_tokens: int = Field(128, ge=2)
+    seed: int = Field(0, ge=0)
+    session: str = ""
+    size: Literal["", "tiny", "full"] = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> OwnItem:
+        if bool(self.prompt) == bool(self.messages):
+            raise ValueError("give either a prompt or messages, and not an empty one")
+        if self.messages and self.messages[-1].role != "user":
+            raise ValueError("the last message must be the user's")
+        return self
+
+    def items(self, stem: str, number: int) -> Iterator[Item]:
+        messages = tuple((one.role, one.content) for one in self.messages)
+        known = self.model_dump(exclude={"messages"}, exclude_unset=True)
+        yield Item(**{"id": str(number), "category": stem} | known, messages=messages)
+
+
+class Question(BaseModel):
+    """The user's turns, in the fields of Spec-Bench (github.com/hemingkx/Spec-Bench) and of SPEED-Bench
+    (huggingface.co/datasets/nvidia/SPEED-Bench; its own script puts it together from parquet first)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    question_id: int | str
+    category: str = Field(min_length=1)
+    turns: list[str] = Field(min_length=1)
+    reference: Any = None
+    sub_category: Any = None
+    source: Any = None
+    src_id: Any = None
+    difficulty: Any = None
+    multiturn: Any = None
+
+    @field_validator("turns")
+    @classmethod
+    def _check(cls, turns: list[str]) -> list[str]:
+        if not all(map(str.strip, turns)):
+            raise ValueError("a turn is empty")
+        if any(turn.startswith(TO_BE_FETCHED) for turn in turns):
+            raise ValueError("a turn is still to be fetched; run prepare_data.py of SPEED-Bench first")
+        return turns
+
+    def items(self, _: str, __: int) -> Iterator[Item]:
+        """Yield an item a turn. Several are a session; what the model answers stands between them."""
+        id_, several = str(self.question_id), len(self.turns) > 1
+        messages: list[Message] = []
+        for turn, text in enumerate(self.turns, 1):
+            messages.append(("user", text))
+            name, session = (f"{id_}.{turn}", id_) if several else (id_, "")
+            yield Item(name, self.category, messages=tuple(messages), max_tokens=ANSWER, session=session)
+            messages.append(("assistant", None))
+
+
+class SessionMessage(BaseModel):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class RecordedSession(BaseModel):
+    """A recorded conversation: every answer in it is an item, which is asked with what was said before it.
+    What a tool said is the user's; messages of one role that follow each other are one."""
+
+    id: str | int | None = None
+    messages: list[SessionMessage]
+
+    def items(self, _: str, number: int) -> Iterator[Item]:
+        name = str(number if self.id is None else self.id)
+        joined: list[Message] = []
+        turn = 0
+        for one in self.messages:
+            role, content = "user" if one.role == "tool" else one.role, one.content
+            if joined and joined[-1][0] == role:
+                content = f"{joined.pop()[1]}\n\n{content}"
+            elif role == "assistant":
+                turn += 1
+                if joined and joined[-1][0] == "user":
+                    known = tuple(joined)
+                    yield Item(f"{name}.{turn}", "agent", messages=known, max_tokens=ANSWER, session=name)
+            joined.append((role, content))
