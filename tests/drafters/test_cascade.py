@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,25 +13,22 @@ from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
-from paceline.backends.translated import CrossVocabTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
-from paceline.drafters.cascade import LATER, AheadSession, CascadeDrafter, ReadAhead, alike
-from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
+from paceline.drafters.cascade import LATER, AheadSession, CascadeDrafter, ReadAhead
+from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Session
+from paceline.speculative.errors import ContractError
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from tongues import speaking, translation
+from tongues import speaking
 
 V = 6
 FREE = PassCosts.flat(1.0, per_row=0.0)  # every guess is worth its row
@@ -360,16 +357,6 @@ def test_both_have_statistics_of_their_own() -> None:
     assert later.accepted > 20
 
 
-def test_by_the_rate_it_drafts_in_a_portfolio() -> None:
-    target = ToyTarget(V, seed=3)
-    drafter = PortfolioDrafter([cascade(ToyTarget(V, seed=3))])
-    policy = GoodputPolicy(DecodingCosts(PassCosts.flat(1.0, 0.001)), clock=lambda: 0.0)
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=100))
-    steps = [step for _, step in decode(target, drafter, policy, [request], lambda: 0.0)]
-    assert request.stats.steps < 40
-    assert {source for step in steps for source in step.proposal.source} >= {"model"}
-
-
 # The output is the target's.
 
 
@@ -384,98 +371,7 @@ def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep:
     assert distance(drafted, plain_distribution(target, prompt, sampling, 4)) < 1e-12
 
 
-@pytest.mark.parametrize("make", [lambda: LookupDrafter(1, 3), lambda: SuffixDrafter(alpha=3.0)])
-def test_the_loop_emits_what_plain_decoding_does(make: Callable[[], Any]) -> None:
-    """Requests at once and one after the other, with drafts of every kind."""
-    target, later = ToyTarget(V, seed=5, sharpness=4.0), 0
-    drafter = cascade(Transient(V, seed=5, sharpness=4.0, noise=0.1), make())
-    for seed in range(3):
-        batch = [[seed, 1], [2, seed, 3, 1, 2]]
-        outputs = []
-        for by, budget in ((NoDrafter(), Budget(0, 0)), (drafter, Asked(6, 6, p_min=0.3, deep=3))):
-            requests = [
-                start(target, by, GenerationRequest(prompt=prompt, max_tokens=50)) for prompt in batch
-            ]
-            tokens: list[list[int]] = [[], []]
-            for request, step in decode(target, by, FixedPolicy(budget), requests):
-                tokens[requests.index(request)] += step.tokens
-                later += step.accepted.get(LATER, 0)
-            for request in requests:
-                request.close()
-            outputs.append(tokens)
-        assert outputs[0] == outputs[1]
-    assert later > 20
-
-
 # What every drafter must do is in tests/contract; a cascade drafts chains, too.
-
-
-def foreign() -> CascadeDrafter:
-    theirs = speaking(ToyTarget(5, seed=2), "30x51")
-    view = CrossVocabTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
-    return CascadeDrafter(view, V, LookupDrafter(1, 3))
-
-
-FORMS: dict[str, Callable[[], CascadeDrafter]] = {
-    "lookup": cascade,
-    "suffix": lambda: cascade(copier=SuffixDrafter()),
-    "unknown costs": lambda: cascade(cost=None),
-    "sampled": lambda: cascade(temperature=0.9),
-    "short context": lambda: cascade(ToyTarget(V, seed=1, n_ctx=9)),
-    "tli": foreign,
-}
-
-
-@given(prompt=prompts, budget=budgets)
-@settings(max_examples=60, deadline=None)
-@pytest.mark.parametrize("name", FORMS)
-def test_a_proposal_is_a_chain_within_its_budget_and_the_vocabulary(
-    name: str, prompt: list[int], budget: Budget
-) -> None:
-    drafter = FORMS[name]()
-    tree = propose(drafter, prompt, budget)
-    assert len(tree) <= min(budget.nodes, budget.depth)
-    assert tree.parents == tuple(range(-1, len(tree) - 1))
-    assert all(0 <= token < V for token in tree.tokens)
-    assert all(0.0 <= score <= 1.0 for score in tree.score)
-    assert set(tree.source) <= set(drafter.name.split(","))
-    for token, score, q in zip(tree.tokens, tree.score, tree.q or (), strict=False):
-        assert q is not None
-        assert q[token] == score > 0.0
-        assert q.sum() == pytest.approx(1.0, abs=1e-12)
-
-
-def test_what_is_learned_reaches_a_copier_that_remembers() -> None:
-    suffix = SuffixDrafter()
-    drafter = cascade(copier=suffix)
-    assert isinstance(drafter, LearningDrafter)
-    assert drafter.learners == [suffix]
-    drafter.learn([5, 4, 3])
-    assert len(suffix.history) == 3
-    drafter.forget()
-    assert len(suffix.history) == 0
-    assert cascade().learners == []
-    cascade().learn([1])
-
-
-def test_a_copier_that_cannot_open_leaves_the_draft_models_session_closed() -> None:
-    closed: list[int] = []
-
-    class Noting(ToyTarget):
-        def open(self, beside: Session | None = None) -> ToySession:
-            session = super().open()
-            session.close = lambda: closed.append(1)  # type: ignore[method-assign]
-            return session
-
-    class Full(LookupDrafter):
-        def open(
-            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> LookupState:
-            raise RuntimeError("no room")
-
-    with pytest.raises(RuntimeError, match="no room"):
-        cascade(Noting(V), Full()).open([1, 2], 0)
-    assert closed == [1]
 
 
 # The draft model that reads ahead, as the target that it is.
@@ -527,45 +423,7 @@ def test_what_is_kept_of_a_chain_is_the_text_then() -> None:
     assert out.argmax(0) == 4
 
 
-def test_it_takes_chains_only() -> None:
-    assert ReadAhead(ToyTarget(V), LookupDrafter(), FREE).caps.branch == 1
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "n"), [((), (1,), 0), ((1, 2), (1, 2), 2), ((1, 2, 3), (1, 2), 2), ((1, 2), (1, 3), 1)]
-)
-def test_how_far_two_texts_are_alike(a: tuple[int, ...], b: tuple[int, ...], n: int) -> None:
-    assert alike(a, b) == alike(b, a) == n
-
-
 # By name.
-
-
-def test_it_is_made_with_suffix_as_its_copier_and_told_what_passes_cost() -> None:
-    costs = DecodingCosts(PassCosts.flat(), PassCosts.flat(0.1))
-    drafter, _ = make_drafter(
-        Drafting(drafters=("cascade",)), ToyTarget(V), ToyTarget(V, noise=0.3), costs=costs
-    )
-    tree = propose(drafter, [1, 2, 3] * 4, Budget(4, 4))
-    assert tree.called[0] == "model"
-    assert drafter.name == "model,later"
-
-
-def test_without_a_draft_model_it_is_refused() -> None:
-    with pytest.raises(UsageError, match="'cascade' needs a draft model"):
-        make_drafter(Drafting(drafters=("cascade",)), ToyTarget(V), None)
-
-
-@pytest.mark.parametrize(
-    ("drafting", "complaint"),
-    [
-        ({"drafters": ("cascade", "model")}, "model and cascade draft with the same draft model"),
-        ({"drafters": ("cascade",), "cross_vocab": "slem"}, "'cascade' needs token ids: use cross_vocab tli"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(drafting: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        Drafting(**drafting)
 
 
 def test_a_draft_of_another_vocabulary_is_read_by_tokens() -> None:

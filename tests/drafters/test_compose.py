@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -193,20 +192,6 @@ def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> 
         assert tree.votes[1] == (("b", 0.4),)
         assert tree.drafted.count("b") + tree.drafted.count("a") == 2
     assert united(probing, probing).probe == {1, 2}
-
-
-def test_what_a_probing_drafter_only_looks_at_is_never_accepted_in_a_portfolio() -> None:
-    target = ToyTarget(V, seed=2)
-    drafter = PortfolioDrafter([LookaheadDrafter(window=2, level=3, guesses=2), LookupDrafter(1, 2)])
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2, 1], max_tokens=24))
-    drafted, probes = Counter[str](), 0
-    for _, step in decode(target, drafter, FixedPolicy(Budget(6, 32, width=16)), [request]):
-        probes += len(step.tree.probe)
-        assert not set(step.path) & step.tree.probe
-        drafted.update(step.drafted)
-        assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)
-    assert drafted["lookahead"] + drafted["lookup"] > 0
-    assert probes > 0
 
 
 @given(st.lists(st.tuples(trees(5), st.lists(st.integers(0, 2), min_size=5, max_size=5)), max_size=3))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,11 +88,6 @@ def test_many_short_texts_are_added_up_in_portions(monkeypatch: pytest.MonkeyPat
     streams = [[n % 3, n % 5, n % 2, 1] for n in range(60)]
     monkeypatch.setattr(ngram_cache, "ROWS", 7)
     assert held(NgramCache.build(iter(streams))) == counted(streams, 2, 2)
-
-
-def test_trimming_drops_what_is_rare() -> None:
-    cache = NgramCache.build([[1, 2, 3, 1, 2, 3, 1, 2, 4]])
-    assert held(cache.trimmed(2)) == {(1, 2): {3: 2}, (2, 3): {1: 2}, (3, 1): {2: 2}}
 
 
 @pytest.mark.parametrize("lengths", [(0, 2), (3, 2), (2, 5)])
@@ -181,11 +173,6 @@ def test_a_damaged_or_foreign_file_is_refused_with_its_reason(
     assert path.read_bytes() == data
 
 
-def test_the_whole_file_that_the_damaged_ones_come_from_is_read(tmp_path: Path) -> None:
-    (tmp_path / "x.bin").write_bytes(WHOLE)
-    assert held(NgramCache.read(str(tmp_path / "x.bin"))) == {(1, 2): {3: 5}, (1, 3): {4: 6}}
-
-
 @pytest.mark.parametrize("kind", ["json", "python", "sql"])
 def test_the_shipped_idioms_are_small_static_caches_of_the_embedded_tokenizer(kind: str) -> None:
     path = zoo.models_dir().parent / "idioms" / f"{kind}.ngram"
@@ -203,37 +190,9 @@ def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
         NgramCache.read(tmp_path)
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "x.bin"
-    path.write_bytes(WHOLE)
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        NgramCache.build([[1, 2, 3]]).write(path)
-    assert caught.value.filename == str(path.resolve())
-    assert [file.name for file in tmp_path.iterdir()] == ["x.bin"]
-    assert path.read_bytes() == WHOLE
-
-
-def test_a_missing_folder_is_named_with_the_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        NgramCache.build([[1, 2, 3]]).write(tmp_path / "none" / "x.bin")
-    assert caught.value.filename == str((tmp_path / "none" / "x.bin").resolve())
-
-
 def test_an_empty_cache_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     path.write_bytes(WHOLE)
     with pytest.raises(UsageError, match="is empty"):
         NgramCache().write(path)
     assert path.read_bytes() == WHOLE
-
-
-def test_numpy_and_list_streams_are_the_same() -> None:
-    text = [1, 2, 3, 1, 2, 4]
-    assert held(NgramCache.build([np.array(text)])) == held(NgramCache.build([text]))  # type: ignore[list-item]

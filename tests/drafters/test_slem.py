@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.slem import SlemDrafter, SlemState, complete
+from paceline.drafters.slem import SlemDrafter, SlemState
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Caps, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance, start
@@ -62,18 +60,6 @@ def test_the_loop_emits_exactly_the_plain_distribution(words: list[str], samplin
     drafted = drafted_distribution(target, drafter(WORDS, words), prompt, Budget(3, 3), sampling, n=3)
     assert sum(drafted.values()) == pytest.approx(1.0, abs=EXACT)
     assert distance(drafted, plain_distribution(target, prompt, sampling, n=3)) < EXACT
-
-
-@given(
-    words=st.lists(st.sampled_from(["a", "b", "ab", "ba", "bb", "x", "xa"]), min_size=1, max_size=5),
-    seed=st.integers(0, 50),
-    sampling=st.sampled_from(list(SAMPLINGS.values())),
-)
-@settings(max_examples=40, deadline=None)
-def test_any_other_vocabulary_is_lossless(words: list[str], seed: int, sampling: Sampling) -> None:
-    target = speaking(ToyTarget(3, seed=seed), WORDS)
-    drafted = drafted_distribution(target, drafter(WORDS, words, seed), [0, 1], Budget(2, 2), sampling, n=3)
-    assert distance(drafted, plain_distribution(target, [0, 1], sampling, n=3)) < EXACT
 
 
 class Scripted:
@@ -337,37 +323,3 @@ def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
         ((_, step),) = advance(target, drafter, policy, [request])
         assert step.accepted == {"model": 4}
         assert computed == 5
-
-
-def test_a_long_text_is_read_from_its_last_part() -> None:
-    drafter, draft = scripted((0, 0.9))
-    draft.caps = replace(draft.caps, n_ctx=16, rows=8)
-    long = SlemDrafter(draft, drafter._translation)
-    text = [1, 3] * 30
-    assert propose(long, text).tokens == (0,)
-    assert len(draft.read[0]) <= 8
-    assert draft.read[0] == text[-len(draft.read[0]) :]
-
-
-def test_closing_closes_the_session_and_the_draft() -> None:
-    closed = []
-
-    class Closing(ToyTarget):
-        def close(self) -> None:
-            closed.append(self)
-
-    draft = speaking(Closing(2), "ab")
-    drafter = SlemDrafter(draft, translation(draft.vocab, draft.vocab))
-    memory = drafter.open([0], 0)
-    drafter.propose([(memory, Budget(2, 2))])
-    memory.close()
-    assert list(memory.inner.session.tokens) == []
-    drafter.close()
-    assert closed == [draft]
-
-
-@pytest.mark.parametrize(
-    ("data", "n"), [(b"", 0), (b"a", 1), (b"a\xc3", 1), (b"\xc3\xa4", 2), (b"\xa4a\xe2\x82", 2), (b"\xff", 1)]
-)
-def test_an_unfinished_character_is_left_off(data: bytes, n: int) -> None:
-    assert complete(data) == n

@@ -56,17 +56,6 @@ def test_building_can_be_stopped_while_it_sorts(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / INDEX).exists()
 
 
-def test_the_same_documents_make_the_same_files(tmp_path: Path) -> None:
-    """Whether they come as lists or as arrays."""
-    for name, kind in (("a", list), ("b", np.array)):
-        (tmp_path / name).mkdir()
-        build(tmp_path / name, map(kind, TEXT), 10)
-    names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == ["array", "index.json", "text"]
-    for name in names:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_the_text_is_backwards_with_borders_and_the_array_in_order(tmp_path: Path) -> None:
     """What docs/corpus.md says of the files."""
     build(tmp_path, [[0, 1], [300]], 400)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.policy.calibration import Calibration
-from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, reason
+from paceline.speculative.policy.drafting_summary import DraftingSummary, reason
 from paceline.speculative.policy.speedup_formulas import expected_tokens
 
 # Seconds by rows: the least acceptance is asked for by four rows.
@@ -29,12 +26,6 @@ def test_where_no_acceptance_is_enough_it_says_so() -> None:
     why = reason([0.0, 1.0, 2.5, 4.0], 0.99)
     assert why.break_even is None
     assert str(why) == "2 rows cost 2.5x one here, more than so many tokens decoded singly" + ANEW
-
-
-def test_where_hardly_any_acceptance_is_enough_it_says_how_to_measure_anew() -> None:
-    dear, cheap = reason([0.0, 1.0, 1.97, 2.99], 0.5), reason(TILE, 0.5)
-    assert (dear.never, cheap.never) == (True, False)
-    assert str(dear) == "2 rows cost 2.0x one here; break-even acceptance 0.97, measured there 0.50" + ANEW
 
 
 def test_guesses_that_would_have_paid_are_not_called_too_bad() -> None:
@@ -89,20 +80,3 @@ def test_an_account_is_one_line_where_most_steps_were_not_drafted_for(
     account: DraftingSummary, why: str
 ) -> None:
     assert account.why == why
-
-
-def test_an_account_as_data() -> None:
-    account = DraftingSummary(
-        4, 1, 3, BreakEvenReason(2, 1.5, 0.5, None), {"lookup": Calibration(20, 0.04, 0.03)}
-    )
-    assert json.loads(json.dumps(account.as_dict())) == {
-        "steps": 4,
-        "silent": 1,
-        "declined": 3,
-        "refused": 0,
-        "braked": 0,
-        "why": account.why,
-        "reason": {"rows": 2, "ratio": 1.5, "break_even": 0.5, "measured": None},
-        "calibration": {"lookup": {"outcomes": 20, "error": 0.04, "chance": 0.03}},
-    }
-    assert DraftingSummary().as_dict()["reason"] is None

@@ -81,17 +81,6 @@ def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
     assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
 
 
-def test_no_more_requests_run_than_a_pass_has_rows() -> None:
-    target = Narrow(2)
-    scheduler = Scheduler(target, NoDrafter(), FixedPolicy(Budget(0, 0)))
-    jobs = [add_to(scheduler, [at], max_tokens=3) for at in range(5)]
-    while not scheduler.idle:
-        scheduler.step()
-        assert len(scheduler.running) <= 2
-    assert max(target.asked) == 2
-    assert [job.state for job in jobs] == ["done"] * 5
-
-
 def test_a_pass_that_fails_ends_all_that_were_in_it_and_none_that_waited() -> None:
     target = Narrow(2)
     scheduler = Scheduler(target, NoDrafter(), FixedPolicy(Budget(0, 0)))

@@ -74,13 +74,6 @@ def test_whatever_was_learned_survivals_are_chances_of_disjoint_texts(
             assert sum(children) <= chance + 1e-12
 
 
-def test_a_probe_is_never_accepted() -> None:
-    tree = DraftTree((1, 2), (ROOT, ROOT), (0.9, 0.8), ("a", "a"), probe=frozenset({0}))
-    assert AcceptanceModel().reach_probabilities({}, tree)[0] == 0.0
-    assert AcceptanceModel().reach_probabilities({}, tree)[1] > 0.0
-    assert AcceptanceModel().reach_probabilities({}, EMPTY) == []
-
-
 @pytest.mark.parametrize("score", [-1.0, 0.0, 1.0, 7.0, float("nan"), float("inf")])
 def test_whatever_a_drafter_says_of_itself_it_is_believed_at_most_so_much(score: float) -> None:
     belief = AcceptanceModel()
@@ -187,12 +180,3 @@ def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> N
     more = AcceptanceModel().reach_probabilities({}, union(likely, one("b", 2, 0.8)))
     assert alone > opposed[0] > more[0]
     assert opposed[0] > opposed[1]
-
-
-def test_siblings_of_one_drafter_share_its_luck() -> None:
-    """A tree is right where one of its branches is."""
-    belief, recent = AcceptanceModel(), Recent()
-    fork = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("a", "a"))
-    for _ in range(4):
-        belief.learn(recent, fork, [2])
-    assert recent["a"] > 0

@@ -25,13 +25,6 @@ def test_a_short_prompt_behind_a_long_one_is_read_at_once() -> None:
     assert shares([6000, 20], 512) == [492, 20]
 
 
-def test_alone_a_prompt_is_read_in_whole_chunks() -> None:
-    size = ChunkSize(512)
-    assert size.limit(0) == 512
-    size.update(0, 512, 100.0)
-    assert size.limit(0) == 512
-
-
 @pytest.mark.parametrize(
     ("token", "own", "most", "expected"),
     [
@@ -51,10 +44,6 @@ def test_beside_others_a_piece_takes_no_longer_than_it_may(
         n = size.limit(1)
         size.update(1, n, own + token * n)
     assert abs(size.limit(1) - expected) <= 1
-
-
-def test_before_anything_is_known_a_piece_is_the_least() -> None:
-    assert ChunkSize(512).limit(1) == 16
 
 
 def test_a_machine_that_becomes_slower_is_learned() -> None:

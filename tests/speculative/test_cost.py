@@ -6,7 +6,6 @@ import json
 import math
 import random
 from bisect import bisect_left
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.policy.cost_model import (
     BUCKETS,
     MOST,
@@ -49,20 +47,6 @@ def test_what_was_measured_stands_and_what_lies_between_costs_what_the_next_larg
     assert cost.seconds(0, DEPTH) == 0.0
 
 
-def test_the_curve_is_0_and_then_the_seconds_of_each_number_of_rows() -> None:
-    cost = jagged()
-    assert cost.curve(4, DEPTH) == [0.0, 1.0, 1.79, 2.42, 1.83]
-    assert cost.curve(0, DEPTH) == [0.0]
-    assert cost.curve(40, DEPTH) == [cost.seconds(n, DEPTH) for n in range(41)]
-    assert cost.curve(2, DEPTH) == [0.0, 1.0, 1.79]  # after a longer one
-
-
-def test_a_curve_that_was_given_away_is_the_askers_own() -> None:
-    cost = jagged()
-    cost.curve(3, DEPTH)[1] = 99.0
-    assert cost.seconds(1, DEPTH) == 1.0
-
-
 @pytest.mark.parametrize(
     ("cells", "beyond"),
     [
@@ -78,11 +62,6 @@ def test_a_curve_that_was_given_away_is_the_askers_own() -> None:
 def test_beyond_the_last_it_goes_on_as_from_half_as_many_rows(cells: dict[int, float], beyond: float) -> None:
     cost = PassCosts({DEPTH: cells})
     assert cost.seconds(cost.most + 1, DEPTH) == pytest.approx(beyond)
-
-
-def test_a_flat_one_has_no_edge() -> None:
-    assert PassCosts.flat(2.0, 0.5, rows=4).curve(5, 10_000) == [0.0, 2.0, 2.5, 3.0, 3.5, 4.0]
-    assert PassCosts.flat().seconds(64, 1) == 1.0
 
 
 CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).flatmap(
@@ -234,24 +213,6 @@ def test_rows_that_were_never_measured_become_a_cell_when_they_were_seen_three_t
     assert cost.seconds(7, DEPTH) == 3.64
 
 
-def test_what_is_seen_first_on_a_busy_machine_is_kept_as_on_an_idle_one() -> None:
-    cost = jagged()
-    for _ in range(50):
-        cost.update(1, DEPTH, 2.0)
-    for _ in range(3):
-        cost.update(6, DEPTH, 2 * 2.5)
-    for _ in range(50):
-        cost.update(1, DEPTH, 1.0)
-    assert cost.seconds(6, DEPTH) == pytest.approx(2.5, rel=0.01)
-
-
-def test_rows_beyond_the_last_can_be_learned_too() -> None:
-    cost = jagged()
-    for _ in range(3):
-        cost.update(40, DEPTH, 9.0)
-    assert (cost.most, cost.seconds(40, DEPTH)) == (40, 9.0)
-
-
 def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_seen() -> None:
     cost = jagged()
     for _ in range(3):
@@ -344,17 +305,6 @@ def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes(
 
 
 # SmolLM2-135M as shipped, in milliseconds, on two threads of one Zen core: llama.cpp does not repack Q4_1.
-Q4_1 = {1: 13.2, 2: 23.1, 3: 32.0, 4: 36.5, 5: 43.1, 6: 49.6, 7: 55.3, 8: 61.6, 9: 68.9, 10: 73.6, 12: 85.5,
-        16: 107.1, 17: 113.7, 24: 161.5, 32: 208.7, 33: 226.3, 48: 322.6, 64: 393.0}  # fmt: skip
-
-
-def test_a_type_that_is_not_repacked_has_no_cheap_rows_to_draft_for() -> None:
-    """Every row more costs close to half a pass, wherever the draft ends."""
-    curve = thin({}, table=Q4_1).curve(64, DEPTH)
-    assert all(low <= high for low, high in pairwise(curve))
-    rows = [(curve[n] - curve[1]) / (n - 1) / curve[1] for n in range(2, 65)]
-    assert min(rows) == pytest.approx(0.455, abs=0.005)
-    assert theory.break_even(curve[4] / curve[1], 3) == pytest.approx(0.75, abs=0.01)
 
 
 # On the disk.
@@ -434,14 +384,6 @@ def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -
         PassCosts.read(GOOD | changed)
 
 
-@pytest.mark.parametrize("said", [None, 3, "x", [], [1], {}, {"rows": [1]}])
-def test_anything_else_is_refused_too(said: Any) -> None:
-    with pytest.raises(UsageError, match="doctor"):
-        PassCosts.read(said)
-    with pytest.raises(UsageError, match="doctor"):
-        DecodingCosts.read(said)
-
-
 def test_the_costs_of_a_step_are_read_back_whatever_stands_beside_them() -> None:
     costs = DecodingCosts(jagged(), PassCosts.flat(0.1), 0.002)
     again = DecodingCosts.read(json.loads(json.dumps(costs.as_dict())) | {"format": 1, "made": {}})
@@ -449,14 +391,3 @@ def test_the_costs_of_a_step_are_read_back_whatever_stands_beside_them() -> None
     alone = DecodingCosts.read({"target": GOOD})
     assert (alone.draft, alone.step) == (None, 0.0)
     assert DecodingCosts(jagged()).as_dict()["draft"] is None
-
-
-@pytest.mark.parametrize("step", [-1.0, math.nan, math.inf, "0", None, True])
-def test_a_step_that_takes_no_time_a_clock_can_tell_is_refused(step: Any) -> None:
-    with pytest.raises(UsageError, match="step"):
-        DecodingCosts.read({"target": GOOD, "step": step})
-
-
-def test_a_draft_that_is_no_curve_is_refused() -> None:
-    with pytest.raises(UsageError, match="no cost curve"):
-        DecodingCosts.read({"target": GOOD, "draft": {"rows": [1]}})

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from enumeration import Ticking
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
-from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -103,20 +102,6 @@ def test_a_seed_gives_the_same_text_with_any_deterministic_drafter(prompt: list[
         assert tokens_of(steps_of(target, drafter, prompt, sampling=sampling, seed=seed)) == plain
 
 
-def test_a_target_drafting_for_itself_is_accepted_in_full() -> None:
-    """n_draft 5: six tokens a step, all but the bonus drafted, until max_tokens cuts the last draft."""
-    steps = steps_of(ToyTarget(V, seed=3), model(3, noise=0.0), [1, 2, 3], max_tokens=20)
-    assert [len(s.tokens) for s in steps] == [6, 6, 6, 2]
-    assert [s.accepted["model"] for s in steps] == [5, 5, 5, 1]
-    assert steps[0].sources == ("model",) * 5 + ("target",)
-    assert steps[0].drafted == {"model": 5}
-
-
-def test_no_step_emits_past_max_tokens() -> None:
-    for n in range(1, 9):
-        assert len(tokens_of(steps_of(ToyTarget(V, seed=3), model(3, 0.0), [1], max_tokens=n))) == n
-
-
 def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
     target = ToyTarget(V, seed=3)
     plain = tokens_of(steps_of(target, NONE, [1, 2, 3]))
@@ -192,14 +177,6 @@ def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
 
 
-def test_eos_inside_the_accepted_path_ends_the_output_with_it() -> None:
-    free = tokens_of(steps_of(ToyTarget(V, seed=3), NONE, [1, 2, 3]))
-    eos = free[2]
-    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset({eos})), model(3, 0.0), [1, 2, 3])
-    assert tokens_of(steps) == free[: free.index(eos) + 1]
-    assert steps[-1].stop_reason == "eos"
-
-
 def test_where_an_end_of_text_is_what_a_stop_waits_for_too_the_reason_is_eos() -> None:
     steps = steps_of(ToyTarget(V, seed=3, eos=frozenset(range(V))), NONE, [1], stop=lambda token: True)
     assert steps[-1].stop_reason == "eos"
@@ -218,28 +195,6 @@ def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
     steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
     assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
     assert steps[-1].stop_reason == "context"
-
-
-@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
-def test_a_prompt_that_fills_the_context_has_one_token_after_it(maker: Callable[[], Drafter]) -> None:
-    (step,) = steps_of(ToyTarget(V, seed=3, n_ctx=3), maker(), [1, 2, 3])
-    assert (len(step.tokens), step.stop_reason) == (1, "context")
-
-
-def test_requests_decoded_together_give_what_each_gives_alone() -> None:
-    target, drafter = ToyTarget(V, seed=2), ComposedDrafter([LookupDrafter(), model(2)])
-    prompts = [[1], [1, 2, 3, 1, 2], [5, 5, 5], [0, 4]]
-    lengths = [3, 17, 9, 1]
-    requests = [
-        start(target, drafter, GenerationRequest(prompt=p, max_tokens=n))
-        for p, n in zip(prompts, lengths, strict=True)
-    ]
-    together: dict[int, list[int]] = {id(r): [] for r in requests}
-    for request, step in decode(target, drafter, FixedPolicy(BUDGET), requests):
-        together[id(request)] += step.tokens
-    for request, prompt, n in zip(requests, prompts, lengths, strict=True):
-        assert together[id(request)] == tokens_of(steps_of(target, drafter, prompt, max_tokens=n))
-        assert request.stats.tokens == n
 
 
 def test_a_target_that_takes_no_branches_is_given_chains() -> None:
@@ -356,29 +311,6 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
     assert list(request.session.tokens) == []
 
 
-def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, drafter, shown = ToyTarget(V, seed=3), LookupDrafter(), list[Step]()
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
-    monkeypatch.setattr(request.memory, "update", lambda step, features: shown.append(step))
-    steps = [step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]
-    assert shown == steps
-    assert steps[-1].stop_reason == "length"
-
-
-def test_a_closed_request_forgets_its_tokens() -> None:
-    target = ToyTarget(V)
-    request = start(target, LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
-    request.close()
-    assert list(request.session.tokens) == []
-
-
-def test_probes_do_not_count_as_drafted() -> None:
-    steps = steps_of(ToyTarget(V, seed=3), LookaheadDrafter(3, 3, 2), [1, 2, 3], Budget(4, 12, 6))
-    assert any(step.tree.probe for step in steps)
-    for step in steps:
-        assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)
-
-
 @pytest.mark.parametrize("policy", ["fixed", "rate"])
 @pytest.mark.parametrize("lengths", [[9], [3, 17, 9]])
 def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
@@ -410,45 +342,3 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     told = sum(request.stats.seconds for request in requests)
     assert seconds == pytest.approx(told)
     assert seconds + left == pytest.approx(clock() - began - (passes + 1))
-
-
-def test_what_others_do_in_the_meantime_is_not_counted() -> None:
-    """A passing clock: a draft takes 3 seconds, a pass 5, deciding and learning 2 each."""
-
-    class Slowly(FixedPolicy):
-        def budget(self, requests, reading=0):  # type: ignore[no-untyped-def]
-            clock.spend(2.0)
-            return super().budget(requests)
-
-        def update(self, requests, steps):  # type: ignore[no-untyped-def]
-            clock.spend(2.0)
-
-    class Drafts(LookupDrafter):
-        def propose(self, batch):  # type: ignore[no-untyped-def]
-            clock.spend(3.0)
-            return super().propose(batch)
-
-    class Passes(ToyTarget):
-        def forward(self, batch, want):  # type: ignore[no-untyped-def]
-            clock.spend(5.0)
-            return super().forward(batch, want)
-
-    class Clock:
-        now = 0.0
-
-        def __call__(self) -> float:
-            return self.now
-
-        def spend(self, seconds: float) -> None:
-            self.now += seconds
-
-    clock, target, drafter = Clock(), Passes(V, seed=3), Drafts()
-    requests = [start(target, drafter, GenerationRequest(prompt=[i], max_tokens=4)) for i in range(2)]
-    for n in range(2):
-        steps = advance(target, drafter, Slowly(BUDGET), requests, clock)
-        for _, step in steps:
-            assert (step.times.draft, step.times.forward) == (1.5, 2.5)
-            assert (step.times.verify, step.times.keep) == (0.0, 0.0)
-            assert step.times.other == 1.0 + n * 1.0  # deciding; and what was learned from the step before
-        clock.spend(1000.0)
-    assert [request.carried_over_seconds for request in requests] == [1.0, 1.0]

@@ -7,22 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.policy.drafter_value import (
-    CERTAINTY,
-    FIRST,
     PROBING,
     WELCOME,
     DrafterValue,
-    certainty,
 )
 from stage import Prompter, stage
 
 LINE = {n: 1 + 0.15 * (n - 1) for n in range(1, 65)}
 TOKENS = 8000
-
-
-def test_kinds_of_steps_are_told_apart_by_how_sure_the_draft_is() -> None:
-    assert [certainty(s) for s in (0.0, 0.3, 0.31, 0.6, 0.75, 0.85, 0.92, 1.0)] == [0, 0, 1, 2, 3, 4, 5, 6]
-    assert len(DrafterValue().tokens) == 1 + len(CERTAINTY)
 
 
 def test_a_drafter_is_called_before_it_is_judged() -> None:
@@ -34,14 +26,6 @@ def test_a_drafter_is_called_before_it_is_judged() -> None:
     assert (gain.seconds, gain.level) == (1.0, 0.5)
 
 
-def test_it_is_judged_by_the_kind_of_step() -> None:
-    gain = DrafterValue(seconds=0.3, calls=9)
-    for _ in range(40):
-        gain.update(2, 0.0, 0.3, 1)
-    assert gain.should_call(0, 1.0)
-    assert not gain.should_call(2, 1.0)
-
-
 def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
     gain = DrafterValue(seconds=0.05, calls=9)
     for tokens in [0.5, 0.0, 0.0, 0.0] * 20 + [0.0] * 40:
@@ -50,13 +34,6 @@ def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
     for _ in range(200):  # but for good it does
         gain.update(0, 0.0, 0.05, 1)
     assert not gain.should_call(0, 1.0)
-
-
-def test_of_the_first_outcomes_it_is_the_mean_with_a_token_that_was_never_gained() -> None:
-    gain = DrafterValue()
-    for tokens in (0.0, 0.0, 0.0, 2.0):
-        gain.update(3, tokens, 1.0, 1)
-    assert gain.tokens[3] == pytest.approx((FIRST * 1.0 + 2.0) / (FIRST + 4))
 
 
 def test_a_hiccup_does_not_keep_it_out_for_long() -> None:

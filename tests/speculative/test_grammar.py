@@ -15,12 +15,11 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.none import NoDrafter
 from paceline.speculative import loop as decode_module
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
-from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.loop import advance, start
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -113,16 +112,6 @@ def test_to_prune_a_sampled_token_for_what_it_is_would_bias(
     assert distance(drafted, plain_distribution(toy(), PROMPT, sampling, 3, Automaton)) > 0.01
 
 
-def test_greedy_drafts_follow_the_likeliest_allowed_tokens() -> None:
-    """The target as its own draft: everything it drafts under the grammar is accepted."""
-    drafter = ModelDrafter(toy(), V)
-    request = start(toy(), drafter, GenerationRequest(prompt=PROMPT, max_tokens=12), grammar=Automaton())
-    steps = [step for _, step in decode(toy(), drafter, FixedPolicy(Budget(3, 3)), [request])]
-    assert request.stats.drafted == request.stats.accepted > 0
-    plain = plain_distribution(toy(), PROMPT, Sampling(), 12, Automaton)
-    assert [*plain] == [tuple(token for step in steps for token in step.tokens)]
-
-
 def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
     drafter, grammar, sampling = Blind(model(1.0)), Automaton(), Sampling(temperature=1.0)
     target = toy()
@@ -135,42 +124,6 @@ def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
         emitted += step.tokens
         assert grammar.emitted == emitted
     assert len(emitted) == 9
-
-
-class Silent:
-    """Lets the text go on with tokens it does not have."""
-
-    def mask(self, path: Sequence[int]) -> np.ndarray:
-        return np.zeros(V, dtype=np.bool_)
-
-    def commit(self, tokens: Sequence[int]) -> None: ...
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_where_no_token_may_follow_the_request_says_so(temperature: float) -> None:
-    target = ToyTarget(V)
-    sampling = Sampling(temperature=temperature)
-    request = start(
-        target,
-        NoDrafter(),
-        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
-        grammar=Silent(),
-    )
-    with pytest.raises(UsageError, match="no token can follow"):
-        list(decode(target, NoDrafter(), FixedPolicy(CHAIN), [request]))
-
-
-def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
-    target = ToyTarget(V)
-    sampling = Sampling(logit_bias={0: -np.inf, 1: -np.inf})
-    request = start(
-        target,
-        NoDrafter(),
-        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
-        grammar=Automaton(),
-    )
-    with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
-        list(decode(target, NoDrafter(), FixedPolicy(CHAIN), [request]))
 
 
 def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:

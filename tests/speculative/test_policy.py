@@ -47,27 +47,6 @@ def test_no_node_that_is_left_out_would_still_have_fitted(tree: DraftTree, budge
             assert not fits(tree, before | {node}, budget)
 
 
-def test_a_narrow_budget_may_get_less_than_the_best() -> None:
-    """The likeliest first token need not be on the best path. The width is an engine's limit and seldom
-    reached, and to find the best within it would take longer than it gains."""
-    tree = DraftTree((0, 1, 2), (ROOT, ROOT, 1), (0.5, 0.45, 1.0), ("a",) * 3)
-    narrow = Budget(2, 2, 1)
-    better = [some for some in closed(tree) if fits(tree, some, narrow) and 0 not in some]
-    assert fitted(tree, narrow).tokens == (0,)
-    assert (
-        max(sum(tree.reach_probability[node] for node in some) for some in better) > tree.reach_probability[0]
-    )
-    assert fitted(tree, Budget(2, 3, 2)) is tree
-
-
-def test_a_policy_with_fixed_numbers_gives_them_to_all_and_learns_nothing() -> None:
-    budget = Budget(3, 3)
-    policy = FixedPolicy(budget)
-    assert policy.budget([None, None]) == [budget, budget]  # type: ignore[list-item]  # asks no request
-    policy.update([], [])
-    assert policy.budget([]) == []
-
-
 def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft_is_not() -> None:
     """A drafter that exceeds its budget breaks its contract: that is for the loop to notice."""
     said = ((("a", 0.9),), (("b", 0.5),), (("a", 0.8),))

@@ -17,10 +17,6 @@ def test_it_is_one_line_of_what_can_be_printed_and_leaves_the_rest(text: str) ->
         assert said == text
 
 
-def test_what_is_no_text_is_spelled() -> None:
-    assert printable("a\x1b[31m\nb\udcff") == "a\\x1b[31m\\nb\\udcff"
-
-
 def test_a_quotation_is_cut_where_it_is_long() -> None:
     assert shortened("a\nb") == "a\\nb"
     assert shortened("x" * 300) == "x" * 300

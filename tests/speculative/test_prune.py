@@ -18,11 +18,6 @@ def test_a_draft_that_is_allowed_throughout_is_left_as_it_is() -> None:
     assert prune(EMPTY, Automaton()) is EMPTY
 
 
-def test_a_forbidden_token_goes_with_everything_below_it() -> None:
-    assert prune(chain([0, 1, 0, 2, 3], "x"), Automaton()).tokens == (0, 1)
-    assert prune(chain([2, 1], "x"), Automaton()) == EMPTY
-
-
 def test_each_branch_is_judged_by_its_own_prefix() -> None:
     tree = DraftTree(
         tokens=(0, 1, 2, 1, 3, 0),
@@ -34,13 +29,6 @@ def test_each_branch_is_judged_by_its_own_prefix() -> None:
     assert (pruned.tokens, pruned.parents) == ((0, 1, 1, 3, 0), (ROOT, ROOT, 0, 1, 3))
     assert pruned.score == (0.9, 0.8, 0.6, 0.5, 0.4)
     assert pruned.reach_probability == pytest.approx((0.9, 0.8, 0.54, 0.4, 0.16))
-
-
-def test_the_text_so_far_counts() -> None:
-    grammar = Automaton()
-    grammar.commit([0, 1])
-    assert prune(chain([0, 1], "x"), grammar) == EMPTY
-    assert prune(chain([2, 3, 0], "x"), grammar).tokens == (2, 3, 0)
 
 
 def test_a_sampled_token_that_is_forbidden_stays_as_a_leaf() -> None:

@@ -14,7 +14,7 @@ from groves import Choice, closed, fits, kept, trees
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.policy.goodput import GoodputPolicy
-from paceline.speculative.tree import DraftTree, chain
+from paceline.speculative.tree import DraftTree
 from stage import asking, decider
 
 WIDE = 99
@@ -96,11 +96,3 @@ def test_a_narrow_budget_is_kept_and_never_worse_than_no_draft(
     assert all(fits(draft, some, b) for draft, some, b in zip(drafts, took, budgets, strict=True))
     nothing = [frozenset[int]()] * len(drafts)
     assert value(rate, curve, drafts, took) >= value(rate, curve, drafts, nothing) - 1e-12
-
-
-def test_requests_have_room_of_their_own() -> None:
-    """What one request's budget refuses does not keep another's nodes out."""
-    rate, requests = decider({1: 1.0, 64: 1.0}), asking(2)
-    drafts = [chain([1, 2, 3], "a", [0.9] * 3), chain([4, 5], "a", [0.8] * 2)]
-    budgets = [b.capped(*room) for b, room in zip(rate.budget(requests), [(1, 1, 1), (9, 9, 1)], strict=True)]
-    assert [tree.tokens for tree in rate.select(requests, budgets, drafts)] == [(1,), (4, 5)]

@@ -307,12 +307,6 @@ class FixedRows(LogitsOutput):
         return self._logits
 
 
-def test_greedy_with_edited_logits_follows_the_edited_argmax() -> None:
-    sampling = Sampling(logit_bias={2: 100.0})
-    verdict = verify(chain([2, 2], "x"), FixedRows([5.0, 1.0, 0.0]), sampling, [0], Tape([]))
-    assert (verdict.path, verdict.token) == ((0, 1), 2)
-
-
 def test_penalties_see_the_drafted_prefix_of_each_row() -> None:
     """Token 0 wins until it has been drafted twice; then its own penalty hands the row to token 1."""
     sampling = Sampling(frequency_penalty=1.0)

@@ -79,12 +79,6 @@ def test_only_those_are_called_that_the_request_allows(only: set[str], drafter: 
     assert tokens(free) == tokens(steps)
 
 
-def test_a_budget_allows_all_drafters_unless_it_names_some() -> None:
-    assert BUDGET.may_call("model")
-    some = Budget(6, 12, only=frozenset({"lookup"}))
-    assert (some.may_call("lookup"), some.may_call("model")) == (True, False)
-
-
 def test_a_request_without_wishes_leaves_a_budget_as_it_is() -> None:
     target, drafter = ToyTarget(V, seed=1), drafters()[0]
     plain, named = (
