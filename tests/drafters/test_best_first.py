@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.drafters.best_first import best_first
+from paceline.drafters.parts import best_first
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.tree import ROOT
 

@@ -16,11 +16,9 @@ from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafters.cascade import LATER, AheadSession, CascadeDrafter, ReadAhead
-from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import advance, decode, start
 from paceline.speculative.policy.cost_model import PassCosts
@@ -244,20 +242,6 @@ def test_guesses_are_read_as_far_as_they_are_worth_their_rows() -> None:
         assert read(drafter, draft, [1, 2, 3], 6) == n, row
 
 
-def test_no_guess_is_read_beyond_what_the_draft_models_context_holds() -> None:
-    """Of a chain of three tokens the last is never computed."""
-    draft = Counting(V, seed=4, n_ctx=6)
-    assert read(cascade(draft, Guessing([1, 2, 3, 4, 5, 0])), draft, [1, 2, 3], 9) == 2
-
-
-def test_nothing_is_learned_of_what_was_guessed_behind_a_wrong_token() -> None:
-    for guess, n in (([1, 2, 3], 3), ([1, 5, 3], 2), ([5, 2, 3], 1)):
-        target, session = ahead(Successor(), Guessing(guess), [0], 5)
-        target.forward([(session, EMPTY)], RequiredOutputs())
-        session.learn((1, 2, 3, 4))
-        assert target.calibrator.reliability.total == n
-
-
 def test_an_edge_of_the_costs_is_filled() -> None:
     """Where 2 and 3 rows cost what 4 do, all three guesses are read or none."""
     for most, n in ((1.8, 3), (1.9, 0)):
@@ -327,12 +311,6 @@ def test_where_the_draft_model_is_not_sure_enough_the_copier_may_be() -> None:
         assert tree.called == ("model", LATER)
 
 
-def test_where_the_draft_models_context_is_full_the_copier_goes_on() -> None:
-    tree = propose(cascade(Successor(n_ctx=6)), TEXT, Budget(3, 3))
-    assert (tree.tokens, tree.source) == ((4, 1, 1), ("model", LATER, LATER))
-    assert propose(cascade(Successor(n_ctx=5)), [3, 5, 4, 1, 3], Budget(3, 3)).tokens == (5, 4, 1)
-
-
 def test_a_full_draft_asks_the_copier_for_nothing_more() -> None:
     tree = propose(cascade(Successor()), TEXT, Budget(3, 3))
     assert (tree.tokens, tree.called) == ((4, 5, 0), ("model",))
@@ -343,18 +321,6 @@ def test_a_sampled_chain_is_left_alone() -> None:
     tree = propose(cascade(Successor(), temperature=0.1), TEXT, Asked(4, 4, deep=1))
     assert (tree.tokens, tree.called) == ((4,), ("model",))
     assert tree.q is not None
-
-
-def test_both_have_statistics_of_their_own() -> None:
-    target = ToyTarget(V, seed=3)
-    drafter = ComposedDrafter([cascade(ToyTarget(V, seed=3))])
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=81))
-    for _ in decode(target, drafter, FixedPolicy(Asked(7, 7, deep=3)), [request]):
-        pass
-    model, later = (request.stats.by_source[name] for name in ("model", LATER))
-    assert model.tried == model.proposed == model.right >= later.tried >= later.right > 0
-    assert model.accepted == model.drafted == 3 * model.proposed
-    assert later.accepted > 20
 
 
 # The output is the target's.
@@ -404,13 +370,6 @@ def test_any_chains_in_any_order_are_answered_as_the_draft_model_does(
         assert np.array_equal(out.logits(len(said)), expected.logits(0))
         assert out.argmax(len(said)) == expected.argmax(0)
         assert out.features.top_k is None
-
-
-def test_a_row_that_was_not_asked_for_is_refused() -> None:
-    target, session = ahead(Successor(), Guessing([1, 2]), [0], 4)
-    (out,) = target.forward([(session, chain([1], "draft"))], RequiredOutputs())
-    with pytest.raises(ContractError, match="row 0"):
-        out.logits(0)
 
 
 def test_what_is_kept_of_a_chain_is_the_text_then() -> None:

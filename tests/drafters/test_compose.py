@@ -17,9 +17,7 @@ from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Session
-from paceline.speculative.loop import decode, start
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -93,22 +91,6 @@ def test_what_is_learned_and_forgotten_reaches_those_that_remember() -> None:
     assert first.learned == last.learned == [[1, 2]]
     drafter.forget()
     assert first.learned == last.learned == []
-
-
-def test_statistics_tell_how_often_each_was_tried_proposed_and_right() -> None:
-    world = ToyTarget(V, seed=3)
-    drafter = ComposedDrafter([LookupDrafter(2, 3), ModelDrafter(ToyTarget(V, seed=3), V)])
-    request = start(world, drafter, GenerationRequest(prompt=[1, 2, 3, 1, 2], max_tokens=30))
-    for _ in decode(world, drafter, FixedPolicy(Budget(3, 3)), [request]):
-        pass
-    lookup, model = (request.stats.by_source[name] for name in ("lookup", "model"))
-    asked = request.stats.steps - 1 if model.tried < lookup.tried else request.stats.steps
-    assert lookup.tried in (asked, request.stats.steps)  # the last step may have no room for a draft
-    assert lookup.proposed + model.proposed == lookup.tried
-    assert model.tried == lookup.tried - lookup.proposed
-    assert model.right == model.proposed  # it is the target itself
-    assert 0 <= lookup.right <= lookup.proposed
-    request.close()
 
 
 def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:

@@ -61,13 +61,6 @@ def test_the_longest_match_decides_not_the_most_frequent(make: Make) -> None:
     assert draft(drafter, [0, 1, 2, 3]).tokens == (4,)
 
 
-def test_it_is_silent_below_the_least_match(make: Make) -> None:
-    drafter = make(TEXT, match_min=3)
-    assert draft(drafter, [5, 2, 3]) == EMPTY
-    assert draft(drafter, [2, 3]) == EMPTY
-    assert draft(make(TEXT, match_min=2), [5, 2, 3]).tokens[:1] == (4,)
-
-
 def test_no_more_than_the_longest_match_is_looked_at(make: Make) -> None:
     drafter = make([[5, 1, 2, 3, 0], [4, 1, 2, 3, 4, 4], [4, 1, 2, 3, 4, 4]], match_max=3)
     assert draft(drafter, [5, 1, 2, 3]).tokens == (4, 4)
@@ -109,12 +102,6 @@ def test_a_tree_branches_where_alternatives_are_likely_enough(make: Make) -> Non
     assert (three.tokens, three.parents) == ((4, 5, 0, 0, 5, 5), (ROOT, 0, ROOT, 2, ROOT, 4))
     assert draft(drafter, [1, 2, 3], Budget(2, 8, width=3, p_split=0.2)).tokens == (4, 5, 0, 0)
     assert draft(drafter, [1, 2, 3], Budget(2, 3, width=3)).tokens == (4, 5, 0)  # likeliest first
-
-
-def test_tokens_that_the_corpus_has_no_room_for_are_no_match(make: Make) -> None:
-    drafter = make(TEXT)
-    assert draft(drafter, [70_000, 1, 2, 3]).tokens == (4, 2)
-    assert draft(drafter, [1, 2, 70_000]) == EMPTY
 
 
 def brute_force(documents: Sequence[Sequence[int]], context: Sequence[int]) -> tuple[int, list[list[int]]]:

@@ -132,13 +132,6 @@ def test_another_drafter_s_draft_leaves_the_window_as_it_was() -> None:
     assert columns(window_of(memory.propose(AMPLE))) == columns(window)
 
 
-def test_a_step_without_rows_leaves_the_window_as_it_was() -> None:
-    memory = LookaheadDrafter(4, 3, 2).open([5, 6], 0)
-    tree = memory.propose(AMPLE)
-    memory.update(Step((500,), ("",), (), {}, {}, None, StepTimes(), tree), Features())
-    assert memory.propose(AMPLE) == tree
-
-
 def test_a_grammar_that_prunes_guesses_does_not_stop_the_window() -> None:
     prompt = [0, 2, 2, 3, 0, 1, 0]
     memory = LookaheadDrafter(3, 3, 2).open(prompt, 0)

@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
-from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.arrays import Mask
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling, probabilities
+from paceline.speculative.sampling import Mask, Sampling, probabilities
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V = 6
@@ -139,12 +135,6 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
         ]
     assert tokens["drafted"] == tokens["plain"]
     assert V - 1 in tokens["plain"]
-
-
-def test_drafting_ends_where_the_drafts_own_context_does() -> None:
-    toy = ToyTarget(V, seed=4, n_ctx=5)
-    assert len(propose(ModelDrafter(toy, V), Budget(9, 9))) == 2
-    assert propose(ModelDrafter(toy, V), Budget(9, 9), prompt=[1] * 5) is EMPTY
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -270,19 +260,3 @@ def test_whether_a_token_is_drawn_is_decided_by_the_likeliest() -> None:
         assert asked[: len(tree)] == [q.max() for q in tree.q if q is not None]
         unlikely += sum(score < 0.2 for score in tree.score)
     assert unlikely > 0
-
-
-def test_two_draft_models_are_two_names_with_statistics_of_their_own() -> None:
-    target = ToyTarget(V, seed=4)
-    good = ModelDrafter(ToyTarget(V, seed=4, noise=0.1), V, name="model-a")
-    poor = ModelDrafter(ToyTarget(V, seed=4, noise=2.0), V, name="model-b")
-    drafter = PortfolioDrafter([good, poor])
-    policy = GoodputPolicy(
-        DecodingCosts(PassCosts.flat(1.0, 0.001), PassCosts.flat(0.001)), clock=lambda: 0.0
-    )
-    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=600))
-    for _ in decode(target, drafter, policy, [request], lambda: 0.0):
-        pass
-    a, b = (request.stats.by_source[name] for name in ("model-a", "model-b"))
-    assert a.drafted > 0 < b.drafted
-    assert a.accepted / a.drafted > b.accepted / b.drafted

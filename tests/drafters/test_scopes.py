@@ -9,7 +9,7 @@ import pytest
 
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.ngram import NgramDrafter
-from paceline.drafters.scopes import Scopes
+from paceline.drafters.parts import Scopes
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.stats import Step, StepTimes

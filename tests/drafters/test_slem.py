@@ -206,13 +206,6 @@ def test_the_budget_counts_the_targets_tokens(n: int) -> None:
     assert propose(scripted()[0], [3]) is EMPTY
 
 
-def test_width_and_grammar_are_not_the_draft_models_business() -> None:
-    """A grammar's masks are over the target's tokens; the loop prunes."""
-    drafter, _ = scripted((0, 0.9), (1, 0.8))
-    grammar: Any = object()
-    assert propose(drafter, [3], Budget(4, 8, width=2, p_min=0.3, grammar=grammar)).tokens == (4,)
-
-
 def test_what_the_target_draws_with_does_not_change_what_is_drafted() -> None:
     """Its noise is told by the target's token ids, which are other tokens in the draft."""
     likely = drafter(WORDS, DRAFTS["longer tokens"])
@@ -294,13 +287,6 @@ def test_what_came_as_drafted_stays_as_drafted_and_the_rest_is_read_as_text(
     drafter.propose([(memory, BUDGET)])
     assert observed(memory, *emitted) == read
     assert observed(memory, 4) == [0, 1]
-
-
-def test_a_drafted_token_that_reaches_beyond_what_was_accepted_is_read_again() -> None:
-    drafter, _ = scripted((0, 0.9), (7, 0.9))
-    memory = drafter.open([3], 0)
-    drafter.propose([(memory, BUDGET)])
-    assert observed(memory, 0, 4) == [0, 0, 1]
 
 
 def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:

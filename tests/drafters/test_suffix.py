@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from paceline.drafters.suffix import PLACES, SuffixDrafter
 from paceline.drafters.vote import DOUBT
-from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Features, LearningDrafter
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
@@ -137,12 +136,6 @@ def test_a_match_drafts_as_many_tokens_as_it_is_long(prompt: list[int], tokens: 
     assert proposal(SuffixDrafter(), prompt, Budget(8, 8)).tokens == tokens
 
 
-def test_rounding_takes_no_token_away() -> None:
-    """0.58 * 50 is 28.999999999999996."""
-    drafter = SuffixDrafter(alpha=0.58, min_prob=0.0)
-    assert len(proposal(drafter, [*range(90), 99, *range(50)], Budget(64, 64))) == 29
-
-
 def test_what_one_request_emitted_helps_the_next() -> None:
     drafter = SuffixDrafter()
     memory = drafter.open([1], 0)
@@ -176,22 +169,6 @@ def test_the_oldest_is_forgotten_when_there_is_no_room() -> None:
     assert proposal(drafter, [5001, 5002], Budget(4, 4)).tokens == ()
     assert proposal(drafter, [2000, 2001], Budget(4, 4)).tokens == (2002, 2003)
     assert len(drafter.history) == 1024
-
-
-def test_no_history_means_the_request_alone() -> None:
-    drafter = SuffixDrafter(max_tokens=0)
-    drafter.learn([5, 6, 7])
-    assert len(drafter.history) == 0
-    assert proposal(drafter, [5, 6, 5], Budget(4, 4)).tokens == (6,)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"max_tokens": -1}, {"alpha": -1.0}, {"min_prob": 1.5}, {"min_prob": -0.1}]
-)
-def test_a_wrong_option_is_refused_by_name(wrong: dict[str, float]) -> None:
-    (name,) = wrong
-    with pytest.raises(UsageError, match=name):
-        SuffixDrafter(**wrong)  # type: ignore[arg-type]
 
 
 @given(

@@ -111,13 +111,6 @@ def test_a_damaged_index_is_refused(tmp_path: Path, change: dict[str, Any]) -> N
         SuffixArray(tmp_path)
 
 
-def test_a_newer_datastore_is_refused_with_both_versions(tmp_path: Path) -> None:
-    path = made(tmp_path) / INDEX
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 3}))
-    with pytest.raises(ModelError, match="of version 3, and this Paceline reads up to 2: upgrade"):
-        SuffixArray(tmp_path)
-
-
 def test_places_are_sampled_evenly_from_all_over_the_range(tmp_path: Path) -> None:
     """100 places, in the order of the tokens before them, which also follow."""
     store = SuffixArray(made(tmp_path, [[i, 200, i] for i in range(100)], 256))

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.drafters import suffix_history as compiled
-from paceline.speculative.errors import ContractError
 
 HERE = "paceline.drafters.suffix_history"
 tokens = st.integers(0, 2)
@@ -102,18 +101,6 @@ def test_of_a_full_ring_the_last_tokens_are_found_and_no_others(
     assert found == expected(past, kept, text, module.LENGTHS, module.REACH)
 
 
-@given(text=st.lists(st.integers(0, 1), min_size=70, max_size=150))
-@settings(max_examples=40, deadline=None)
-@pytest.mark.parametrize("name", MODULES)
-def test_the_end_of_the_text_itself_is_no_place(name: str, text: list[int]) -> None:
-    module = MODULES[name]
-    history = module.SuffixHistory()
-    history.extend(text)
-    found = places(module, history, text, 1000)
-    assert found == expected(text, len(text), text, module.LENGTHS, module.REACH)
-    assert max(length for _, length in found) <= module.REACH
-
-
 def test_it_finds_the_same_after_growing_as_when_made_large_enough(module: ModuleType) -> None:
     text = np.random.default_rng(0).integers(0, 50, 5000).tolist()
     grown, made = module.SuffixHistory(), module.SuffixHistory(len(text))
@@ -159,16 +146,6 @@ def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType)
     assert places(module, history, [7], 10) == []
 
 
-def test_nothing_is_supposed_where_it_would_overwrite(module: ModuleType) -> None:
-    history = module.SuffixHistory(limit=16)
-    history.extend(range(10))
-    with history.supposing(range(6)):
-        assert len(history) == 16
-    with pytest.raises(ContractError, match="no room"), history.supposing(range(7)):
-        pass
-    assert len(history) == 10
-
-
 def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
     """Entries hold positions modulo 2**32; a ring that has seen more than that goes on as before."""
     history = module.SuffixHistory(limit=1024)
@@ -178,18 +155,6 @@ def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
     assert total == (1 << 32) + 2
     ends = [end - total for end, _ in places(module, history, [7, 8, 9], 10)]
     assert ends == [-4]
-
-
-def test_tokens_of_any_vocabulary_fit(module: ModuleType) -> None:
-    history = module.SuffixHistory()
-    history.extend([2**31 - 1, 0, 151_935, 5, 2**31 - 1, 0])
-    assert places(module, history, [2**31 - 1, 0], 10) == [(2, 2)]
-
-
-def test_compiled_and_interpreted_are_really_that() -> None:
-    pytest.importorskip("numba")
-    assert MODULES["compiled"].COMPILED
-    assert not MODULES["interpreted"].COMPILED
 
 
 def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: ModuleType) -> None:

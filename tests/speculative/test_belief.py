@@ -154,19 +154,6 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
     assert told.error <= 0.08  # with all that was said before it was learned
 
 
-def test_who_disagrees_with_whom_is_told_apart() -> None:
-    """b is right wherever it says something else than a; c never is."""
-    belief, recent = AcceptanceModel(), Recent()
-    against = union(one("a", 1), one("c", 2))
-    for _ in range(120):
-        belief.learn(recent, OTHER, [2])
-        belief.learn(recent, against, [1])
-    a_by_b, b = belief.reach_probabilities(Recent(), OTHER)
-    a_by_c, c = belief.reach_probabilities(Recent(), against)
-    assert b > 0.8 > 0.3 > a_by_b
-    assert a_by_c > 0.8 > 0.3 > c
-
-
 def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> None:
     """Whoever is named first; and the surer each of them is."""
     likely, unlikely = one("a", 1, 0.8), one("b", 1, 0.4)

@@ -92,16 +92,6 @@ def test_greedy_output_and_stop_are_those_of_plain_decoding(
     assert drafted[-1].stop_reason == plain[-1].stop_reason
 
 
-@given(prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=8), seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
-def test_a_seed_gives_the_same_text_with_any_deterministic_drafter(prompt: list[int], seed: int) -> None:
-    target = ToyTarget(V, seed=1)
-    sampling = Sampling(temperature=0.8, repeat_penalty=1.2)
-    plain = tokens_of(steps_of(target, NONE, prompt, sampling=sampling, seed=seed))
-    for drafter in (LookupDrafter(), model(1)):
-        assert tokens_of(steps_of(target, drafter, prompt, sampling=sampling, seed=seed)) == plain
-
-
 def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
     target = ToyTarget(V, seed=3)
     plain = tokens_of(steps_of(target, NONE, [1, 2, 3]))

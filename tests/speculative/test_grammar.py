@@ -16,7 +16,6 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative import loop as decode_module
-from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
 from paceline.speculative.loop import advance, start
@@ -124,20 +123,6 @@ def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
         emitted += step.tokens
         assert grammar.emitted == emitted
     assert len(emitted) == 9
-
-
-def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
-    with pytest.raises(UsageError, match="cannot be combined with ignore_eos"):
-        GenerationRequest(prompt=PROMPT, max_tokens=3, ignore_eos=True, grammar=Digits())
-
-
-class Digits:
-    """A grammar as a request names it."""
-
-    name = "digits"
-
-    def matches(self, text: str) -> bool:
-        return text.isdigit()
 
 
 def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:

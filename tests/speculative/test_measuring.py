@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.interfaces import Session
 from paceline.speculative.policy.cost_measurement import ROWS, SAMPLES, measure
 from paceline.speculative.policy.cost_model import PassCosts
-from timed import TimedSession, TimedTarget
+from timed import TimedTarget
 
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0, 64: 15.0}
 MS = 1e-3
@@ -72,14 +71,6 @@ def test_time_is_shared_out_so_that_cheap_passes_are_repeated_and_dear_ones_wait
     assert target.passes[1] > target.passes[2] > target.passes[8] >= 1
 
 
-def test_every_number_of_rows_is_tried_before_the_cheap_ones_are_tried_often() -> None:
-    """Where a row takes 25 ms and a token of a prompt 9, as in 1B on two cores."""
-    target = TimedTarget(costing(25 * MS), fill=0.009)
-    cost = measured(target, seconds=4.0)
-    assert {16, 32} <= set(cost.rows)
-    assert target.passes[1] < SAMPLES
-
-
 def test_a_text_that_takes_too_long_to_read_is_read_as_far_as_a_quarter_of_the_time_goes() -> None:
     target = TimedTarget(costing(MS), fill=0.01)
     cost = measured(target, seconds=4.0, depths=(1024, 4000))
@@ -88,36 +79,12 @@ def test_a_text_that_takes_too_long_to_read_is_read_as_far_as_a_quarter_of_the_t
     assert cost.rows == ROWS
 
 
-def test_a_depth_that_turns_out_too_slow_to_reach_ends_it() -> None:
-    class Slowing(TimedSession):
-        def extend(self, tokens: Sequence[int]) -> None:
-            super().extend(tokens)
-            self._timed.now += 100.0 if len(self.tokens) > 300 and tokens else 0.0
-
-    class SlowingTarget(TimedTarget):
-        def open(self, beside: Session | None = None) -> TimedSession:
-            self.opened += 1
-            return Slowing(self)
-
-    # One piece of the way, which is another depth by name, but not enough to be one.
-    target = SlowingTarget(costing(MS), fill=0.001)
-    cost = measured(target, seconds=10.0, depths=(300, 3000))
-    assert cost.depths == (300,)
-
-
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 def test_a_hiccup_is_not_taken_for_the_cost(n: int) -> None:
     curve = costing(MS)
     target = TimedTarget(lambda rows, turn: curve(rows, 0) * (50 if rows == n and turn == 3 else 1))
     cost = measured(target, seconds=20.0, depths=(256,))
     assert cost.seconds(n, 256) == pytest.approx(curve(n, 0))
-
-
-def test_passes_of_which_half_are_slow_are_called_noise() -> None:
-    curve = costing(MS)
-    target = TimedTarget(lambda rows, turn: curve(rows, 0) * (3 if turn % 2 else 1))
-    cost = measured(target, seconds=20.0, depths=(64,), rows=(1, 2))
-    assert cost.noise == pytest.approx(3.0)
 
 
 def test_a_pass_too_short_for_the_clock_is_repeated() -> None:

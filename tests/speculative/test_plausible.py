@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.policy.cost_plausibility import SINGLES, STEEP, fault
+from paceline.speculative.policy.cost_cells import SINGLES, STEEP, fault
 
 # Measured: AVX-512, where three rows cost more than four; a type that is not repacked; a draft on two cores.
 TRUE = [

@@ -66,33 +66,10 @@ def test_nothing_else_that_fits_is_worth_more(
     requests = asking(len(drafts))
     rate = decider(curve, depth=4, nodes=4, width=WIDE)
     budgets = [budget.capped(depth, nodes, WIDE) for budget in rate.budget(requests)]
-    rate.rate = speed
+    rate._prices.rate = speed
     chosen = rate.select(requests, budgets, drafts)
     best = max(value(rate, curve, drafts, some) for some in choices(drafts, budgets))
     took = [kept(tree, draft) for tree, draft in zip(chosen, drafts, strict=True)]
     assert value(rate, curve, drafts, took) == pytest.approx(best, abs=1e-9)
     for tree, draft in zip(chosen, drafts, strict=True):
         assert draft.q is None or tree is draft
-
-
-@given(
-    curve=curves,
-    grove=groves,
-    rooms=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 3)), min_size=3, max_size=3
-    ),
-)
-@settings(deadline=None)
-def test_a_narrow_budget_is_kept_and_never_worse_than_no_draft(
-    curve: dict[int, float], grove: list[tuple[DraftTree, bool]], rooms: list[tuple[int, int, int]]
-) -> None:
-    """Each request's own."""
-    drafts = [tree for tree, _ in grove]
-    requests = asking(len(drafts))
-    rate = decider(curve, depth=4, nodes=4, width=4)
-    budgets = [budget.capped(*room) for budget, room in zip(rate.budget(requests), rooms, strict=False)]
-    chosen = rate.select(requests, budgets, drafts)
-    took = [kept(tree, draft) for tree, draft in zip(chosen, drafts, strict=True)]
-    assert all(fits(draft, some, b) for draft, some, b in zip(drafts, took, budgets, strict=True))
-    nothing = [frozenset[int]()] * len(drafts)
-    assert value(rate, curve, drafts, took) >= value(rate, curve, drafts, nothing) - 1e-12

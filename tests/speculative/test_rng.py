@@ -68,11 +68,6 @@ def test_draws_follow_their_probabilities_along_a_text_and_over_seeds() -> None:
     assert np.abs(np.histogram2d(along, seeds, bins=4)[0] / N - np.outer(P, P)).max() < WITHIN
 
 
-def test_what_has_no_probability_is_never_drawn() -> None:
-    row = TokenDistribution(np.array([5, 2, 9]), np.array([0.0, 1.0, 0.0]))
-    assert {SeededRng(0).draw_at(place, row) for place in range(100)} == {2}
-
-
 def test_a_tokens_number_does_not_depend_on_who_else_takes_part() -> None:
     rng = SeededRng(4)
     every = rng.exponential(11, np.arange(100_000))

@@ -119,15 +119,6 @@ def test_any_chain_over_any_row_is_a_distribution_over_what_is_possible(
     assert not out[~mask].any()
 
 
-def test_every_filter_chooses_among_what_the_mask_allows() -> None:
-    mask = np.array([False, True, True, True])
-    filters: list[dict[str, float]] = [{"top_k": 1}, {"top_p": 0.1}, {"min_p": 1.0}]
-    for settings_ in filters:
-        out = probabilities(LOGITS, Sampling(temperature=1.0, **settings_), (), mask)  # type: ignore[arg-type]
-        assert out.round(12).tolist() == [0.0, 1.0, 0.0, 0.0]
-    assert probabilities(LOGITS, Sampling(), (), mask).tolist() == [0.0, 1.0, 0.0, 0.0]
-
-
 def test_a_mask_and_a_bias_that_leave_nothing_are_refused() -> None:
     mask = np.array([False, True, False, False])
     sampling = Sampling(logit_bias={1: -math.inf})
@@ -168,13 +159,6 @@ def test_penalties_count_only_the_window() -> None:
 def test_the_repeat_penalty_makes_a_negative_logit_less_likely_too() -> None:
     out = adjust(np.array([2.0, -2.0, 0.0]), Sampling(repeat_penalty=2.0), [0, 1, 2])
     assert out.tolist() == [1.0, -4.0, 0.0]
-
-
-def test_adjusting_leaves_the_engines_row_alone() -> None:
-    logits = np.zeros(3, dtype=np.float32)
-    adjust(logits, Sampling(logit_bias={1: 3.0}), [])
-    assert logits.tolist() == [0.0, 0.0, 0.0]
-    assert adjust(logits, Sampling(), []) is logits
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,6 @@ def test_acceptance_finds_the_rate_that_made_the_chains(a: float, k: int) -> Non
     assert theory.acceptance(accepted, rejected) == pytest.approx(a, abs=1e-12)
 
 
-@given(a=st.integers(0, 100), c=st.integers(0, 100))
-def test_where_all_passes_cost_the_same_drafting_pays_exactly_if_a_exceeds_c(a: int, c: int) -> None:
-    assert (theory.best_n_draft(a / 100, c / 100) > 0) == (a > c)
-
-
 @given(a=rates, c=costs, curve=st.lists(st.floats(1.0, 8.0), min_size=12, max_size=12))
 def test_the_best_draft_is_behind_no_other(a: float, c: float, curve: list[float]) -> None:
     def verify(rows: int) -> float:

@@ -32,15 +32,6 @@ def test_survival_is_the_product_along_the_path_unless_given() -> None:
     assert known.reach_probability == (0.4,)
 
 
-def test_children_and_child_follow_draft_order() -> None:
-    assert FORK.children(ROOT) == [0, 3]
-    assert FORK.children(0) == [1, 2]
-    assert FORK.children(3) == []
-    assert FORK.child(ROOT, 8) == 3
-    assert FORK.child(0, 8) == 1
-    assert FORK.child(0, 7) is None
-
-
 def test_a_path_leads_from_the_root_down() -> None:
     FORK.check_path([])
     FORK.check_path([0, 2])

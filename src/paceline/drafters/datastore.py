@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from paceline.drafters.best_first import best_first
-from paceline.drafters.parts import DrafterInputs
+from paceline.drafters.parts import DrafterInputs, best_first
 from paceline.drafters.suffix_array import Match, SuffixArray
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step

@@ -1,12 +1,9 @@
 """What follows, by the vote of the places that end like the text.
 
-SuffixDecoding (arXiv:2411.04975) takes one match length, counts what followed every occurrence, and chooses
-the length whose draft promises most. Here every place votes, a longer match and a more recent one with more
-weight, L**2 / (3 + rank), and for no more tokens than its own length allows. On recorded traces such a path
-has more tokens accepted, of fewer drafted, than exact counts of the best length (benchmarks/suffix.py).
-
-A token's score is its share of the votes, with DOUBT for what none of the places has seen: few or short
-matches, however unanimous, are not certain. Unlike a bare share it comes close to the acceptance rate.
+Every place votes with the weight L**2 / (3 + rank), for no more tokens than the match length L allows. (On
+recorded traces more is accepted than with the exact counts of SuffixDecoding, arXiv:2411.04975.) A token's
+score is its share of the votes, with DOUBT for what no place has seen: few or short matches, however
+unanimous, are not certain.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContextError, UsageError
+from paceline.speculative.grammar_pruning import SafeGrammar
 from paceline.speculative.interfaces import (
     UNLIMITED,
     Budget,
@@ -20,7 +21,6 @@ from paceline.speculative.interfaces import (
     Target,
 )
 from paceline.speculative.rng import GumbelNoise, SeededRng
-from paceline.speculative.safe_grammar import SafeGrammar
 from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.stats import Stats, Step, StopReason
 from paceline.speculative.validation import refusal

@@ -16,8 +16,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.arrays import Logits, Probabilities
-from paceline.speculative.sampling import NEAR, Sampling, TokenDistribution, target_distribution
+from paceline.speculative.sampling import (
+    NEAR,
+    Logits,
+    Probabilities,
+    Sampling,
+    TokenDistribution,
+    target_distribution,
+)
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

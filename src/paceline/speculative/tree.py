@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.errors import ContractError
+from paceline.speculative.sampling import Probabilities
 
 ROOT = -1
 Votes = tuple[tuple[str, float], ...]  # drafters, each with the score that it gives a node

@@ -22,10 +22,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.speculative.arrays import Mask, Probabilities
 from paceline.speculative.errors import ContractError, LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, Grammar
-from paceline.speculative.sampling import Rng, Sampling, TokenDistribution, adjust, argmax
+from paceline.speculative.sampling import (
+    Mask,
+    Probabilities,
+    Rng,
+    Sampling,
+    TokenDistribution,
+    adjust,
+    argmax,
+)
 from paceline.speculative.tree import ROOT, DraftTree
 
 # How far from 1 rounding may leave the sum of a q.
