@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
+from counting import Counting
+from paceline.backends.toy import Array, ToyTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, RequiredOutputs
@@ -78,23 +79,6 @@ def test_a_tree_branches_where_an_alternative_is_likely_enough() -> None:
         path.append(tree.tokens[node])
     assert tuple(path) == chain_alone.tokens
     assert tree.q is None
-
-
-class Counting(ToyTarget):
-    """Counts the tokens that are really computed."""
-
-    computed = 0
-    passes = 0
-
-    def after(self, state: Array | None, token: int) -> Array:
-        self.computed += 1
-        return super().after(state, token)
-
-    def forward(
-        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[ToyForward]:
-        self.passes += 1
-        return super().forward(batch, want)
 
 
 @pytest.mark.parametrize(("seed", "fully"), [(3, True), (4, False)])

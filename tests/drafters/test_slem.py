@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counting import Counting
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.slem import SlemDrafter, SlemState
@@ -45,12 +46,7 @@ DRAFTS = {
     "tokens the target cannot say": ["x", "a", "bx", "b"],
     "nothing in common": ["x", "y"],
 }
-SAMPLINGS = {
-    "temperature": Sampling(temperature=0.7),
-    "top-p": Sampling(temperature=1.3, top_p=0.8),
-    "penalties": Sampling(temperature=1.0, repeat_penalty=1.4, frequency_penalty=0.2),
-    "greedy": Sampling(),
-}
+SAMPLINGS = {"penalties": Sampling(temperature=1.0, repeat_penalty=1.4), "greedy": Sampling()}
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
@@ -291,21 +287,13 @@ def test_what_came_as_drafted_stays_as_drafted_and_the_rest_is_read_as_text(
 
 def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
     """The target drafts for itself: after the prompt it computes the new root and the four drafted tokens."""
-    computed = 0
-
-    class Counting(ToyTarget):
-        def after(self, state: Any, token: int) -> Any:
-            nonlocal computed
-            computed += 1
-            return super().after(state, token)
-
     target, draft = speaking(ToyTarget(3, seed=3), "abc"), speaking(Counting(3, seed=3), "abc")
     drafter = SlemDrafter(draft, translation(target.vocab, draft.vocab))
     request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=100))
     policy = FixedPolicy(Budget(4, 4))
     advance(target, drafter, policy, [request])
     for _ in range(5):
-        computed = 0
+        computed = draft.computed
         ((_, step),) = advance(target, drafter, policy, [request])
         assert step.accepted == {"model": 4}
-        assert computed == 5
+        assert draft.computed - computed == 5

@@ -167,3 +167,9 @@ def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> N
     more = AcceptanceModel().reach_probabilities({}, union(likely, one("b", 2, 0.8)))
     assert alone > opposed[0] > more[0]
     assert opposed[0] > opposed[1]
+
+
+def test_a_probe_is_never_accepted() -> None:
+    tree = DraftTree((1, 2), (ROOT, ROOT), (0.9, 0.8), ("a", "a"), probe=frozenset({0}))
+    probe, guess = AcceptanceModel().reach_probabilities({}, tree)
+    assert probe == 0.0 < guess

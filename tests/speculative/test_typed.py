@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.config import MOST, Drafting, checked
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import amount, printable, shortened
 from paceline.speculative.sampling import LARGEST, Sampling, probabilities
 
 # Of numbers, what is no whole one or none at all.
@@ -162,3 +165,25 @@ def test_what_room_is_made_for_has_a_bound(name: str) -> None:
     for more in (MOST + 1, 1 << 70):
         with pytest.raises(UsageError, match=f"{name} {more}: must be at most 4,096"):
             checked(Drafting, {"drafters": ("lookup",), name: more})
+
+
+@given(st.text())
+def test_it_is_one_line_of_what_can_be_printed_and_leaves_the_rest(text: str) -> None:
+    said = printable(text)
+    assert said.isprintable()
+    assert printable(said) == said
+    if text.isprintable():
+        assert said == text
+
+
+def test_a_quotation_is_cut_where_it_is_long() -> None:
+    assert shortened("a\nb") == "a\\nb"
+    assert shortened("x" * 300) == "x" * 300
+    assert shortened("x" * 301) == "x" * 300 + "..."
+    assert shortened("abc", 2) == "ab..."
+
+
+def test_amounts_are_read_at_a_glance() -> None:
+    assert [amount(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
+        "0 bytes", "999 bytes", "1.00 kB", "4.70 MB", "4.68 GB"
+    ]  # fmt: skip

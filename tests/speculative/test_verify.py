@@ -159,14 +159,6 @@ def test_a_sampled_node_is_judged_by_its_q_whatever_kind_the_first_node_is(
     assert result.distance < EXACT
 
 
-def test_block_and_traversal_do_accept_more() -> None:
-    world = World(3, seed=7, likeness=0.3)
-    for widths in ((1, 1, 1), (2, 1)):
-        shape = plant(*widths)
-        both = [induced(world, shape, shape.depth, rule).accepted for rule in ("recursive", "traversal")]
-        assert both[1] > both[0] + 0.005
-
-
 def target() -> ToyTarget:
     return ToyTarget(V, seed=5)
 
@@ -252,14 +244,6 @@ def test_any_deterministic_tree_leaves_the_distribution_unchanged(
     toy = ToyTarget(V, seed=seed)
     drafted = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(2, 8, width=8), sampling, n=3)
     assert distance(drafted, plain_distribution(toy, PROMPT, sampling, n=3)) < EXACT
-
-
-@given(tree=trees(depth=3), seed=st.integers(0, 50))
-@settings(max_examples=60, deadline=None)
-def test_greedy_emits_the_argmax_path_whatever_the_tree(tree: DraftTree, seed: int) -> None:
-    toy = ToyTarget(V, seed=seed)
-    drafted = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(3, 8, width=8), Sampling(), n=5)
-    assert drafted == plain_distribution(toy, PROMPT, Sampling(), n=5)
 
 
 class FixedRows(LogitsOutput):

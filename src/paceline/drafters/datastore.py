@@ -91,7 +91,7 @@ class DatastoreDrafter:
 
 def _follow(alive: Alive, depth: int, length: int, budget: Budget) -> Iterator[tuple[int, float, Alive]]:
     """The tokens at `depth` of what is alive, the most frequent first, with scores and what agrees with them.
-    A score is the share of what followed, less where that was seen rarely and after a short match."""
+    A score is the share of what followed, less where that is little after a short match."""
     total = sum(n for _, n in alive)
     groups: dict[int, Alive] = {}
     for one in alive:

@@ -73,7 +73,7 @@ class SuffixDrafter:
 
         self._make, self._draft_into = SuffixHistory, draft
         self._max_tokens = max_tokens
-        self._numbers = (float(alpha), float(offset), float(min_prob))
+        self._reach, self._min_prob = (float(alpha), float(offset)), float(min_prob)
         self._most = PLACES if COMPILED else PLACES_UNCOMPILED
         self._furthest = int(alpha * REACH + offset + 1e-6)
         self._room(64)
@@ -104,11 +104,13 @@ class SuffixDrafter:
             self._room(nodes)
         text, past = memory.text, memory.past
         n = self._draft_into(
-            *(text.ring, text.links, text.heads, text.state[0]),
-            *(past.ring, past.links, past.heads, past.state[0]),
-            *(self._most, depth, nodes, budget.width),
-            *(*self._numbers, budget.p_min, budget.p_split),
-            *(self._tokens, self._parents, self._scores),
+            (text.ring, text.links, text.heads, text.state[0]),
+            (past.ring, past.links, past.heads, past.state[0]),
+            self._most,
+            (depth, nodes, budget.width),
+            self._reach,
+            (self._min_prob, float(budget.p_min), float(budget.p_split)),
+            (self._tokens, self._parents, self._scores),
         )
         if n == 0:
             return EMPTY
