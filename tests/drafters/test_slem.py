@@ -287,7 +287,8 @@ def test_what_came_as_drafted_stays_as_drafted_and_the_rest_is_read_as_text(
 
 def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
     """The target drafts for itself: after the prompt it computes the new root and the four drafted tokens."""
-    target, draft = speaking(ToyTarget(3, seed=3), "abc"), speaking(Counting(3, seed=3), "abc")
+    target, draft = speaking(ToyTarget(3, seed=3), "abc"), Counting(3, seed=3)
+    speaking(draft, "abc")
     drafter = SlemDrafter(draft, translation(target.vocab, draft.vocab))
     request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=100))
     policy = FixedPolicy(Budget(4, 4))
