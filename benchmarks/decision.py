@@ -83,7 +83,8 @@ class Clocked:
 
     def __init__(self, policy: GoodputPolicy) -> None:
         self.policy, self.spent = policy, 0.0
-        policy.should_call = self._timed(policy.should_call)  # type: ignore[method-assign]
+        calls = policy._calls
+        calls.should_call = self._timed(calls.should_call)  # type: ignore[method-assign]
         self.budget = self._timed(policy.budget)
         self.select = self._timed(policy.select)
         self.update = self._timed(policy.update)

@@ -30,9 +30,8 @@ from paceline.bench.replay.recording import Recorder
 from paceline.bench.replay.traces import Trace
 from paceline.loading import load
 from paceline.models import zoo
-from paceline.speculative.arrays import Logits
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.sampling import Sampling, probabilities, top_k
+from paceline.speculative.sampling import Logits, Sampling, probabilities, top_k
 from paceline.speculative.tree import EMPTY
 
 

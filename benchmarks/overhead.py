@@ -23,7 +23,7 @@ import numpy as np
 import paceline
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.none import NoDrafter, NoState
+from paceline.drafters.none import NoDrafter
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import (
     Budget,
@@ -36,7 +36,7 @@ from paceline.speculative.interfaces import (
 )
 from paceline.speculative.loop import advance, start
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
+from paceline.speculative.request import GenerationRequest, NoDrafterState
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from paceline.speculative.vocabulary import Vocab
 
@@ -127,7 +127,7 @@ class Right:
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> DrafterState:
-        return NoState()
+        return NoDrafterState()
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
         return [chain(self._tokens, self.name) for _ in batch]

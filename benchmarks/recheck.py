@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.speculative.arrays import Logits
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Session
 from paceline.speculative.resumable_session import ResumableSession
-from paceline.speculative.sampling import argmax
+from paceline.speculative.sampling import Logits, argmax
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 NOTHING = RequiredOutputs()

@@ -11,10 +11,9 @@ from time import perf_counter
 
 import numpy as np
 
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import Sampling, probabilities
+from paceline.speculative.sampling import Probabilities, Sampling, probabilities
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.speculative.verify import CHAINS, RULES, verify
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.speculative.arrays import Mask
 from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.sampling import Mask
 from paceline.speculative.tree import DraftTree
 
 # State -> the tokens allowed there, and where each leads. In the last one the text has ended.

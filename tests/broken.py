@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from enumeration import Tape
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.interfaces import ForwardOutput, Grammar
-from paceline.speculative.sampling import Rng, Sampling, TokenDistribution, target_distribution
+from paceline.speculative.sampling import Probabilities, Rng, Sampling, TokenDistribution, target_distribution
 from paceline.speculative.tree import ROOT, DraftTree
 from paceline.speculative.verify import TargetRows, Verdict
 from worlds import World

@@ -67,8 +67,8 @@ def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (
         "profiling.pass_costs.NOISY",
         "profiling.flash_attention.NOISY",
-        "speculative.policy.cost_plausibility.SINGLES",
-        "speculative.policy.cost_plausibility.STEEP",
+        "speculative.policy.cost_cells.SINGLES",
+        "speculative.policy.cost_cells.STEEP",
     ):
         monkeypatch.setattr(f"paceline.{limit}", float("inf"))
     monkeypatch.setattr("paceline.profiling.pass_costs.never_pays", lambda cost: False)

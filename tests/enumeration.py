@@ -11,12 +11,11 @@ import numpy as np
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedState
 from paceline.drafters.model import ModelDrafterState
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Grammar, RequiredOutputs
 from paceline.speculative.loop import Clock, decode, start
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling, TokenDistribution, probabilities
+from paceline.speculative.sampling import Probabilities, Sampling, TokenDistribution, probabilities
 from paceline.speculative.tree import EMPTY
 
 Output = tuple[int, ...]

@@ -29,10 +29,9 @@ from paceline.config import Drafting
 from paceline.drafters import model
 from paceline.speculative import loop as decode
 from paceline.speculative import verify
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.interfaces import Budget, Drafter, Session
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import Sampling, softmax
+from paceline.speculative.sampling import Probabilities, Sampling, softmax
 from paceline.speculative.tree import ROOT, DraftTree
 
 CHAIN = Drafting(("model",), temperature=1.0)

@@ -15,7 +15,7 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.profiling import pass_costs as costing
 from paceline.profiling.pass_costs import beside, costs_of, key_of, never_pays, refresh, save
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.policy import cost_plausibility as plausible
+from paceline.speculative.policy import cost_cells as plausible
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
 from paceline.storage.costs import MeasurementEffort, path_of, recall

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from enumeration import Tape, outcomes
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.sampling import Sampling, probabilities
+from paceline.speculative.sampling import Probabilities, Sampling, probabilities
 from paceline.speculative.tree import ROOT, DraftTree
 from paceline.speculative.verify import Verdict, verify
 

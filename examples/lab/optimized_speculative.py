@@ -135,7 +135,8 @@ def lengths(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
     rows = []
     for k, pair in pairs.items():
         c, v = pair.cost, pair.verify
-        predicted = theory.lab(a, k), theory.leviathan(a, k, c), theory.with_verification_cost(a, k, c, v)
+        rule_of_thumb = 1.0 / (1.0 - a + a / k)
+        predicted = rule_of_thumb, theory.leviathan(a, k, c), theory.with_verification_cost(a, k, c, v)
         rows.append((f"{k}", ratio(c), ratio(v), *map(ratio, predicted), "|", ratio(pair.speedup)))
     columns = ("K", "c", "v", "rule of thumb", "Leviathan", "with v", "|", "measured")
     listing(columns, rows, sys.stdout, 0)

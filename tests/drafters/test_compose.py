@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,9 +17,7 @@ from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Session
-from paceline.speculative.loop import decode, start
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -94,22 +91,6 @@ def test_what_is_learned_and_forgotten_reaches_those_that_remember() -> None:
     assert first.learned == last.learned == [[1, 2]]
     drafter.forget()
     assert first.learned == last.learned == []
-
-
-def test_statistics_tell_how_often_each_was_tried_proposed_and_right() -> None:
-    world = ToyTarget(V, seed=3)
-    drafter = ComposedDrafter([LookupDrafter(2, 3), ModelDrafter(ToyTarget(V, seed=3), V)])
-    request = start(world, drafter, GenerationRequest(prompt=[1, 2, 3, 1, 2], max_tokens=30))
-    for _ in decode(world, drafter, FixedPolicy(Budget(3, 3)), [request]):
-        pass
-    lookup, model = (request.stats.by_source[name] for name in ("lookup", "model"))
-    asked = request.stats.steps - 1 if model.tried < lookup.tried else request.stats.steps
-    assert lookup.tried in (asked, request.stats.steps)  # the last step may have no room for a draft
-    assert lookup.proposed + model.proposed == lookup.tried
-    assert model.tried == lookup.tried - lookup.proposed
-    assert model.right == model.proposed  # it is the target itself
-    assert 0 <= lookup.right <= lookup.proposed
-    request.close()
 
 
 def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:
@@ -193,20 +174,6 @@ def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> 
         assert tree.votes[1] == (("b", 0.4),)
         assert tree.drafted.count("b") + tree.drafted.count("a") == 2
     assert united(probing, probing).probe == {1, 2}
-
-
-def test_what_a_probing_drafter_only_looks_at_is_never_accepted_in_a_portfolio() -> None:
-    target = ToyTarget(V, seed=2)
-    drafter = PortfolioDrafter([LookaheadDrafter(window=2, level=3, guesses=2), LookupDrafter(1, 2)])
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2, 1], max_tokens=24))
-    drafted, probes = Counter[str](), 0
-    for _, step in decode(target, drafter, FixedPolicy(Budget(6, 32, width=16)), [request]):
-        probes += len(step.tree.probe)
-        assert not set(step.path) & step.tree.probe
-        drafted.update(step.drafted)
-        assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)
-    assert drafted["lookahead"] + drafted["lookup"] > 0
-    assert probes > 0
 
 
 @given(st.lists(st.tuples(trees(5), st.lists(st.integers(0, 2), min_size=5, max_size=5)), max_size=3))

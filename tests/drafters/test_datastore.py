@@ -7,23 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enumeration import drafted_distribution, plain_distribution
-from paceline.backends.toy import ToyTarget
 from paceline.drafters.datastore import DOUBT, DatastoreDrafter
-from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix_array import INDEX, SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.speculative.interfaces import Budget, LearningDrafter
-from paceline.speculative.loop import advance, decode, start
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
+from paceline.speculative.interfaces import Budget
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 V = 6
@@ -69,13 +61,6 @@ def test_the_longest_match_decides_not_the_most_frequent(make: Make) -> None:
     assert draft(drafter, [0, 1, 2, 3]).tokens == (4,)
 
 
-def test_it_is_silent_below_the_least_match(make: Make) -> None:
-    drafter = make(TEXT, match_min=3)
-    assert draft(drafter, [5, 2, 3]) == EMPTY
-    assert draft(drafter, [2, 3]) == EMPTY
-    assert draft(make(TEXT, match_min=2), [5, 2, 3]).tokens[:1] == (4,)
-
-
 def test_no_more_than_the_longest_match_is_looked_at(make: Make) -> None:
     drafter = make([[5, 1, 2, 3, 0], [4, 1, 2, 3, 4, 4], [4, 1, 2, 3, 4, 4]], match_max=3)
     assert draft(drafter, [5, 1, 2, 3]).tokens == (4, 4)
@@ -119,28 +104,6 @@ def test_a_tree_branches_where_alternatives_are_likely_enough(make: Make) -> Non
     assert draft(drafter, [1, 2, 3], Budget(2, 3, width=3)).tokens == (4, 5, 0)  # likeliest first
 
 
-def test_emitted_tokens_are_matched(make: Make) -> None:
-    target, drafter = ToyTarget(V, seed=3), make(TEXT)
-    request = start(
-        target, drafter, GenerationRequest(prompt=[1], max_tokens=20, sampling=Sampling(temperature=1.0))
-    )
-    for _ in range(8):
-        advance(target, drafter, FixedPolicy(FOUR), [request])
-        memory: Any = request.memory
-        (tree,) = drafter.propose([(memory, FOUR)])
-        assert tree == draft(drafter, request.session.tokens)
-
-
-def test_it_remembers_nothing_between_requests(make: Make) -> None:
-    assert not isinstance(make(TEXT), LearningDrafter)
-
-
-def test_tokens_that_the_corpus_has_no_room_for_are_no_match(make: Make) -> None:
-    drafter = make(TEXT)
-    assert draft(drafter, [70_000, 1, 2, 3]).tokens == (4, 2)
-    assert draft(drafter, [1, 2, 70_000]) == EMPTY
-
-
 def brute_force(documents: Sequence[Sequence[int]], context: Sequence[int]) -> tuple[int, list[list[int]]]:
     for n in range(min(16, len(context)), 2, -1):
         found = [
@@ -180,33 +143,6 @@ def test_every_node_is_scored_by_all_that_followed(
         agreeing = sum(rest[depth : depth + 1] == path[-1:] for rest in alive)
         assert agreeing > 0
         assert tree.score[node] == pytest.approx(agreeing / (len(alive) + (DOUBT / (length + depth)) ** 2))
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_sampled_output_is_plain_samplings_exactly(make: Make, width: int) -> None:
-    target, sampling = ToyTarget(3, seed=5), Sampling(temperature=0.9)
-    drafter = make([[0, 1, 2, 0, 1, 1, 2, 2, 0], [2, 1, 0, 0]], match_min=1)
-    budget = Budget(2, 2 * width, width=width, p_split=0.05)
-    plain = plain_distribution(target, [0, 1], sampling, 4)
-    drafted = drafted_distribution(target, drafter, [0, 1], budget, sampling, 4)
-    assert drafted == pytest.approx(plain, abs=1e-12)
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_greedy_output_is_plain_decodings_and_takes_fewer_steps(make: Make, width: int) -> None:
-    target = ToyTarget(V, seed=1)
-
-    def output(drafter: NoDrafter | DatastoreDrafter) -> tuple[list[int], int]:
-        request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=60))
-        policy = FixedPolicy(Budget(5, 5 * width, width=width))
-        out = [t for _, step in decode(target, drafter, policy, [request]) for t in step.tokens]
-        return out, request.stats.steps
-
-    plain, steps = output(NoDrafter())
-    assert steps == 60
-    drafted, fewer = output(make([[1, 2, *plain]], TEXT))
-    assert drafted == plain
-    assert fewer < 20
 
 
 def test_a_corpus_of_damaged_text_drafts_nothing_that_is_no_token(tmp_path: Path) -> None:

@@ -70,15 +70,6 @@ def leaves(tree: DraftTree) -> int:
     return len(tree) - len(set(tree.parents) - {ROOT})
 
 
-def test_the_first_window_is_a_chain_of_the_prompt_s_tokens() -> None:
-    tree = LookaheadDrafter(4, 3, 2).open([5, 6], 0).propose(AMPLE)
-    assert tree.parents == (ROOT, 0, 1)
-    assert tree.probe == {0, 1, 2}
-    assert set(tree.tokens) <= {5, 6}
-    assert set(tree.score) == {0.0}
-    assert all(not tree.children(node) for node in (ROOT, 0, 1, 2))
-
-
 def test_the_whole_window_is_the_paper_s_mask() -> None:
     """Every column hangs below the oldest guesses before it, and its depth is its place after the root."""
     memory = LookaheadDrafter(3, 4, 2).open([5, 6], 0)
@@ -139,13 +130,6 @@ def test_another_drafter_s_draft_leaves_the_window_as_it_was() -> None:
     top = np.array([[follows(token)] for token in (root, 1, 2)])
     memory.update(Step((500,), ("",), (), {}, {}, None, StepTimes(), other), Features(top))
     assert columns(window_of(memory.propose(AMPLE))) == columns(window)
-
-
-def test_a_step_without_rows_leaves_the_window_as_it_was() -> None:
-    memory = LookaheadDrafter(4, 3, 2).open([5, 6], 0)
-    tree = memory.propose(AMPLE)
-    memory.update(Step((500,), ("",), (), {}, {}, None, StepTimes(), tree), Features())
-    assert memory.propose(AMPLE) == tree
 
 
 def test_a_grammar_that_prunes_guesses_does_not_stop_the_window() -> None:
@@ -244,13 +228,6 @@ def test_output_is_that_of_plain_decoding_whatever_the_budgets(
         texts.append([token for step in steps for token in step.tokens])
         assert all(not step.tree.probe & set(step.path) for step in steps)
     assert texts[0] == texts[1]
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 2), (3, 2, 1)])
-def test_sampled_output_has_exactly_the_target_s_distribution(shape: tuple[int, int, int]) -> None:
-    target, sampling, prompt = ToyTarget(4, seed=3), Sampling(temperature=0.9), [1, 2, 1]
-    drafts = drafted_distribution(target, LookaheadDrafter(*shape), prompt, AMPLE, sampling, 4)
-    assert distance(drafts, plain_distribution(target, prompt, sampling, 4)) < 1e-12
 
 
 def test_under_a_grammar_too() -> None:

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.drafters.lookup import LookupDrafter
-from paceline.speculative.interfaces import Budget, Features
-from paceline.speculative.stats import Step, StepTimes
+from paceline.speculative.interfaces import Budget
 
 FOUR = Budget(depth=4, nodes=4)
 
@@ -24,33 +23,9 @@ def test_of_equal_ngrams_the_most_recent_wins() -> None:
     assert proposal([1, 2, 3, 40, 1, 2, 3, 50, 51, 52, 53, 1, 2, 3]) == (50, 51, 52, 53)
 
 
-def test_it_falls_back_to_shorter_ngrams_down_to_the_minimum() -> None:
-    text = [7, 3, 40, 41, 42, 43, 8, 3]
-    assert proposal(text) == (40, 41, 42, 43)
-    assert proposal(text, ngram_min=2) == ()
-
-
 def test_a_match_near_the_end_continues_into_its_own_draft() -> None:
     assert proposal([9, 1, 2, 1, 2]) == (1, 2, 1, 2)
     assert proposal([5, 5]) == (5, 5, 5, 5)
-
-
-def test_the_end_of_the_text_does_not_match_itself() -> None:
-    assert proposal([1, 2, 3, 4]) == ()
-    assert proposal([1]) == ()
-
-
-def test_the_draft_is_as_long_as_the_budget_allows() -> None:
-    assert proposal([1, 2, 3, 4, 5, 6, 7, 1], Budget(depth=2, nodes=9)) == (2, 3)
-    assert proposal([1, 2, 3, 4, 5, 6, 7, 1], Budget(depth=9, nodes=3)) == (2, 3, 4)
-
-
-def test_emitted_tokens_become_part_of_what_is_looked_up() -> None:
-    drafter = LookupDrafter()
-    memory = drafter.open([1, 2, 3], 0)
-    assert drafter.propose([(memory, FOUR)])[0].tokens == ()
-    memory.update(Step((4, 1, 2), ("target",) * 3, (), {}, {}, None, StepTimes()), Features())
-    assert drafter.propose([(memory, FOUR)])[0].tokens == (3, 4, 1, 2)
 
 
 @pytest.mark.parametrize(

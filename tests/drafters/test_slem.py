@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from counting import Counting
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.slem import SlemDrafter, SlemState, complete
+from paceline.drafters.slem import SlemDrafter, SlemState
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Caps, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance, start
@@ -47,12 +46,7 @@ DRAFTS = {
     "tokens the target cannot say": ["x", "a", "bx", "b"],
     "nothing in common": ["x", "y"],
 }
-SAMPLINGS = {
-    "temperature": Sampling(temperature=0.7),
-    "top-p": Sampling(temperature=1.3, top_p=0.8),
-    "penalties": Sampling(temperature=1.0, repeat_penalty=1.4, frequency_penalty=0.2),
-    "greedy": Sampling(),
-}
+SAMPLINGS = {"penalties": Sampling(temperature=1.0, repeat_penalty=1.4), "greedy": Sampling()}
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
@@ -62,18 +56,6 @@ def test_the_loop_emits_exactly_the_plain_distribution(words: list[str], samplin
     drafted = drafted_distribution(target, drafter(WORDS, words), prompt, Budget(3, 3), sampling, n=3)
     assert sum(drafted.values()) == pytest.approx(1.0, abs=EXACT)
     assert distance(drafted, plain_distribution(target, prompt, sampling, n=3)) < EXACT
-
-
-@given(
-    words=st.lists(st.sampled_from(["a", "b", "ab", "ba", "bb", "x", "xa"]), min_size=1, max_size=5),
-    seed=st.integers(0, 50),
-    sampling=st.sampled_from(list(SAMPLINGS.values())),
-)
-@settings(max_examples=40, deadline=None)
-def test_any_other_vocabulary_is_lossless(words: list[str], seed: int, sampling: Sampling) -> None:
-    target = speaking(ToyTarget(3, seed=seed), WORDS)
-    drafted = drafted_distribution(target, drafter(WORDS, words, seed), [0, 1], Budget(2, 2), sampling, n=3)
-    assert distance(drafted, plain_distribution(target, [0, 1], sampling, n=3)) < EXACT
 
 
 class Scripted:
@@ -220,13 +202,6 @@ def test_the_budget_counts_the_targets_tokens(n: int) -> None:
     assert propose(scripted()[0], [3]) is EMPTY
 
 
-def test_width_and_grammar_are_not_the_draft_models_business() -> None:
-    """A grammar's masks are over the target's tokens; the loop prunes."""
-    drafter, _ = scripted((0, 0.9), (1, 0.8))
-    grammar: Any = object()
-    assert propose(drafter, [3], Budget(4, 8, width=2, p_min=0.3, grammar=grammar)).tokens == (4,)
-
-
 def test_what_the_target_draws_with_does_not_change_what_is_drafted() -> None:
     """Its noise is told by the target's token ids, which are other tokens in the draft."""
     likely = drafter(WORDS, DRAFTS["longer tokens"])
@@ -310,64 +285,16 @@ def test_what_came_as_drafted_stays_as_drafted_and_the_rest_is_read_as_text(
     assert observed(memory, 4) == [0, 1]
 
 
-def test_a_drafted_token_that_reaches_beyond_what_was_accepted_is_read_again() -> None:
-    drafter, _ = scripted((0, 0.9), (7, 0.9))
-    memory = drafter.open([3], 0)
-    drafter.propose([(memory, BUDGET)])
-    assert observed(memory, 0, 4) == [0, 0, 1]
-
-
 def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
     """The target drafts for itself: after the prompt it computes the new root and the four drafted tokens."""
-    computed = 0
-
-    class Counting(ToyTarget):
-        def after(self, state: Any, token: int) -> Any:
-            nonlocal computed
-            computed += 1
-            return super().after(state, token)
-
-    target, draft = speaking(ToyTarget(3, seed=3), "abc"), speaking(Counting(3, seed=3), "abc")
+    target, draft = speaking(ToyTarget(3, seed=3), "abc"), Counting(3, seed=3)
+    speaking(draft, "abc")
     drafter = SlemDrafter(draft, translation(target.vocab, draft.vocab))
     request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=100))
     policy = FixedPolicy(Budget(4, 4))
     advance(target, drafter, policy, [request])
     for _ in range(5):
-        computed = 0
+        computed = draft.computed
         ((_, step),) = advance(target, drafter, policy, [request])
         assert step.accepted == {"model": 4}
-        assert computed == 5
-
-
-def test_a_long_text_is_read_from_its_last_part() -> None:
-    drafter, draft = scripted((0, 0.9))
-    draft.caps = replace(draft.caps, n_ctx=16, rows=8)
-    long = SlemDrafter(draft, drafter._translation)
-    text = [1, 3] * 30
-    assert propose(long, text).tokens == (0,)
-    assert len(draft.read[0]) <= 8
-    assert draft.read[0] == text[-len(draft.read[0]) :]
-
-
-def test_closing_closes_the_session_and_the_draft() -> None:
-    closed = []
-
-    class Closing(ToyTarget):
-        def close(self) -> None:
-            closed.append(self)
-
-    draft = speaking(Closing(2), "ab")
-    drafter = SlemDrafter(draft, translation(draft.vocab, draft.vocab))
-    memory = drafter.open([0], 0)
-    drafter.propose([(memory, Budget(2, 2))])
-    memory.close()
-    assert list(memory.inner.session.tokens) == []
-    drafter.close()
-    assert closed == [draft]
-
-
-@pytest.mark.parametrize(
-    ("data", "n"), [(b"", 0), (b"a", 1), (b"a\xc3", 1), (b"\xc3\xa4", 2), (b"\xa4a\xe2\x82", 2), (b"\xff", 1)]
-)
-def test_an_unfinished_character_is_left_off(data: bytes, n: int) -> None:
-    assert complete(data) == n
+        assert draft.computed - computed == 5

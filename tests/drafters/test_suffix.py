@@ -10,16 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.backends.toy import ToyTarget
 from paceline.drafters.suffix import PLACES, SuffixDrafter
 from paceline.drafters.vote import DOUBT
-from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Features, LearningDrafter
-from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
 
@@ -143,54 +136,6 @@ def test_a_match_drafts_as_many_tokens_as_it_is_long(prompt: list[int], tokens: 
     assert proposal(SuffixDrafter(), prompt, Budget(8, 8)).tokens == tokens
 
 
-def test_alpha_and_offset_lengthen_the_draft() -> None:
-    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]
-    eight = Budget(8, 8)
-    for alpha, offset, n in [(1, 0, 2), (2, 0, 4), (1, 1, 3), (1.5, 0, 3), (0, 0, 0), (9, 0, 8), (0, 0.5, 0)]:
-        drafter = SuffixDrafter(alpha=alpha, offset=offset, min_prob=0.0)
-        assert len(proposal(drafter, prompt, eight)) == n, (alpha, offset)
-
-
-def test_rounding_takes_no_token_away() -> None:
-    """0.58 * 50 is 28.999999999999996."""
-    drafter = SuffixDrafter(alpha=0.58, min_prob=0.0)
-    assert len(proposal(drafter, [*range(90), 99, *range(50)], Budget(64, 64))) == 29
-
-
-def test_a_draft_stops_where_its_path_becomes_unlikely() -> None:
-    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4]
-    for min_prob in (0.0, 0.3, 0.7, 1.0):
-        tree = proposal(SuffixDrafter(min_prob=min_prob), prompt, Budget(8, 8))
-        assert all(value >= min_prob for value in tree.reach_probability)
-    assert len(proposal(SuffixDrafter(min_prob=1.0), prompt, Budget(8, 8))) == 0
-
-
-def test_a_longer_match_is_trusted_more() -> None:
-    scores = [
-        proposal(SuffixDrafter(), [*range(n), 50, *range(n)], Budget(1, 1)).score[0] for n in (1, 2, 4, 9)
-    ]
-    assert scores == pytest.approx([n * n / 3 / (n * n / 3 + DOUBT) for n in (1, 2, 4, 9)])
-
-
-def test_a_wider_budget_gives_a_tree() -> None:
-    prompt = [1, 2, 3, 0, 1, 2, 4, 0, 1, 2]
-    path, tree, cut = (
-        proposal(SuffixDrafter(), prompt, Budget(2, 6, width=w, p_split=p))
-        for w, p in [(1, 0.1), (2, 0.1), (2, 0.3)]
-    )
-    assert path.tokens == cut.tokens == (4, 0)
-    assert tree.tokens == (4, 0, 3, 0)  # the likeliest path first
-    assert tree.parents == (ROOT, 0, ROOT, 2)
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-def test_branches_at_any_depth_count_as_leaves(width: int) -> None:
-    text = [int(bit) for n in range(64) for bit in f"{n:06b}"]
-    drafter = SuffixDrafter(alpha=9.0, min_prob=0.0)
-    tree = proposal(drafter, text, Budget(4, 40, width=width, p_split=0.01))
-    assert sum(not tree.children(node) for node in range(len(tree))) == width
-
-
 def test_what_one_request_emitted_helps_the_next() -> None:
     drafter = SuffixDrafter()
     memory = drafter.open([1], 0)
@@ -202,13 +147,6 @@ def test_what_one_request_emitted_helps_the_next() -> None:
     assert proposal(drafter, [2, 5, 6], Budget(4, 4)).tokens == (7, 8)
     drafter.forget()
     assert proposal(drafter, [2, 5, 6], Budget(4, 4)).tokens == ()
-
-
-def test_prompts_are_not_remembered() -> None:
-    drafter = SuffixDrafter()
-    memory = drafter.open([5, 6, 7, 8], 0)
-    memory.close()
-    assert len(drafter.history) == 0
 
 
 def test_what_it_is_taught_helps_without_any_request() -> None:
@@ -233,22 +171,6 @@ def test_the_oldest_is_forgotten_when_there_is_no_room() -> None:
     assert len(drafter.history) == 1024
 
 
-def test_no_history_means_the_request_alone() -> None:
-    drafter = SuffixDrafter(max_tokens=0)
-    drafter.learn([5, 6, 7])
-    assert len(drafter.history) == 0
-    assert proposal(drafter, [5, 6, 5], Budget(4, 4)).tokens == (6,)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"max_tokens": -1}, {"alpha": -1.0}, {"min_prob": 1.5}, {"min_prob": -0.1}]
-)
-def test_a_wrong_option_is_refused_by_name(wrong: dict[str, float]) -> None:
-    (name,) = wrong
-    with pytest.raises(UsageError, match=name):
-        SuffixDrafter(**wrong)  # type: ignore[arg-type]
-
-
 @given(
     past=st.lists(texts, max_size=2),
     text=texts,
@@ -270,40 +192,6 @@ def test_what_would_follow_is_what_follows_once_it_was_said(
     assert drafter.propose([(memory, budget)]) == before
     memory.update(emitted(1, 2), Features())
     assert drafter.propose([(memory, budget)])[0] == proposal(drafter, [*text, 1, 2], budget)
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_the_loop_emits_what_plain_decoding_does(width: int) -> None:
-    """Several requests one after the other and at once, so that the history is used."""
-    target, drafter = ToyTarget(4, seed=5), SuffixDrafter(alpha=2.0, offset=1.0, min_prob=0.01)
-    accepted = 0
-    for seed in range(4):
-        prompts = [[seed % 4, 1], [2, seed % 4, 3]]
-        outputs = {}
-        for policy in (FixedPolicy(Budget(0, 0)), FixedPolicy(Budget(4, 8, width=width, p_split=0.01))):
-            requests = [
-                start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60, ignore_eos=True))
-                for prompt in prompts
-            ]
-            tokens: dict[int, list[int]] = {0: [], 1: []}
-            for request, step in decode(target, drafter, policy, requests):
-                tokens[requests.index(request)] += step.tokens
-            outputs[policy] = tokens
-            accepted += sum(request.stats.accepted for request in requests)
-            for request in requests:
-                request.close()
-        plain, drafted = outputs.values()
-        assert plain == drafted
-    assert accepted > 100
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_the_distribution_of_sampled_text_is_unchanged(width: int) -> None:
-    target, sampling = ToyTarget(3, seed=2), Sampling(temperature=0.8)
-    drafter = SuffixDrafter(max_tokens=0, alpha=3.0, min_prob=0.01)
-    budget = Budget(2, 4, width=width, p_split=0.01)
-    drafted = drafted_distribution(target, drafter, [0, 1, 0, 2, 0], budget, sampling, 4)
-    assert distance(drafted, plain_distribution(target, [0, 1, 0, 2, 0], sampling, 4)) < 1e-12
 
 
 SAME = """

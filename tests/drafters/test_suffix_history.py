@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.drafters import suffix_history as compiled
-from paceline.speculative.errors import ContractError
 
 HERE = "paceline.drafters.suffix_history"
 tokens = st.integers(0, 2)
@@ -102,18 +101,6 @@ def test_of_a_full_ring_the_last_tokens_are_found_and_no_others(
     assert found == expected(past, kept, text, module.LENGTHS, module.REACH)
 
 
-@given(text=st.lists(st.integers(0, 1), min_size=70, max_size=150))
-@settings(max_examples=40, deadline=None)
-@pytest.mark.parametrize("name", MODULES)
-def test_the_end_of_the_text_itself_is_no_place(name: str, text: list[int]) -> None:
-    module = MODULES[name]
-    history = module.SuffixHistory()
-    history.extend(text)
-    found = places(module, history, text, 1000)
-    assert found == expected(text, len(text), text, module.LENGTHS, module.REACH)
-    assert max(length for _, length in found) <= module.REACH
-
-
 def test_it_finds_the_same_after_growing_as_when_made_large_enough(module: ModuleType) -> None:
     text = np.random.default_rng(0).integers(0, 50, 5000).tolist()
     grown, made = module.SuffixHistory(), module.SuffixHistory(len(text))
@@ -150,19 +137,6 @@ def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
     )
 
 
-def test_it_may_grow_for_what_is_only_supposed(module: ModuleType) -> None:
-    text = np.random.default_rng(0).integers(0, 50, 1020).tolist()
-    history, as_large = module.SuffixHistory(), module.SuffixHistory(2048)
-    for each in (history, as_large):
-        each.extend(text)
-    with history.supposing(text[:10]):
-        assert len(history) == 1030
-    assert len(history.ring) == 2048
-    assert all(
-        np.array_equal(getattr(history, array), getattr(as_large, array)) for array in ("heads", "state")
-    )
-
-
 def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType) -> None:
     history = module.SuffixHistory()
     history.extend([1, 2, 3])
@@ -170,16 +144,6 @@ def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType)
         raise KeyError
     assert len(history) == 3
     assert places(module, history, [7], 10) == []
-
-
-def test_nothing_is_supposed_where_it_would_overwrite(module: ModuleType) -> None:
-    history = module.SuffixHistory(limit=16)
-    history.extend(range(10))
-    with history.supposing(range(6)):
-        assert len(history) == 16
-    with pytest.raises(ContractError, match="no room"), history.supposing(range(7)):
-        pass
-    assert len(history) == 10
 
 
 def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
@@ -193,44 +157,6 @@ def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
     assert ends == [-4]
 
 
-def test_tokens_of_any_vocabulary_fit(module: ModuleType) -> None:
-    history = module.SuffixHistory()
-    history.extend([2**31 - 1, 0, 151_935, 5, 2**31 - 1, 0])
-    assert places(module, history, [2**31 - 1, 0], 10) == [(2, 2)]
-
-
-def test_a_border_is_put_once_and_not_before_the_first_text(module: ModuleType) -> None:
-    history = module.SuffixHistory()
-    history.end_text()
-    history.extend([1, 2])
-    history.end_text()
-    history.end_text()
-    assert list(history.ring[:4]) == [1, 2, module.BORDER, 0]
-    assert len(history) == 3
-
-
-def test_a_cleared_history_finds_nothing_and_gives_its_memory_back(module: ModuleType) -> None:
-    history = module.SuffixHistory()
-    history.extend([1, 2] * 4000)
-    large = history.nbytes
-    history.clear()
-    assert len(history) == 0
-    assert history.nbytes == large // 8
-    assert places(module, history, [1, 2], 10) == []
-
-
-def test_a_token_costs_52_bytes() -> None:
-    history = compiled.SuffixHistory()
-    history.extend(np.zeros(1 << 16, np.int32))
-    assert history.nbytes == 52 << 16
-
-
-def test_compiled_and_interpreted_are_really_that() -> None:
-    pytest.importorskip("numba")
-    assert MODULES["compiled"].COMPILED
-    assert not MODULES["interpreted"].COMPILED
-
-
 def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: ModuleType) -> None:
     """Chains of one level lead to n-grams of that level only."""
     history = module.SuffixHistory()
@@ -238,13 +164,6 @@ def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: Modu
     history.end_text()
     history.extend([0] * 600)
     assert places(module, history, [1, 2, 3, 4, 5, 6, 7, 8], 10) == [(8, 8)]
-
-
-@pytest.mark.parametrize(("limit", "size"), [(1, 1), (16, 16), (17, 32), (1000, 1024), (5000, 8192)])
-def test_the_limit_is_rounded_up_to_a_power_of_two(limit: int, size: int) -> None:
-    history = compiled.SuffixHistory(limit=limit)
-    history.extend([1] * 20_000)
-    assert len(history) == size
 
 
 def test_without_a_folder_for_the_cache_it_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.speculative.chunked_prefill import ChunkSize, shares
+from paceline.speculative.fair_queue import FairQueue
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, advance, start
 from paceline.speculative.policy.interface import FixedPolicy
@@ -81,17 +85,6 @@ def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
     assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
 
 
-def test_no_more_requests_run_than_a_pass_has_rows() -> None:
-    target = Narrow(2)
-    scheduler = Scheduler(target, NoDrafter(), FixedPolicy(Budget(0, 0)))
-    jobs = [add_to(scheduler, [at], max_tokens=3) for at in range(5)]
-    while not scheduler.idle:
-        scheduler.step()
-        assert len(scheduler.running) <= 2
-    assert max(target.asked) == 2
-    assert [job.state for job in jobs] == ["done"] * 5
-
-
 def test_a_pass_that_fails_ends_all_that_were_in_it_and_none_that_waited() -> None:
     target = Narrow(2)
     scheduler = Scheduler(target, NoDrafter(), FixedPolicy(Budget(0, 0)))
@@ -142,3 +135,88 @@ def test_a_grammar_that_failed_while_drafts_were_judged_ends_its_request() -> No
     assert isinstance(request.error, ZeroDivisionError)
     assert request.n_tokens == 0
     assert [one for one, _ in done] == [other]
+
+
+@given(pending_tokens=st.lists(st.integers(0, 50), max_size=8), chunk=st.integers(1, 60))
+def test_all_of_a_chunk_is_used_and_nobody_gets_more_than_the_one_who_lacks_some(
+    pending_tokens: list[int], chunk: int
+) -> None:
+    out = shares(pending_tokens, chunk)
+    assert sum(out) == min(chunk, sum(pending_tokens))
+    assert all(0 <= n <= left for n, left in zip(out, pending_tokens, strict=True))
+    lacking = [n for n, left in zip(out, pending_tokens, strict=True) if n < left]
+    if lacking:
+        assert max(out) <= min(lacking) + 1
+
+
+def test_a_short_prompt_behind_a_long_one_is_read_at_once() -> None:
+    assert shares([6000, 20], 512) == [492, 20]
+
+
+@pytest.mark.parametrize(
+    ("token", "own", "most", "expected"),
+    [
+        (0.001, 0.01, 512, 150),  # what takes 0.15 seconds
+        (0.001, 0.1, 512, 400),  # four passes
+        (0.0001, 0.01, 512, 512),  # no more than the chunk
+        (0.1, 0.01, 512, 16),  # no less than the least
+        (0.1, 0.01, 8, 8),
+    ],
+)
+def test_beside_others_a_piece_takes_no_longer_than_it_may(
+    token: float, own: float, most: int, expected: int
+) -> None:
+    size = ChunkSize(most)
+    for _ in range(100):
+        size.update(1, 0, own)
+        n = size.limit(1)
+        size.update(1, n, own + token * n)
+    assert abs(size.limit(1) - expected) <= 1
+
+
+def test_a_machine_that_becomes_slower_is_learned() -> None:
+    size = ChunkSize(512)
+    size.update(0, 512, 0.1)
+    assert size.limit(2) == 512
+    for _ in range(40):
+        size.update(0, 512, 5.12)
+    assert size.limit(2) == 16
+
+
+def filled() -> FairQueue[int]:
+    queue = FairQueue[int]()
+    for client, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5)):
+        queue.add(client, item)
+    return queue
+
+
+def test_clients_take_turns_and_each_one_s_items_keep_their_order() -> None:
+    queue = filled()
+    assert (len(queue), list(queue)) == (5, [1, 2, 3, 4, 5])
+    order = []
+    while len(queue):
+        first = queue.peek()
+        order.append(queue.pop())
+        assert order[-1] == first
+    assert order == [1, 4, 5, 2, 3]
+    with pytest.raises(StopIteration):
+        queue.pop()
+    with pytest.raises(StopIteration):
+        queue.peek()
+
+
+def test_some_clients_are_passed_over() -> None:
+    queue = filled()
+    assert queue.pop(but={"a"}) == 4
+    assert queue.peek() == 1
+    with pytest.raises(StopIteration):
+        queue.pop(but={"a", "c"})
+
+
+def test_what_is_removed_does_not_come() -> None:
+    queue = filled()
+    assert queue.remove("a", 2)
+    assert queue.remove("b", 4)
+    assert not queue.remove("b", 4)
+    assert not queue.remove("a", 4)
+    assert [queue.pop() for _ in range(3)] == [1, 5, 3]

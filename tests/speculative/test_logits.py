@@ -118,15 +118,6 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
         list(decode(target, none, FixedPolicy(BUDGET), [request]))
 
 
-def test_a_mask_over_the_nan_does_not_make_the_row_one_of_numbers() -> None:
-    row, mask = np.array([0.0, np.nan, 1.0]), np.array([True, False, True])
-    for sampling in (Sampling(), Sampling(temperature=1.0)):
-        with pytest.raises(LogitsError, match=re.escape("(NaN)")):
-            target_distribution(row, sampling, (), mask)
-    with pytest.raises(LogitsError):
-        adjust(row, Sampling(logit_bias={1: -np.inf}), ())
-
-
 def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() -> None:
     row = np.array([-np.inf, 0.5, -np.inf, 0.0])
     assert argmax(row) == 1
@@ -171,31 +162,6 @@ def test_a_row_that_nothing_comes_to_may_be_anything(rule: str) -> None:
         assert (verdict.path, verdict.token) == ((), 0)
     with pytest.raises(LogitsError, match="at position 2"):
         verify(chain([0], "x", q=[q]), forward, Sampling(temperature=1.0), [0], Tape([1]), rule)
-
-
-def test_traversal_raises_only_where_it_ends_at_such_a_row() -> None:
-    q = np.array([0.5, 0.5])
-    tree, forward = chain([0, 0], "x", q=[q, q]), Table([0.0, 0.5], [np.nan, 0.0], [0.0, 0.0])
-    sampling = Sampling(temperature=1.0)
-    assert verify(tree, forward, sampling, [0], Tape([0]), "traversal").path == ()
-    with pytest.raises(LogitsError, match="at position 2"):
-        verify(tree, forward, sampling, [0], Tape([1]), "traversal")
-
-
-def test_one_request_of_a_batch_that_breaks_leaves_the_target_usable() -> None:
-    target, none = FaultyToy(V, fault="one NaN", after=7), NoDrafter()
-    alone = run(ToyTarget(V), none)
-    assert 7 not in [*PROMPT, *alone[:5]]
-    healthy = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
-    sick = start(target, none, GenerationRequest(prompt=[1, 7], max_tokens=5))
-    with pytest.raises(LogitsError, match="at position 2"):
-        list(decode(target, none, FixedPolicy(BUDGET), [healthy, sick]))
-    for request in (healthy, sick):
-        request.close()
-    again = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
-    assert [
-        t for _, step in decode(target, none, FixedPolicy(BUDGET), [again]) for t in step.tokens
-    ] == alone[:5]
 
 
 # A broken draft model.

@@ -94,18 +94,6 @@ def test_a_grammar_does_not_change_them() -> None:
     assert_same([one for step in done for one in step.logprobs], by_hand(tokens, 2))
 
 
-def test_nobody_who_did_not_ask_is_told() -> None:
-    assert all(step.logprobs == () for step in steps(*DRAFTERS["tree"], Sampling(), None))
-
-
-def test_a_step_that_is_cut_tells_of_no_token_beyond_the_cut() -> None:
-    """The target as its own draft: a step would emit four tokens, and three are left."""
-    own = ModelDrafter(ToyTarget(V, seed=5), V)
-    done = steps(own, Budget(3, 3), Sampling(), 0, max_tokens=7)
-    assert [len(step.tokens) for step in done] == [4, 3]
-    assert [len(step.logprobs) for step in done] == [4, 3]
-
-
 @pytest.mark.parametrize("below", [10.0, 20.0, 30.0])
 def test_the_tail_counts_however_unlikely_each_of_its_tokens_is(below: float) -> None:
     """32,000 tokens; at 10 nats below the likeliest they have more than half of the mass together."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.cost_model import OVERDUE, SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import RETRIED, RETRYING, GoodputPolicy
 from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, chain
-from stage import Passing, asking
+from stage import Passing, Play, Prompter, asking, stage
 
 CURVE = {1: 1.0, 8: 2.0, 64: 8.0}
 
@@ -79,7 +79,7 @@ def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: in
             assert budget.should_call("slow", lambda: EMPTY)
         clock.now += 0.06 * asked  # it takes so long for each
         rate.select(requests, budgets, [EMPTY] * n)
-    assert rate._gains["slow"].seconds == pytest.approx(0.06)
+    assert rate._calls.values["slow"].seconds == pytest.approx(0.06)
 
 
 def test_more_requests_bring_no_less_than_fewer_would() -> None:
@@ -91,3 +91,46 @@ def test_more_requests_bring_no_less_than_fewer_would() -> None:
     for n, at_least in ((1, 1.0), (2, 2.0), (3, 2.0), (4, 4.0), (5, 4.0), (16, 4.0)):
         rate.budget(going_on(n))
         assert rate.rate == pytest.approx(at_least)
+
+
+TRUE = {1: 1.0, 2: 1.1, 3: 1.2, 4: 1.2, 8: 1.6, 64: 20.0}
+
+
+def play(kept: dict[int, float], true: dict[int, float], tokens: int, right: float = 0.95) -> Play:
+    """kept: what passes are believed to cost; true: what they do."""
+    knowing = Prompter("knowing", lambda at: right, score=right, length=7)
+    clock = Passing()
+    out = stage(
+        true, [knowing], tokens, policy=GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: kept})), clock=clock)
+    )
+    knowing.clock = out.target._clock = out.clock = clock
+    return out
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {1: 1.0, 2: 351.0, 3: 351.0, 4: 351.0, 8: 351.0, 64: 2000.0},  # measured beside a compiler
+        {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0, 8: 8.0, 64: 64.0},
+        {1: 0.1, 2: 1.1, 3: 1.2, 4: 1.2, 8: 1.6, 64: 20.0},  # the single row alone was too quick
+    ],
+)
+def test_what_was_measured_too_dear_is_tried_again_and_drafted_for(kept: dict[int, float]) -> None:
+    steps = play(kept, TRUE, 6000).steps()
+    drafted = [len(step.tree) > 0 for _, step in steps]
+    assert sum(drafted[: OVERDUE // 2]) < OVERDUE // 4
+    assert sum(drafted[-200:]) > 190
+
+
+@pytest.mark.parametrize("right", [0.5, 0.95])
+def test_to_try_costs_no_more_than_its_share_where_it_was_measured_right(right: float) -> None:
+    linear = {n: float(n) for n in range(1, 65)}
+    tried = play(linear, linear, 6000, right).perform()
+    assert tried.clock.now <= 6000 * (1 + RETRYING) + RETRIED
+    drafted = play(linear, linear, 6000, right)
+    assert 0 < sum(len(step.tree) > 0 for _, step in drafted.steps()) < 6000 * RETRYING
+
+
+def test_what_is_not_likely_to_pay_at_half_the_price_is_not_tried() -> None:
+    linear = {n: float(n) for n in range(1, 65)}
+    assert not any(len(step.tree) for _, step in play(linear, linear, 3000, right=0.3).steps())

@@ -67,13 +67,13 @@ def test_without_a_known_cost_it_reads_at_once() -> None:
 def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
     now = 0.0
     rate = a_rate(0.01)
-    rate._clock = lambda: now
+    rate._calls.clock = lambda: now
     requests = asking(1)
     (budget,) = rate.budget(requests)
     assert budget.should_call("model", lambda: EMPTY, 90)
     now = 0.9
     rate.select(requests, [budget], [chain([1], "model", [0.9])])
-    assert (rate._gains["model"].seconds, rate._gains["model"].calls) == (0.0, 0)
+    assert (rate._calls.values["model"].seconds, rate._calls.values["model"].calls) == (0.0, 0)
     assert rate.track(requests[0]).lost == pytest.approx(0.9)  # but it is lost
 
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groves import Choice, closed, fits, kept, trees
+from groves import Choice, budgets, closed, fits, kept, trees
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.policy.goodput import GoodputPolicy
-from paceline.speculative.tree import DraftTree, chain
+from paceline.speculative.policy.interface import FixedPolicy, fitted
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from stage import asking, decider
 
 WIDE = 99
@@ -66,7 +67,7 @@ def test_nothing_else_that_fits_is_worth_more(
     requests = asking(len(drafts))
     rate = decider(curve, depth=4, nodes=4, width=WIDE)
     budgets = [budget.capped(depth, nodes, WIDE) for budget in rate.budget(requests)]
-    rate.rate = speed
+    rate._prices.rate = speed
     chosen = rate.select(requests, budgets, drafts)
     best = max(value(rate, curve, drafts, some) for some in choices(drafts, budgets))
     took = [kept(tree, draft) for tree, draft in zip(chosen, drafts, strict=True)]
@@ -75,32 +76,48 @@ def test_nothing_else_that_fits_is_worth_more(
         assert draft.q is None or tree is draft
 
 
-@given(
-    curve=curves,
-    grove=groves,
-    rooms=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 3)), min_size=3, max_size=3
-    ),
-)
-@settings(deadline=None)
-def test_a_narrow_budget_is_kept_and_never_worse_than_no_draft(
-    curve: dict[int, float], grove: list[tuple[DraftTree, bool]], rooms: list[tuple[int, int, int]]
+@given(tree=trees(), budget=budgets)
+def test_the_budget_is_kept_and_no_node_without_its_parent(tree: DraftTree, budget: Budget) -> None:
+    nodes = kept(fitted(tree, budget), tree)
+    assert nodes in set(closed(tree))
+    assert fits(tree, nodes, budget)
+
+
+@given(tree=trees(), depth=st.integers(0, 5), nodes=st.integers(0, 7))
+def test_where_width_is_ample_nothing_else_that_fits_is_worth_more(
+    tree: DraftTree, depth: int, nodes: int
 ) -> None:
-    """Each request's own."""
-    drafts = [tree for tree, _ in grove]
-    requests = asking(len(drafts))
-    rate = decider(curve, depth=4, nodes=4, width=4)
-    budgets = [budget.capped(*room) for budget, room in zip(rate.budget(requests), rooms, strict=False)]
-    chosen = rate.select(requests, budgets, drafts)
-    took = [kept(tree, draft) for tree, draft in zip(chosen, drafts, strict=True)]
-    assert all(fits(draft, some, b) for draft, some, b in zip(drafts, took, budgets, strict=True))
-    nothing = [frozenset[int]()] * len(drafts)
-    assert value(rate, curve, drafts, took) >= value(rate, curve, drafts, nothing) - 1e-12
+    budget = Budget(depth, nodes, WIDE)
+    best = max(
+        sum(tree.reach_probability[node] for node in some)
+        for some in closed(tree)
+        if fits(tree, some, budget)
+    )
+    assert sum(fitted(tree, budget).reach_probability) == pytest.approx(best, abs=1e-12)
 
 
-def test_requests_have_room_of_their_own() -> None:
-    """What one request's budget refuses does not keep another's nodes out."""
-    rate, requests = decider({1: 1.0, 64: 1.0}), asking(2)
-    drafts = [chain([1, 2, 3], "a", [0.9] * 3), chain([4, 5], "a", [0.8] * 2)]
-    budgets = [b.capped(*room) for b, room in zip(rate.budget(requests), [(1, 1, 1), (9, 9, 1)], strict=True)]
-    assert [tree.tokens for tree in rate.select(requests, budgets, drafts)] == [(1,), (4, 5)]
+@given(tree=trees(), budget=budgets)
+def test_no_node_that_is_left_out_would_still_have_fitted(tree: DraftTree, budget: Budget) -> None:
+    """It is greedy: the likeliest first, and whatever there is room for then. A node that was left out may
+    fit once what was less likely has made its parent no leaf."""
+    nodes = kept(fitted(tree, budget), tree)
+    for node in range(len(tree)):
+        before = frozenset(
+            n for n in nodes if (-tree.reach_probability[n], n) < (-tree.reach_probability[node], node)
+        )
+        if node not in nodes and (tree.parents[node] == ROOT or tree.parents[node] in before):
+            assert not fits(tree, before | {node}, budget)
+
+
+def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft_is_not() -> None:
+    """A drafter that exceeds its budget breaks its contract: that is for the loop to notice."""
+    said = ((("a", 0.9),), (("b", 0.5),), (("a", 0.8),))
+    union = DraftTree((1, 2, 3), (ROOT, ROOT, 0), (0.9, 0.5, 0.8), ("a", "b", "a"), votes=said)
+    long = chain([1, 2, 3], "a")
+    trees_ = FixedPolicy(Budget(1, 1)).select(
+        [], [Budget(3, 2), Budget(1, 1), Budget(1, 1)], [union, long, EMPTY]
+    )
+    assert trees_[0].tokens == (1, 3)
+    assert trees_[0].votes == (said[0], said[2])
+    assert trees_[1] is long
+    assert trees_[2] is EMPTY

@@ -8,8 +8,6 @@ from paceline.config import Drafting, checked
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Stats
-from paceline.speculative.tree import EMPTY
 
 
 def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
@@ -70,11 +68,6 @@ def test_a_budget_is_only_ever_made_smaller() -> None:
     assert not budget.goes_on(0.9, drafted=0, depth=4)
 
 
-def test_statistics_of_nothing_have_no_rate() -> None:
-    assert Stats().acceptance_rate is None
-    assert Stats().acceptance_length is None
-
-
 def test_lookahead_has_the_room_of_its_window_and_guesses() -> None:
     budget = Drafting(drafters=("lookahead",), n_draft=3, window=5, level=4, guesses=2).budget
     # Columns of three tokens, the last of which begins below four others; as many for each guess.
@@ -109,10 +102,3 @@ def test_what_is_left_open_depends_on_who_decides(
 @pytest.mark.parametrize("values", [{"verify": "token"}, {"verify": "block"}, {"cross_vocab": "slem"}])
 def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None:
     assert Drafting(drafters=("auto",), **values).width == 1  # type: ignore[arg-type]
-
-
-def test_a_budget_of_fixed_numbers_calls_everybody_and_believes_the_drafter() -> None:
-    budget = Budget(depth=4, nodes=8)
-    assert budget.should_call("model", lambda: EMPTY)
-    assert budget.reach_probability("model", 0.5, 2, 0.6) == 0.3
-    assert budget.deepens(3, 2, 0.1)

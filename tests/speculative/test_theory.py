@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.policy import speedup_formulas as theory
@@ -52,11 +52,6 @@ def test_expected_tokens_is_what_the_token_rule_really_emits(seed: int) -> None:
     assert theory.expected_tokens(a, k) == pytest.approx(emitted, rel=1e-12)
 
 
-def test_expected_tokens_at_both_ends() -> None:
-    assert [theory.expected_tokens(0.0, k) for k in (1, 8)] == [1.0, 1.0]
-    assert [theory.expected_tokens(1.0, k) for k in (1, 8)] == [2.0, 9.0]
-
-
 @given(a=rates, k=lengths)
 def test_expected_tokens_is_continuous_where_the_quotient_has_its_pole(a: float, k: int) -> None:
     assert theory.expected_tokens(1 - 1e-15 * a, k) == pytest.approx(k + 1, rel=1e-12)
@@ -69,34 +64,12 @@ def test_more_acceptance_and_longer_drafts_never_emit_less(a: float, b: float, k
     low, high = sorted((a, b))
     assert theory.expected_tokens(low, k) <= theory.expected_tokens(high, k)
     assert theory.expected_tokens(a, k) <= theory.expected_tokens(a, k + 1) <= k + 2
-    assert theory.lab(low, k) <= theory.lab(high, k) * (1 + 1e-12)
-
-
-@given(a=rates, k=lengths)
-def test_the_rule_of_thumb_leaves_out_the_token_that_every_step_adds(a: float, k: int) -> None:
-    assert theory.lab(a, k) <= theory.expected_tokens(a, k) * (1 + 1e-12)
-    assert theory.lab(1.0, k) == pytest.approx(k)
-    assert theory.lab(0.0, k) == theory.lab(a, 1) == pytest.approx(1.0)
 
 
 @given(a=rates, k=lengths, c=costs, v=st.floats(1.0, 20.0))
 def test_what_costs_more_gains_less(a: float, k: int, c: float, v: float) -> None:
     assert theory.with_verification_cost(a, k, c, v) <= theory.leviathan(a, k, c)
     assert theory.leviathan(a, k, c) <= theory.leviathan(a, k, 0.0) == theory.expected_tokens(a, k)
-
-
-def test_values_worked_out_by_hand() -> None:
-    # 1 + 1/2 + 1/4 + 1/8 = 15/8 tokens; three drafted at 1/8 of a pass each: 11/8 passes
-    assert theory.leviathan(0.5, 3, 0.125) == (15 / 8) / (11 / 8)
-    assert theory.with_verification_cost(0.5, 3, 0.125, 2.0) == (15 / 8) / (19 / 8)
-    assert theory.lab(0.75, 3) == 2.0
-    assert theory.timing(3.0, 0.1, 0.05, 0.125, 0.025) == pytest.approx(1.5)
-
-
-@given(a=rates, k=lengths, c=costs, v=st.floats(1.0, 20.0), t=st.floats(1e-6, 10.0))
-def test_times_and_ratios_tell_the_same(a: float, k: int, c: float, v: float, t: float) -> None:
-    by_times = theory.timing(theory.expected_tokens(a, k), t, k * c * t, v * t)
-    assert by_times == pytest.approx(theory.with_verification_cost(a, k, c, v), rel=1e-9)
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])
@@ -109,25 +82,6 @@ def test_acceptance_finds_the_rate_that_made_the_chains(a: float, k: int) -> Non
     assert theory.acceptance(accepted, rejected) == pytest.approx(a, abs=1e-12)
 
 
-@given(accepted=st.integers(0, 500), rejected=st.integers(0, 500), other=st.floats(0.001, 0.999))
-def test_no_other_rate_makes_the_chains_likelier(accepted: int, rejected: int, other: float) -> None:
-    a = theory.acceptance(accepted, rejected)
-    if a is None:
-        assert accepted == rejected == 0
-        return
-
-    def likelihood(rate: float) -> float:
-        """Logarithm, where 0 log 0 = 0."""
-        return (accepted and accepted * math.log(rate)) + (rejected and rejected * math.log(1 - rate))
-
-    assert likelihood(a) >= likelihood(other) - 1e-9
-
-
-@given(a=st.integers(0, 100), c=st.integers(0, 100))
-def test_where_all_passes_cost_the_same_drafting_pays_exactly_if_a_exceeds_c(a: int, c: int) -> None:
-    assert (theory.best_n_draft(a / 100, c / 100) > 0) == (a > c)
-
-
 @given(a=rates, c=costs, curve=st.lists(st.floats(1.0, 8.0), min_size=12, max_size=12))
 def test_the_best_draft_is_behind_no_other(a: float, c: float, curve: list[float]) -> None:
     def verify(rows: int) -> float:
@@ -135,18 +89,6 @@ def test_the_best_draft_is_behind_no_other(a: float, c: float, curve: list[float
 
     gains = [1.0, *(theory.with_verification_cost(a, k, c, verify(k + 1)) for k in range(1, 13))]
     assert theory.best_n_draft(a, c, verify, longest=12) == gains.index(max(gains))
-
-
-def test_a_jagged_curve_moves_the_best_draft_to_the_edge_of_a_tile() -> None:
-    # The measured curve of Q4_0 weights: four rows cost less than three.
-    curve = {2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42}
-    assert theory.best_n_draft(0.8, 0.05, curve.__getitem__, longest=4) == 3
-    assert theory.best_n_draft(0.3, 0.05, curve.__getitem__, longest=4) == 0
-
-
-def test_drafts_that_cost_nothing_and_are_always_right_should_be_as_long_as_allowed() -> None:
-    assert theory.best_n_draft(1.0, 0.0) == 64
-    assert theory.best_n_draft(1.0, 0.0, longest=5) == 5
 
 
 @given(v=st.floats(0.5, 30.0), k=lengths)
@@ -158,16 +100,6 @@ def test_break_even_is_where_a_draft_that_is_free_neither_gains_nor_loses(v: flo
         assert theory.with_verification_cost(a, k, 0.0, v) == pytest.approx(1.0, abs=1e-9)
     else:  # the pass is cheaper than one row alone: anything gains
         assert a == pytest.approx(0.0, abs=1e-9)
-
-
-@given(v=st.floats(1.0, 12.0), k=st.integers(1, 12))
-@settings(deadline=None)
-def test_break_even_is_what_trying_every_acceptance_finds(v: float, k: int) -> None:
-    gaining = [i for i in range(1_001) if theory.expected_tokens(i / 1_000, k) >= v]
-    a = theory.break_even(v, k)
-    assert (a is None) == (not gaining)
-    if a is not None:
-        assert gaining[0] / 1_000 == pytest.approx(a, abs=1e-3)
 
 
 def test_experts_grow_from_those_of_one_row_to_all_of_them() -> None:

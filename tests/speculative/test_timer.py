@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.pass_timer import SHORTEST, PassTimer, in_rounds, medians
+from paceline.speculative.policy.pass_timer import SHORTEST, PassTimer, in_rounds
 from timed import TimedTarget
 
 
@@ -69,8 +69,3 @@ def test_rounds_go_there_and_back_and_what_progress_raises_ends_them() -> None:
     with pytest.raises(KeyboardInterrupt):
         measured.extend(in_rounds(2, 2, stop))
     assert len(measured) <= 2
-
-
-def test_medians_are_taken_of_each_number_and_of_two_the_lower() -> None:
-    assert medians([(1.0, 5.0), (9.0, 6.0), (2.0, 4.0)]) == (2.0, 5.0)
-    assert medians([(1.0,), (3.0,)]) == (1.0,)

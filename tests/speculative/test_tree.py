@@ -32,40 +32,12 @@ def test_survival_is_the_product_along_the_path_unless_given() -> None:
     assert known.reach_probability == (0.4,)
 
 
-def test_children_and_child_follow_draft_order() -> None:
-    assert FORK.children(ROOT) == [0, 3]
-    assert FORK.children(0) == [1, 2]
-    assert FORK.children(3) == []
-    assert FORK.child(ROOT, 8) == 3
-    assert FORK.child(0, 8) == 1
-    assert FORK.child(0, 7) is None
-
-
 def test_a_path_leads_from_the_root_down() -> None:
     FORK.check_path([])
     FORK.check_path([0, 2])
     for wrong in ([1], [0, 3], [0, 0]):
         with pytest.raises(ContractError, match="does not follow"):
             FORK.check_path(wrong)
-
-
-def test_a_probe_is_never_a_child() -> None:
-    tree = DraftTree((1, 2), (ROOT, ROOT), (1.0, 1.0), ("a", "a"), probe=frozenset({0}))
-    assert tree.children(ROOT) == [1]
-    assert tree.child(ROOT, 1) is None
-
-
-def test_starts_with_compares_nodes_and_shape() -> None:
-    assert FORK.starts_with(EMPTY)
-    assert FORK.starts_with(chain([7, 8], "z"))
-    assert not FORK.starts_with(chain([7, 8, 9], "z"))
-    assert not EMPTY.starts_with(FORK)
-
-
-def test_an_all_deterministic_q_is_no_q() -> None:
-    assert chain([1, 2], "a", q=[None, None]).q is None
-    q = np.array([0.5, 0.5])
-    assert chain([1, 2], "a", q=[None, q]).q == (None, q)
 
 
 @pytest.mark.parametrize(
@@ -83,37 +55,11 @@ def test_arrays_that_are_no_tree_are_refused(fields: dict[str, tuple[int, ...]],
         DraftTree(**(valid | fields))  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_probes_are_not_drafted_tokens() -> None:
-    tree = DraftTree((1, 2, 3), (ROOT, 0, ROOT), (1.0,) * 3, ("a", "a", "b"), probe=frozenset({0, 1}))
-    assert tree.drafted == ("b",)
-    assert chain([1, 2], "a").drafted == ("a", "a")
-
-
 def test_a_path_over_a_probe_is_refused() -> None:
     tree = DraftTree((1, 2), (ROOT, ROOT), (1.0, 1.0), ("a", "a"), probe=frozenset({0}))
     tree.check_path([1])
     with pytest.raises(ContractError, match="probe"):
         tree.check_path([0])
-
-
-VOTES = ((("a", 0.5), ("c", 0.4)), (("a", 0.5),), (("b", 0.25),), (("b", 0.125),))
-
-
-def test_what_is_chosen_keeps_its_votes_and_who_was_called() -> None:
-    union = DraftTree(FORK.tokens, FORK.parents, FORK.score, FORK.source, called=("a", "b", "c"), votes=VOTES)
-    some = union.chosen([0, 3], [0.9, 0.6, 0.3, 0.1])
-    assert (some.tokens, some.parents, some.reach_probability) == ((7, 8), (ROOT, ROOT), (0.9, 0.1))
-    assert (some.called, some.votes) == (union.called, (VOTES[0], VOTES[3]))
-    nothing = union.chosen([], [0.9, 0.6, 0.3, 0.1])
-    assert len(nothing) == 0
-    assert nothing.called == union.called
-    everything = union.chosen([0, 1, 2, 3], [0.9, 0.6, 0.3, 0.1])
-    assert everything.tokens == union.tokens
-    assert everything.reach_probability == (0.9, 0.6, 0.3, 0.1)
-    assert everything.children(ROOT) == [0, 3]
-    assert some == DraftTree(
-        (7, 8), (ROOT, ROOT), (0.5, 0.125), ("a", "b"), reach_probability=(0.9, 0.1), called=union.called
-    )
 
 
 @given(tree=trees(), tokens=st.lists(st.integers(0, 3), max_size=5))

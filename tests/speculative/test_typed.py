@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.config import MOST, Drafting, checked
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import amount, printable, shortened
 from paceline.speculative.sampling import LARGEST, Sampling, probabilities
 
 # Of numbers, what is no whole one or none at all.
@@ -53,11 +56,6 @@ def test_a_setting_of_the_wrong_type_is_refused_by_its_name(kind: Any, name: str
         kind(**{name: value})
 
 
-def test_every_field_is_of_a_kind_that_is_checked() -> None:
-    for kind in (Sampling, Drafting):
-        assert {field.type for field in dataclasses.fields(kind)} <= set(typed.KINDS)
-
-
 def test_what_is_refused_says_what_came_and_what_is_wanted() -> None:
     said: dict[Callable[[], Any], str] = {
         lambda: Sampling(top_k=1.5): "top_k 1.5: must be a whole number",  # type: ignore[arg-type]
@@ -88,13 +86,6 @@ def test_numbers_of_numpy_become_pythons() -> None:
     drafting = Drafting(drafters=["lookup"], n_draft=np.int64(3), p_min=1)  # type: ignore[arg-type]
     assert drafting == Drafting(drafters=("lookup",), n_draft=3, p_min=1.0)
     assert Drafting(drafters="lookup") == Drafting(drafters=("lookup",))  # type: ignore[arg-type]
-
-
-def test_a_mapping_that_changes_later_changes_no_setting() -> None:
-    bias = {1: 2.0}
-    sampling = Sampling(logit_bias=bias)
-    bias[2] = float("nan")
-    assert sampling.logit_bias == {1: 2.0}
 
 
 EXTREMES = [
@@ -167,19 +158,6 @@ def test_what_a_32_bit_logit_cannot_hold_is_refused_with_the_bounds(
     assert bounds in str(refusal.value)
 
 
-def test_a_tiny_temperature_draws_the_likeliest() -> None:
-    for temperature in (5e-324, 1e-310, 1e-40, 1e-15):
-        assert probabilities(ROW, Sampling(temperature=temperature), ()).tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_whole_numbers_may_be_larger_than_a_word_where_nothing_is_made_of_them() -> None:
-    far = 1 << 70
-    assert probabilities(
-        ROW, Sampling(temperature=1.0, top_k=far, repeat_last_n=far), [0]
-    ).sum() == pytest.approx(1.0)
-    assert Drafting(least=far, top_k=far).least == far
-
-
 @pytest.mark.parametrize("name", ["n_draft", "width", "window", "level", "guesses", "ngram_max"])
 def test_what_room_is_made_for_has_a_bound(name: str) -> None:
     values: dict[str, Any] = {"ngram_max": 5} | {name: MOST}
@@ -189,8 +167,23 @@ def test_what_room_is_made_for_has_a_bound(name: str) -> None:
             checked(Drafting, {"drafters": ("lookup",), name: more})
 
 
-@pytest.mark.parametrize("value", [1e39, np.inf, np.nan, -1e-40])
-@pytest.mark.parametrize("name", ["temperature", "p_min", "p_split"])
-def test_a_number_of_drafting_out_of_its_range_is_refused(name: str, value: float) -> None:
-    with pytest.raises(UsageError, match="must be between 0 and"):
-        Drafting(**{name: value})  # type: ignore[arg-type]
+@given(st.text())
+def test_it_is_one_line_of_what_can_be_printed_and_leaves_the_rest(text: str) -> None:
+    said = printable(text)
+    assert said.isprintable()
+    assert printable(said) == said
+    if text.isprintable():
+        assert said == text
+
+
+def test_a_quotation_is_cut_where_it_is_long() -> None:
+    assert shortened("a\nb") == "a\\nb"
+    assert shortened("x" * 300) == "x" * 300
+    assert shortened("x" * 301) == "x" * 300 + "..."
+    assert shortened("abc", 2) == "ab..."
+
+
+def test_amounts_are_read_at_a_glance() -> None:
+    assert [amount(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
+        "0 bytes", "999 bytes", "1.00 kB", "4.70 MB", "4.68 GB"
+    ]  # fmt: skip

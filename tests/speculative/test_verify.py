@@ -18,11 +18,10 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
-from paceline.speculative.sampling import Sampling
+from paceline.speculative.sampling import Probabilities, Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.speculative.verify import CHAINS, RULES, drawn_from, verify
@@ -160,14 +159,6 @@ def test_a_sampled_node_is_judged_by_its_q_whatever_kind_the_first_node_is(
     assert result.distance < EXACT
 
 
-def test_block_and_traversal_do_accept_more() -> None:
-    world = World(3, seed=7, likeness=0.3)
-    for widths in ((1, 1, 1), (2, 1)):
-        shape = plant(*widths)
-        both = [induced(world, shape, shape.depth, rule).accepted for rule in ("recursive", "traversal")]
-        assert both[1] > both[0] + 0.005
-
-
 def target() -> ToyTarget:
     return ToyTarget(V, seed=5)
 
@@ -255,45 +246,6 @@ def test_any_deterministic_tree_leaves_the_distribution_unchanged(
     assert distance(drafted, plain_distribution(toy, PROMPT, sampling, n=3)) < EXACT
 
 
-@st.composite
-def distributions(draw: st.DrawFn, n_vocab: int = V) -> Probabilities:
-    weights = np.array(draw(st.lists(st.integers(0, 5), min_size=n_vocab, max_size=n_vocab).filter(any)))
-    out: Probabilities = weights / weights.sum()
-    return out
-
-
-@given(q1=distributions(), q2=distributions(), seed=st.integers(0, 50))
-@settings(max_examples=60, deadline=None)
-def test_any_q_leaves_the_distribution_unchanged_when_it_is_what_was_drawn_from(
-    q1: Probabilities, q2: Probabilities, seed: int
-) -> None:
-    """Even a q of zeros almost everywhere, or one that has nothing to do with the target."""
-    toy, sampling = ToyTarget(V, seed=seed), Sampling(temperature=1.0)
-    total: dict[tuple[int, ...], float] = {}
-    for probability, (x1, x2) in outcomes(lambda tape: (tape.draw(q1), tape.draw(q2))):
-        tree = chain([x1, x2], "scripted", q=[q1, q2])
-        given_tree = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(2, 2), sampling, n=3)
-        for output, p in given_tree.items():
-            total[output] = total.get(output, 0.0) + probability * p
-    assert distance(total, plain_distribution(toy, PROMPT, sampling, n=3)) < EXACT
-
-
-def test_the_proof_notices_a_wrong_q() -> None:
-    """An argmax draft recorded with its softmax q, the usual mistake, is biased: the enumeration sees it."""
-    toy, sampling = ToyTarget(V, seed=5), Sampling(temperature=1.0)
-    wrong = chain([1], "scripted", q=[np.array([0.2, 0.5, 0.3])])
-    drafted = drafted_distribution(toy, Scripted(wrong), PROMPT, Budget(1, 1), sampling, n=2)
-    assert distance(drafted, plain_distribution(toy, PROMPT, sampling, n=2)) > 0.01
-
-
-@given(tree=trees(depth=3), seed=st.integers(0, 50))
-@settings(max_examples=60, deadline=None)
-def test_greedy_emits_the_argmax_path_whatever_the_tree(tree: DraftTree, seed: int) -> None:
-    toy = ToyTarget(V, seed=seed)
-    drafted = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(3, 8, width=8), Sampling(), n=5)
-    assert drafted == plain_distribution(toy, PROMPT, Sampling(), n=5)
-
-
 class FixedRows(LogitsOutput):
     """A Forward with the same logits in every row."""
 
@@ -305,12 +257,6 @@ class FixedRows(LogitsOutput):
 
     def logits(self, row: int) -> np.ndarray:
         return self._logits
-
-
-def test_greedy_with_edited_logits_follows_the_edited_argmax() -> None:
-    sampling = Sampling(logit_bias={2: 100.0})
-    verdict = verify(chain([2, 2], "x"), FixedRows([5.0, 1.0, 0.0]), sampling, [0], Tape([]))
-    assert (verdict.path, verdict.token) == ((0, 1), 2)
 
 
 def test_penalties_see_the_drafted_prefix_of_each_row() -> None:

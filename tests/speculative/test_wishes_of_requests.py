@@ -11,7 +11,7 @@ from paceline.backends.toy import ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Session
+from paceline.speculative.interfaces import Budget, Drafter, Session
 from paceline.speculative.loop import ActiveRequest, decode, start
 from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
@@ -77,22 +77,6 @@ def test_only_those_are_called_that_the_request_allows(only: set[str], drafter: 
     )
     assert {name for name, one in bound.stats.by_source.items() if one.tried} == only
     assert tokens(free) == tokens(steps)
-
-
-def test_a_budget_allows_all_drafters_unless_it_names_some() -> None:
-    assert BUDGET.may_call("model")
-    some = Budget(6, 12, only=frozenset({"lookup"}))
-    assert (some.may_call("lookup"), some.may_call("model")) == (True, False)
-
-
-def test_a_request_without_wishes_leaves_a_budget_as_it_is() -> None:
-    target, drafter = ToyTarget(V, seed=1), drafters()[0]
-    plain, named = (
-        start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, drafters=only))
-        for only in (None, frozenset({"model"}))
-    )
-    assert plain.cap(BUDGET, target.caps, 64, UNLIMITED) is BUDGET
-    assert named.cap(BUDGET, target.caps, 64, UNLIMITED).only == frozenset({"model"})
 
 
 def test_of_a_request_that_wants_no_drafts_a_policy_learns_nothing_about_them() -> None:

@@ -44,7 +44,7 @@ def texts(kind: str) -> Iterator[str]:
 def idioms(streams: Iterator[list[int]]) -> NgramCache:
     """The continuations that were seen often enough to fit."""
     cache, least = NgramCache.build(streams), 2
-    while cache.size > SIZE:
+    while cache.words().nbytes > SIZE:
         least += 1 + least // 16
         cache = cache.trimmed(least)
     return cache

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.speculative.arrays import Logits
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, place
 from paceline.speculative.interfaces import Features, ForwardOutput, RequiredOutputs, Session, Target
 from paceline.speculative.resumable_session import ResumableSession
-from paceline.speculative.sampling import top_k
+from paceline.speculative.sampling import Logits, top_k
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation, largest, window
 

@@ -1,13 +1,10 @@
 """Drafters for the drafter (cascade speculative drafting: Chen et al., arXiv:2312.11462).
 
-vertical     a copier guesses how the draft model's own chain goes on, and one pass of the draft model
-             verifies it. The chain is the one it would have drafted token by token (to the last bit where
-             rows do not depend on the shape of a pass), in fewer passes.
-horizontal   where the draft model ends, since another pass is not worth it or it is not sure enough, the
-             copier drafts the later tokens.
+vertical     a copier guesses how the draft model's chain goes on, and one pass of the draft model verifies
+             it: the same chain in fewer passes
+horizontal   where the draft model ends, the copier drafts the later tokens
 
-Chains only. The source of the draft model's tokens is its name; the copier's later ones have LATER, so that
-they are calibrated by themselves.
+Chains only. The copier's later tokens have the source LATER, so that they are calibrated by themselves.
 """
 
 from __future__ import annotations
@@ -18,9 +15,8 @@ from typing import Any, Protocol
 
 from paceline.drafters import suffix
 from paceline.drafters.compose import ComposedDrafter, ComposedState
-from paceline.drafters.model import NOTHING, ModelDrafter
+from paceline.drafters.model import ModelDrafter
 from paceline.drafters.parts import MODEL, DrafterInputs, Warn
-from paceline.speculative.arrays import Logits
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import (
@@ -28,7 +24,6 @@ from paceline.speculative.interfaces import (
     Drafter,
     DrafterState,
     ForwardOutput,
-    LearningDrafter,
     RequiredOutputs,
     Session,
     Target,
@@ -36,11 +31,11 @@ from paceline.speculative.interfaces import (
 from paceline.speculative.policy.calibration import Calibrator, logit_at
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.resumable_session import ResumableSession
+from paceline.speculative.sampling import Logits
 from paceline.speculative.tree import DraftTree, chain
 
 LATER = "later"
-# What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would
-# pay more guesses than that lets through.
+# What rows cost where nobody measured: half a pass for each one more, as a few do on a processor.
 UNKNOWN = PassCosts.flat(1.0, per_row=0.5)
 
 
@@ -51,12 +46,8 @@ class Copier(Drafter, Protocol):
         """What it would propose if the text went on with `more`. The memory stays as it is."""
 
 
-class CascadeDrafter:
-    """n_vocab: the target's vocabulary size. temperature, top_k, warn: see ModelDrafter; a sampled chain is
-    drawn from the draft model, whatever the copier guesses. cost: of the draft model's passes, if known."""
-
-    name = f"{MODEL},{LATER}"
-    required_outputs = NOTHING
+class CascadeDrafter(ComposedDrafter):
+    """n_vocab, temperature, top_k, warn: see ModelDrafter. cost: of the draft model's passes, if known."""
 
     def __init__(
         self,
@@ -72,12 +63,8 @@ class CascadeDrafter:
         self._copier = copier
         ahead = ReadAhead(draft, copier, cost or UNKNOWN)
         self._model = ModelDrafter(ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
-        self._both = ComposedDrafter([self._model, copier])
-
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ComposedState:
-        return self._both.open(prompt, seed, session, scope)
+        super().__init__([self._model, copier])
+        self.name = f"{MODEL},{LATER}"
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]
@@ -91,8 +78,7 @@ class CascadeDrafter:
         return out
 
     def _later(self, memory: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
-        """`tree` and what the copier adds, by its own score: a draft model that is unsure says little about a
-        copy (docs/drafters.md)."""
+        """`tree` and what the copier adds, by the copier's score alone."""
         room = min(budget.depth, budget.nodes) - len(tree)
         # Of a sampled draft nothing may be left out, so that a policy could not leave out what is added.
         if room < 1 or tree.q is not None:
@@ -116,25 +102,10 @@ class CascadeDrafter:
             called=(MODEL, LATER),
         )
 
-    @property
-    def learners(self) -> list[LearningDrafter]:
-        return self._both.learners
-
-    def learn(self, tokens: Sequence[int]) -> None:
-        self._both.learn(tokens)
-
-    def forget(self) -> None:
-        self._both.forget()
-
-    def close(self) -> None:
-        self._both.close()
-
 
 class ReadAhead:
-    """`draft` as a target for a chain that grows token by token. A pass also computes the tokens that the
-    copier expects next; where they come, their rows are known already.
-
-    It computes as many of them as pay: a right guess saves a pass, and each costs a row."""
+    """`draft` as a target for a chain that grows token by token. A pass also computes as many of the tokens
+    that the copier expects next as pay: a right guess saves a pass, and each costs a row."""
 
     def __init__(self, draft: Target, copier: Copier, cost: PassCosts) -> None:
         self.draft, self.copier, self.cost = draft, copier, cost
@@ -175,10 +146,7 @@ class ReadAhead:
 
 
 class AheadSession:
-    """Owns the draft model's session, which has read the chain and some of the copier's guesses behind it.
-
-    kept: tokens of the chain that are committed there, the last one as its root. read: the tokens after them
-    that the last pass computed."""
+    """Owns the draft model's session, which has read the chain and some of the copier's guesses behind it."""
 
     def __init__(self, target: ReadAhead, reader: ResumableSession) -> None:
         self._target, self._reader = target, reader
@@ -188,8 +156,8 @@ class AheadSession:
 
     def _restart(self) -> None:
         self.out: ForwardOutput | None = None
-        self._kept: tuple[int, ...] = ()
-        self._read: tuple[int, ...] = ()
+        self._kept: tuple[int, ...] = ()  # tokens of the chain that are committed, the last one as root
+        self._read: tuple[int, ...] = ()  # the tokens after them that the last pass computed
         self._saved: list[Logits] = []
 
     def expect(self, copied: DrafterState | None, depth: int) -> None:
@@ -235,8 +203,9 @@ class AheadSession:
         if self.out is not None and path[: len(self._kept)] != self._kept:
             self.extend(())
         elif self.out is not None:
-            right = alike(self._read, path[len(self._kept) :])
-            root = path[len(self._kept) + right]
+            more = path[len(self._kept) :]  # no beginning of what was read
+            right = next(n for n, token in enumerate(more) if self._read[n : n + 1] != (token,))
+            root = more[right]
             self.inner.commit(range(right), root)
             self._kept = path[: len(self._kept) + right + 1]
         self.out = None
@@ -292,16 +261,7 @@ class AheadRow(LogitsOutput):
         return self._logits
 
 
-def alike(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    n = 0
-    while n < min(len(a), len(b)) and a[n] == b[n]:
-        n += 1
-    return n
-
-
 def make(parts: DrafterInputs) -> CascadeDrafter:
-    """With the drafter as copier that guesses best for nothing."""
     assert parts.draft is not None  # makers.py has seen to it
     return CascadeDrafter(
         parts.draft,

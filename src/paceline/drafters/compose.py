@@ -13,7 +13,6 @@ from operator import or_
 
 from paceline.speculative.interfaces import (
     Budget,
-    CatchesUp,
     Drafter,
     DrafterState,
     Features,
@@ -26,19 +25,13 @@ from paceline.speculative.tree import EMPTY, ROOT, DraftTree, Votes
 
 
 class ComposedState:
-    def __init__(self, parts: list[DrafterState]) -> None:
-        self.parts = parts
-        self._readers: dict[int, CatchesUp] = {}  # by their place
-
-    def add(self, part: DrafterState) -> None:
-        if isinstance(part, CatchesUp):
-            self._readers[len(self.parts)] = part
-        self.parts.append(part)
+    def __init__(self) -> None:
+        self.parts: list[DrafterState] = []
 
     def unread_by(self, i: int) -> int:
-        """Tokens that a part has to read before it can draft."""
-        reader = self._readers.get(i)
-        return 0 if reader is None else reader.behind()
+        """Tokens that a part has to read before it can draft: those of a draft model."""
+        behind = getattr(self.parts[i], "behind", None)
+        return 0 if behind is None else behind()
 
     def update(self, step: Step, features: Features) -> None:
         for part in self.parts:
@@ -60,10 +53,10 @@ class _Several:
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> ComposedState:
-        memory = ComposedState([])
+        memory = ComposedState()
         try:
             for drafter in self.drafters:
-                memory.add(drafter.open(prompt, seed, session, scope))
+                memory.parts.append(drafter.open(prompt, seed, session, scope))
         except BaseException:
             memory.close()
             raise
@@ -87,9 +80,9 @@ class _Several:
 
 
 class ComposedDrafter(_Several):
-    """least: how many tokens are enough for the later ones not to be called. Where none has so many, the
-    largest draft is taken, of equals the first. A sampled draft is taken whatever its size: how long it
-    became depends on what was drawn, and a choice by that would bias the output."""
+    """least: tokens that are enough for the later ones not to be called. Where none has so many, the largest
+    draft is taken, of equals the first; a sampled one whatever its size, since a choice by what was drawn
+    would bias the output."""
 
     def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
         super().__init__(drafters)
@@ -120,8 +113,8 @@ class ComposedDrafter(_Several):
 
 @dataclass
 class MergedTree:
-    """Drafts of one text in one tree: where several say the same, one node. Deterministic drafts only. A node
-    stays a probe unless somebody proposes it as a guess; a probe is no vote for a guess."""
+    """Deterministic drafts of one text in one tree: where several say the same, one node. A node stays a
+    probe unless somebody proposes it as a guess; a probe is no vote for a guess."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -167,8 +160,7 @@ class MergedTree:
 
 class PortfolioDrafter(_Several):
     """Its drafters in order, those that the budget calls. Together they may propose more than the budget
-    holds: the policy chooses. A sampled draft stands alone: its nodes may not be chosen from, and whether it
-    was called was decided before it was drawn."""
+    holds: the policy chooses. A sampled draft stands alone, since its nodes may not be chosen from."""
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         if not any(budget.depth for _, budget in batch):

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from paceline.drafters.best_first import best_first
-from paceline.drafters.parts import DrafterInputs
+from paceline.drafters.parts import DrafterInputs, best_first
 from paceline.drafters.suffix_array import Match, SuffixArray
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
@@ -92,7 +91,7 @@ class DatastoreDrafter:
 
 def _follow(alive: Alive, depth: int, length: int, budget: Budget) -> Iterator[tuple[int, float, Alive]]:
     """The tokens at `depth` of what is alive, the most frequent first, with scores and what agrees with them.
-    A score is the share of what followed, less where that was seen rarely and after a short match."""
+    A score is the share of what followed, less where that is little after a short match."""
     total = sum(n for _, n in alive)
     groups: dict[int, Alive] = {}
     for one in alive:

@@ -28,8 +28,7 @@ from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, S
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
-# How often the most recent n-gram's token is believed to be right, at the root and below it, and how often an
-# older one's, as if seen so many times.
+# How often the most recent n-gram is right at the root and below, and an older one, as if seen so many times.
 PRIOR = 8.0
 RECENT, OLDER = (0.45, 0.7), 0.05
 
@@ -40,10 +39,8 @@ Gram = tuple[int, ...]
 class LookaheadState:
     """Owns one request's window, and n-grams: those that came of the window, and those of the text so far.
 
-    The window moves one place a step, however many tokens were accepted: guesses that are late then are still
-    n-grams of the target's making, and worth more than the random tokens of the prompt that would have to
-    fill their place (docs/log/drafters.md). Where another drafter's draft was verified, it stays as it was.
-    """
+    The window moves one place a step, however many tokens were accepted: late guesses are still n-grams of
+    the target's making. Where another drafter's draft was verified, the window stays as it was."""
 
     def __init__(self, prompt: Sequence[int], seed: int, window: int, level: int, guesses: int) -> None:
         self._window, self._level, self._guesses = window, level, guesses
@@ -182,11 +179,9 @@ class LookaheadState:
 
 
 class LookaheadDrafter:
-    """window: columns of guesses that travel along. level: the length of the n-grams, the token they begin
-    with included; at least 2. guesses: most n-grams that begin alike, and most that one draft tries.
-
-    With all of them a step has window * (level - 1) - 1 probes and guesses * (level - 1) drafted tokens,
-    window + guesses leaves, and is window + level - 3 deep, or level - 1: with less room it takes fewer."""
+    """window: columns of guesses that travel along.
+    level: the length of the n-grams, their first token included; at least 2.
+    guesses: most n-grams that begin alike, and most that one draft tries."""
 
     name = NAME
     required_outputs = RequiredOutputs(top_k=1)

@@ -1,12 +1,10 @@
 """An external draft model: any Target whose vocabulary is the target's (Leviathan et al., arXiv:2211.17192).
 
-Its session keeps its KV cache across steps: extended by what was emitted it takes over whatever of the last
-draft was accepted, and computes only what is new, together with the next root. Drafts are
+Its session keeps the KV cache of what was accepted of the last draft. Drafts are
   greedy    a chain of argmax tokens, or with width > 1 a tree that branches where an alternative is at
-            least `p_split` likely; deterministic, so q is None. Where the target draws, its noise is known
-            (rng.py), and tokens are as likely as they are to win its draw
-  sampled   a chain drawn from the top-k of the draft at its own temperature, recorded as q; with width > 1
-            a tree, siblings drawn without replacement
+            least `p_split` likely; q is None. Where the target draws, the draw's noise is known (rng.py)
+  sampled   a chain drawn from the top-k of the draft at its temperature, recorded as q; with width > 1 a
+            tree, siblings drawn without replacement
 Under a grammar both keep to what it allows.
 """
 
@@ -21,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafters.parts import MODEL, DrafterInputs, Warn
-from paceline.speculative.arrays import Logits, Probabilities
 from paceline.speculative.chunked_prefill import shares
 from paceline.speculative.interfaces import (
     Budget,
@@ -34,7 +31,7 @@ from paceline.speculative.interfaces import (
 )
 from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import Rng, Sampling, fault, probabilities, top_k
+from paceline.speculative.sampling import Logits, Probabilities, Rng, Sampling, fault, probabilities, top_k
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
@@ -91,7 +88,7 @@ class _Growth:
     def add(
         self, parent: int, token: int, score: float, reach_probability: float, q: Probabilities | None = None
     ) -> None:
-        """The next level goes on below it where that is worth a pass."""
+        """Add a node; the next level goes on below it where that is worth a pass."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.score.append(score)
@@ -134,10 +131,10 @@ class _Growth:
 
 
 class ModelDrafter:
-    """n_vocab: the target's vocabulary size; the draft's padding tokens beyond it are never proposed.
-    temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q.
-    warn: told once of logits that are not numbers, for which
-    nothing is drafted. name: of this one, where there are several."""
+    """n_vocab: the target's vocabulary size; tokens beyond it are never proposed.
+    temperature: 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q.
+    warn: called once with logits that are not numbers, for which nothing is drafted.
+    name: of the drafter, where there are several draft models."""
 
     required_outputs = NOTHING
 
@@ -181,7 +178,7 @@ class ModelDrafter:
         return [g.tree() for g in growths]
 
     def _ready(self, growths: list[_Growth]) -> list[_Growth]:
-        """Those that have no more to read than this proposal may; the others read on."""
+        """Return those whose text is read within this proposal's chunk; the others read on."""
         pending_tokens = [growth.memory.session.pending_tokens for growth in growths]
         chunk = min((growth.budget.chunk for growth in growths), default=0)
         if sum(pending_tokens) <= chunk:
@@ -197,8 +194,7 @@ class ModelDrafter:
         return ready
 
     def _fit(self, memory: ModelDrafterState, budget: Budget, n: int) -> Budget:
-        """The draft's own context may be shorter than the target's, its trees narrower, and its passes are
-        shared by `n` requests that draft."""
+        """Hold the budget to the draft's context and trees, and to a pass that `n` requests share."""
         caps = self._draft.caps
         room = caps.n_ctx - len(memory.tokens)
         nodes = 0 if caps.rollback == "none" else min(room, caps.rows // max(1, n) - 1, caps.nodes)

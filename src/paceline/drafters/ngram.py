@@ -2,16 +2,12 @@
 
 For one token after the other three counts are looked up in turn: of this request's text (context), of
 earlier outputs (dynamic), of a corpus (static). Context and dynamic take the longest n-gram whose
-continuation is both frequent and clear, by rules that are lax for the first and strict for the second; static
-has n-grams of two tokens only, and drafts as the last resort. Beyond that it is a judge: a candidate of the
-others is ranked by its count, times 100 times its static count if it has one.
+continuation is frequent and clear, by lax and by strict rules; static has n-grams of two tokens only, and
+drafts last. It is also a judge: a candidate ranks by its count, times 100 times its static count if any.
 
-The rules and thresholds are those of llama.cpp's common/ngram-cache.cpp, so that a chain is what llama-lookup
-drafts from the same counts. Two differences are in what is counted: dynamic learns outputs only, not prompts,
-and n-grams that reach from one step into the next are counted, which llama-server's ngram-cache leaves out.
-
-A node's score is its count over that of all that followed, as if 4 others had followed one token, 2 two, 1
-three and half a one four: a share alone says the same of one occurrence and of fifty (docs/log/drafters.md).
+Rules and thresholds are those of llama.cpp's common/ngram-cache.cpp: a chain is what llama-lookup drafts from
+the same counts. A node's score is its share, as if 4 others had followed one token, 2 two, 1 three and half
+a one four: a share alone says the same of one occurrence and of fifty.
 """
 
 from __future__ import annotations
@@ -19,12 +15,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from paceline.drafters.best_first import best_first
-from paceline.drafters.ngram_cache import STATIC, Counts, NgramCache
-from paceline.drafters.ngram_table import NGRAM_MAX
-from paceline.drafters.parts import DrafterInputs
-from paceline.drafters.scopes import Scopes
-from paceline.speculative.errors import UsageError, VocabError
+from paceline.drafters.ngram_cache import NGRAM_MAX, NOTHING, STATIC, Continuations, Ngram, NgramCache
+from paceline.drafters.parts import DrafterInputs, Scopes, best_first
+from paceline.speculative.errors import VocabError
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -36,6 +29,53 @@ LAX: Rule = ((2, 66), (2, 50), (1, 50), (1, 50))
 STRICT: Rule = ((4, 75), (3, 66), (2, 66), (2, 66))
 Candidate = tuple[int, float, float]  # a token, its share of what followed, its score
 LIMIT = 1_000_000
+
+
+class Counts:
+    """Counts that grow while decoding, of n-grams of 1 to NGRAM_MAX tokens."""
+
+    def __init__(self) -> None:
+        # An n-gram that was seen once, as most are, holds only its token: that takes half the memory.
+        self._seen: dict[Ngram, int | dict[int, int]] = {}
+
+    def add(self, tokens: Sequence[int], start: int = 0) -> None:
+        """Count tokens[start:], each after the n-grams before it."""
+        seen = self._seen
+        for i in range(max(start, 1), len(tokens)):
+            token = tokens[i]
+            for n in range(1, min(NGRAM_MAX, i) + 1):
+                ngram = tuple(tokens[i - n : i])
+                part = seen.get(ngram)
+                if part is None:
+                    seen[ngram] = token
+                elif not isinstance(part, int):
+                    part[token] = part.get(token, 0) + 1
+                else:
+                    seen[ngram] = {token: 2} if part == token else {part: 1, token: 1}
+
+    def continuations(self, ngram: Ngram) -> Continuations:
+        """The tokens that followed, and how often; empty where none did."""
+        part = self._seen.get(ngram)
+        if part is None:
+            return NOTHING
+        if isinstance(part, int):
+            return (part,), (1,)
+        return tuple(part), tuple(part.values())
+
+    def __len__(self) -> int:
+        """How many n-grams."""
+        return len(self._seen)
+
+    def forget(self) -> None:
+        self._seen = {}
+
+    def thin(self, least: int) -> None:
+        """Forget the n-grams that have been seen fewer than `least` times."""
+        self._seen = {n: part for n, part in self._seen.items() if _total(part) >= least}
+
+
+def _total(part: int | dict[int, int]) -> int:
+    return 1 if isinstance(part, int) else sum(part.values())
 
 
 class NgramState:
@@ -69,9 +109,9 @@ class NgramState:
 
 
 class NgramDrafter:
-    """static: counts of a corpus. n_vocab: the target's vocabulary; a cache with tokens beyond it is another
-    tokenizer's, and refused. limit: how many n-grams of past outputs may be learned; beyond it the rarest are
-    forgotten."""
+    """static: counts of a corpus.
+    n_vocab: the target's vocabulary size; a cache with tokens beyond it is another tokenizer's, and refused.
+    limit: how many n-grams of past outputs are remembered; beyond it the rarest are forgotten."""
 
     name = "ngram"
     required_outputs = RequiredOutputs()
@@ -88,15 +128,9 @@ class NgramDrafter:
                 f"the static n-gram cache holds token {static.span() - 1:,}, the target has {n_vocab:,}: it "
                 "was made with another tokenizer; make one with the target's"
             )
-        if static is not None and STATIC not in static.lengths():
-            raise UsageError(
-                f"the static n-gram cache has no n-grams of {STATIC} tokens, which are the only ones "
-                "that are looked up in it: make one with them"
-            )
-        self._static = static if static is not None else NgramCache()
+        self._static = static
         self._common = Counts()
         self._past = Scopes(self._common, Counts)
-        self._n_vocab = n_vocab
         self._limit = limit
 
     def open(
@@ -105,10 +139,6 @@ class NgramDrafter:
         return NgramState(prompt, self._past.of(scope), self._learn)
 
     def learn(self, tokens: Sequence[int]) -> None:
-        if self._n_vocab is not None and any(not 0 <= token < self._n_vocab for token in tokens):
-            raise VocabError(
-                f"cannot learn a token outside the target's {self._n_vocab:,}: was it another tokenizer's?"
-            )
         self._learn(self._common, tokens, 0)
 
     def forget(self) -> None:
@@ -151,7 +181,7 @@ class NgramDrafter:
                 found = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
                 if found:
                     return found
-        return self._rank(self._static, judge, LAX[STATIC - 1], (), width)
+        return () if self._static is None else self._rank(self._static, judge, LAX[STATIC - 1], (), width)
 
     def _rank(
         self,
@@ -167,7 +197,7 @@ class NgramDrafter:
         if total < fewest or not tokens:
             return ()
         weights = counts
-        if judge and len(tokens) > 1 and len(self._static):
+        if judge and len(tokens) > 1 and self._static is not None:
             known = dict(zip(*self._static.continuations(judge), strict=True))
             weights = [c * 100 * known[t] if t in known else c for t, c in zip(tokens, counts, strict=True)]
         # Of equals the last to appear: what llama.cpp's hash tables hand out first.

@@ -1,155 +1,206 @@
-"""How often each token followed each n-gram: llama.cpp's lookup cache, read, built and written.
+"""How often each token followed each n-gram, in sorted arrays: llama.cpp's lookup cache.
 
-Beside it counts of what is being decoded. What was read or built lies in sorted arrays (ngram_table.py), what
-is counted while decoding in a dict. A file says nothing of the tokenizer that its tokens are of.
+Files (`llama-lookup-create`, `--lookup-cache-static`) have no header, only records in no order, of
+little-endian 32-bit integers: the n-gram as four tokens, unused places -1; how many different tokens followed
+it; for each of these the token and how often. A file says nothing of the tokenizer that its tokens are of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from paceline.drafters.ngram_table import (
-    EMPTY,
-    NGRAM_MAX,
-    NOTHING,
-    Continuations,
-    Ngram,
-    NgramTable,
-    Rows,
-    read,
-)
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.whole import whole
 
 STATIC = 2  # the length of the n-grams in llama.cpp's static caches
+NGRAM_MAX = 4
+HEAD = NGRAM_MAX + 1  # integers of a record before its continuations
+TOP = int(np.iinfo(np.int32).max)
 ROWS = 1 << 22  # rows that `build` sorts at a time
 
+Ngram = tuple[int, ...]
+Ints = NDArray[np.int32]
+Keys = NDArray[np.uint64]
+Rows = tuple[Ints, Ints, NDArray[np.int64]]  # n-grams [r, 4] with missing tokens -1, what followed, how often
+Continuations = tuple[Sequence[int], Sequence[int]]
+NOTHING: Continuations = ((), ())
+NO_ROWS: Rows = (np.empty((0, NGRAM_MAX), np.int32), np.empty(0, np.int32), np.empty(0, np.int64))
 
+
+@dataclass(frozen=True, slots=True)
 class NgramCache:
-    """Counts that do not change. The tokens that followed an n-gram are in the order of their appearance."""
+    """N-grams sorted by their keys. What followed the i-th is in tokens and counts from starts[i] to
+    starts[i + 1], in the order of first appearance."""
 
-    def __init__(self, table: NgramTable = EMPTY) -> None:
-        self._table = table
+    high: Keys
+    low: Keys
+    starts: NDArray[np.int64]
+    tokens: Ints
+    counts: Ints
 
     @classmethod
     def read(cls, path: Path | str) -> NgramCache:
-        """A file of llama.cpp's or of `write`. Raises UsageError where there is none, ModelError where it is
-        something else or damaged."""
+        """Read a file of llama.cpp's or of `write`. Raises UsageError where there is none, ModelError for
+        something else or damage."""
         path = Path(path)
         if not path.is_file():
             raise UsageError(
                 f"{path}: no such file; make an n-gram cache with llama-lookup-create or paceline corpus"
             )
-        if path.stat().st_size == 0:
-            raise ModelError(f"{path}: an empty file, not an n-gram cache: delete it, or give another")
-        return cls(read(path))
+        return _read(path)
 
     @classmethod
     def build(
         cls, streams: Iterable[Sequence[int]], ngram_min: int = STATIC, ngram_max: int = STATIC
     ) -> NgramCache:
-        """The counts of texts; no n-gram reaches from one into the next."""
+        """Count the n-grams of texts; none reaches from one into the next."""
         if not 1 <= ngram_min <= ngram_max <= NGRAM_MAX:
             raise UsageError(f"n-grams of {ngram_min} to {ngram_max} tokens: 1 to {NGRAM_MAX} are possible")
-        table, waiting, n = EMPTY, [], 0
+        cache, waiting, n = cls.of(NO_ROWS), [], 0
         for rows in _windows(streams, range(ngram_min, ngram_max + 1)):
             waiting.append(rows)
             n += len(rows[1])
-            if n > max(ROWS, len(table.tokens)):
-                table, waiting, n = NgramTable.of(table.rows(), *waiting), [], 0
-        return cls(NgramTable.of(table.rows(), *waiting))
+            if n > max(ROWS, len(cache.tokens)):
+                cache, waiting, n = cls.of(cache.rows(), *waiting), [], 0
+        return cls.of(cache.rows(), *waiting)
 
     def merge(self, *others: NgramCache) -> NgramCache:
-        """A new cache that holds the counts of all."""
-        return NgramCache(NgramTable.of(*(cache._table.rows() for cache in (self, *others))))
+        """Return a cache that holds the counts of all."""
+        return NgramCache.of(*(cache.rows() for cache in (self, *others)))
 
     def trimmed(self, least: int) -> NgramCache:
-        """A new cache without the continuations that were seen fewer than `least` times."""
-        ngrams, tokens, counts = self._table.rows()
+        """Return a cache without the continuations that were seen fewer than `least` times."""
+        ngrams, tokens, counts = self.rows()
         kept = counts >= least
-        return NgramCache(NgramTable.of((ngrams[kept], tokens[kept], counts[kept])))
+        return NgramCache.of((ngrams[kept], tokens[kept], counts[kept]))
 
     def write(self, path: Path | str, *, private: bool = False) -> None:
-        """A file for `read` or llama.cpp. It appears whole or not at all; until then what was there stays.
-        private: for the user's eyes only. Raises UsageError where there is nothing to write, OSError where it
-        cannot be written."""
+        """Write a file for `read` or llama.cpp, whole or not at all. private: for the user's eyes only.
+        Raises UsageError where there is nothing to write, OSError where it cannot be written."""
         path = Path(path)
         if len(self) == 0:
             raise UsageError(f"{path}: not written, the n-gram cache is empty")
         with whole(path, private=private) as part, part.open("wb") as file:
-            file.write(self._table.words().data)
+            file.write(self.words().data)
 
-    @property
-    def size(self) -> int:
-        """Bytes of its file."""
-        return int(self._table.words().nbytes)
-
-    def continuations(self, ngram: Ngram) -> Continuations:
-        """The tokens that followed, and how often; empty where none did."""
-        return self._table.find(ngram)
+    @classmethod
+    def of(cls, *parts: Rows) -> NgramCache:
+        """The sums over rows in any order. A count stops at the largest that the file can hold."""
+        ngrams, tokens, many = (np.concatenate(column) for column in zip(*parts, strict=True))
+        high, low = _keys(ngrams)
+        order = np.lexsort((tokens, low, high))
+        runs = _changes(high[order], low[order], tokens[order])
+        first = order[runs]  # the sort is stable: a run begins with its first appearance
+        sums = np.add.reduceat(many[order], runs) if len(runs) else many
+        back = np.lexsort((first, low[first], high[first]))
+        first, sums = first[back], np.minimum(sums[back], TOP)
+        high, low = high[first], low[first]
+        begin = _changes(high, low)
+        starts = np.append(begin, len(first))
+        return cls(high[begin], low[begin], starts, tokens[first], sums.astype(np.int32))
 
     def __len__(self) -> int:
         """How many n-grams."""
-        return len(self._table)
+        return len(self.high)
 
-    def lengths(self) -> frozenset[int]:
-        """The lengths that its n-grams have."""
-        return frozenset(np.unique((self._table.ngrams() >= 0).sum(axis=1)).tolist())
+    def ngrams(self) -> Ints:
+        """[n, 4], missing tokens -1."""
+        out = np.empty((len(self), NGRAM_MAX), np.int64)
+        out[:, 0], out[:, 1] = self.high >> np.uint64(32), self.high & np.uint64(0xFFFFFFFF)
+        out[:, 2], out[:, 3] = self.low >> np.uint64(32), self.low & np.uint64(0xFFFFFFFF)
+        return (out - 1).astype(np.int32)
+
+    def rows(self) -> Rows:
+        ngrams = np.repeat(self.ngrams(), np.diff(self.starts), axis=0)
+        return ngrams, self.tokens, self.counts.astype(np.int64)
+
+    def continuations(self, ngram: Ngram) -> Continuations:
+        """The tokens that followed, and how often; empty where none did."""
+        if not len(self.high):
+            return NOTHING
+        a, b, c, d = (*ngram, -1, -1, -1)[:NGRAM_MAX]
+        high, low = np.uint64((a + 1) << 32 | (b + 1)), np.uint64((c + 1) << 32 | (d + 1))
+        at = int(self.high.searchsorted(high))
+        if low:
+            end = int(self.high.searchsorted(high, "right"))
+            at += int(self.low[at:end].searchsorted(low))
+        if at == len(self.high) or self.high[at] != high or self.low[at] != low:
+            return NOTHING
+        start, end = self.starts[at : at + 2].tolist()
+        return self.tokens[start:end].tolist(), self.counts[start:end].tolist()
+
+    def words(self) -> Ints:
+        """The file's integers, sorted by n-gram."""
+        many = np.diff(self.starts)
+        at = HEAD * np.arange(len(self)) + 2 * self.starts[:-1]
+        words = np.empty(HEAD * len(self) + 2 * len(self.tokens), "<i4")
+        for i, column in enumerate([*self.ngrams().T, many]):
+            words[at + i] = column
+        places = HEAD * np.repeat(np.arange(1, len(self) + 1), many) + 2 * np.arange(len(self.tokens))
+        words[places], words[places + 1] = self.tokens, self.counts
+        return words
 
     def span(self) -> int:
         """One more than its largest token: the least size of a vocabulary that it can be of."""
-        table = self._table
-        return 1 + max(int(table.ngrams().max(initial=-1)), int(table.tokens.max(initial=-1)))
+        return 1 + max(int(self.ngrams().max(initial=-1)), int(self.tokens.max(initial=-1)))
 
 
-class Counts:
-    """Counts that grow, of n-grams of 1 to NGRAM_MAX tokens."""
-
-    def __init__(self) -> None:
-        # An n-gram that was seen once, as most are, holds only its token: that takes half the memory.
-        self._seen: dict[Ngram, int | dict[int, int]] = {}
-
-    def add(self, tokens: Sequence[int], start: int = 0) -> None:
-        """Count tokens[start:], each after the n-grams before it."""
-        seen = self._seen
-        for i in range(max(start, 1), len(tokens)):
-            token = tokens[i]
-            for n in range(1, min(NGRAM_MAX, i) + 1):
-                ngram = tuple(tokens[i - n : i])
-                part = seen.get(ngram)
-                if part is None:
-                    seen[ngram] = token
-                elif not isinstance(part, int):
-                    part[token] = part.get(token, 0) + 1
-                else:
-                    seen[ngram] = {token: 2} if part == token else {part: 1, token: 1}
-
-    def continuations(self, ngram: Ngram) -> Continuations:
-        """The tokens that followed, and how often; empty where none did."""
-        part = self._seen.get(ngram)
-        if part is None:
-            return NOTHING
-        if isinstance(part, int):
-            return (part,), (1,)
-        return tuple(part), tuple(part.values())
-
-    def __len__(self) -> int:
-        """How many n-grams."""
-        return len(self._seen)
-
-    def forget(self) -> None:
-        self._seen = {}
-
-    def thin(self, least: int) -> None:
-        """Forget the n-grams that have been seen fewer than `least` times."""
-        self._seen = {n: part for n, part in self._seen.items() if _total(part) >= least}
+def _keys(ngrams: Ints) -> tuple[Keys, Keys]:
+    """N-grams [n, 4] as two numbers each, that sort as the n-grams do. A missing token counts as 0."""
+    a, b, c, d = (ngrams.astype(np.int64) + 1).astype(np.uint64).T
+    shift = np.uint64(32)
+    return a << shift | b, c << shift | d
 
 
-def _total(part: int | dict[int, int]) -> int:
-    return 1 if isinstance(part, int) else sum(part.values())
+def _changes(*columns: Ints | Keys) -> NDArray[np.int64]:
+    """Where a run of equal rows begins."""
+    new = np.zeros(len(columns[0]), bool)
+    new[:1] = True
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new)
+
+
+def _read(path: Path) -> NgramCache:
+    """Read a file whole. Raises ModelError where the file holds something else, or not all of it."""
+    words: Ints = np.fromfile(path, "<i4").astype(np.int32, copy=False)
+    begins, at = _records(words)
+    if at > len(words) and begins:
+        at = begins.pop()
+    if not begins:
+        raise ModelError(f"{path}: not an n-gram cache; make one with llama-lookup-create or paceline corpus")
+    if at != len(words) or path.stat().st_size != words.nbytes:
+        raise ModelError(
+            f"{path}: cut short or damaged at byte {4 * at:,}, after {len(begins):,} n-grams: make it anew"
+        )
+    starts = np.array(begins)
+    ngrams = words[starts[:, None] + np.arange(NGRAM_MAX)]
+    high, low = _keys(ngrams)
+    order = np.lexsort((low, high))
+    high, low, many = high[order], low[order], words[starts[order] + NGRAM_MAX].astype(np.int64)
+    ends = np.cumsum(many)
+    places = np.repeat(starts[order] + HEAD - 2 * (ends - many), many) + 2 * np.arange(ends[-1])
+    cache = NgramCache(high, low, np.append(0, ends), words[places], words[places + 1])
+    gaps = (ngrams[:, 1:] >= 0) & (ngrams[:, :-1] < 0)
+    possible = ngrams.min() >= -1 and ngrams[:, 0].min() >= 0 and cache.tokens.min() >= 0 and not gaps.any()
+    if not possible or cache.counts.min() < 1 or len(_changes(high, low)) < len(cache):
+        raise ModelError(f"{path}: not an n-gram cache, or damaged: it holds what cannot be; make it anew")
+    return cache
+
+
+def _records(words: Ints) -> tuple[list[int], int]:
+    """Where each record begins, and where the last one ends."""
+    begins: list[int] = []
+    view, at, last = memoryview(words.data), 0, len(words) - HEAD
+    while at < last and (many := view[at + NGRAM_MAX]) > 0:
+        begins.append(at)
+        at += HEAD + 2 * many
+    return begins, at
 
 
 def _windows(streams: Iterable[Sequence[int]], lengths: range) -> Iterator[Rows]:

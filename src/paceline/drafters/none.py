@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.drafters.parts import DrafterInputs
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
-from paceline.speculative.stats import Step
+from paceline.speculative.interfaces import Budget, RequiredOutputs, Session
+from paceline.speculative.request import NoDrafterState
 from paceline.speculative.tree import EMPTY, DraftTree
-
-
-class NoState:
-    def update(self, step: Step, features: Features) -> None:
-        """Nothing to remember."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class NoDrafter:
@@ -24,14 +16,13 @@ class NoDrafter:
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> NoState:
-        return NoState()
+    ) -> NoDrafterState:
+        return NoDrafterState()
 
-    def propose(self, batch: Sequence[tuple[NoState, Budget]]) -> list[DraftTree]:
+    def propose(self, batch: Sequence[tuple[NoDrafterState, Budget]]) -> list[DraftTree]:
         return [EMPTY] * len(batch)
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
 
 def make(_: DrafterInputs) -> NoDrafter:

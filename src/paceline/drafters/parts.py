@@ -1,26 +1,37 @@
-"""What a drafter can be made from: the argument of each `make` in this folder."""
+"""What drafters are made of: the inputs of each `make`, counts by scope, trees by best-first search."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from paceline.config import Drafting
-from paceline.speculative.interfaces import Target
+from paceline.speculative.interfaces import Budget, Target
 from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation
 
+T = TypeVar("T")
+State = TypeVar("State")
+MOST_SCOPES = 64  # the scope whose last request is longest ago is forgotten first
 Warn = Callable[[str], None]
 MODEL = "model"
 
 
 @dataclass(frozen=True)
 class DrafterInputs:
-    """draft: the draft model, in the target's vocabulary unless there is a `translation`: then it drafts text
-    (SLEM). caches: n-gram caches in llama.cpp's format. stores: folders of suffix arrays. costs: of passes
-    here, where they are known. warn: is called with what is wrong with a draft model. name: of the draft
-    model's drafter, where there are several."""
+    """draft: the draft model, in the target's vocabulary unless there is a `translation`.
+    translation: between the two vocabularies, for a draft model that drafts text (SLEM).
+    caches: n-gram caches in llama.cpp's format.
+    stores: folders of suffix arrays.
+    costs: of passes here, where they are known.
+    warn: called with what is wrong with a draft model.
+    name: of the draft model's drafter, where there are several."""
 
     drafting: Drafting
     target: Target
@@ -31,3 +42,67 @@ class DrafterInputs:
     costs: DecodingCosts | None = None
     warn: Warn = lambda _: None
     name: str = MODEL
+
+
+class Scopes(Generic[T]):
+    """What a drafter has learned, by the scope of requests (Drafter.open).
+
+    common: of the scope "", which is always there. make: makes one for another scope."""
+
+    def __init__(self, common: T, make: Callable[[], T], most: int = MOST_SCOPES) -> None:
+        self.common, self._make, self._most = common, make, most
+        self._others: OrderedDict[str, T] = OrderedDict()
+
+    def of(self, scope: str) -> T:
+        if not scope:
+            return self.common
+        one = self._others.pop(scope, None)
+        if one is None:
+            one = self._make()
+        self._others[scope] = one
+        if len(self._others) > self._most:
+            self._others.popitem(last=False)
+        return one
+
+    def __iter__(self) -> Iterator[T]:
+        yield self.common
+        yield from self._others.values()
+
+
+def best_first(
+    budget: Budget,
+    source: str,
+    start: State,
+    follow: Callable[[State, int], Iterable[tuple[int, float, State]]],
+) -> DraftTree:
+    """Return the tree in which, of all paths that may go on, the likeliest is drafted next.
+
+    follow: (token, score, state with it) after a path of that state and length, the likeliest first. The
+    first goes on with its parent's path; every other one is a branch that takes of `budget.width`."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    leaves, order = 1, count()  # of equals the one that came first
+    # (-reach probability, order, parent, depth, rank among its siblings, token, score, state)
+    waiting: list[tuple[float, int, int, int, int, int, float, Any]] = []
+
+    def offer(parent: int, depth: int, reach_probability: float, state: State) -> None:
+        for rank, (token, score, after) in enumerate(follow(state, depth)):
+            heapq.heappush(
+                waiting, (-reach_probability * score, next(order), parent, depth, rank, token, score, after)
+            )
+
+    offer(ROOT, 0, 1.0, start)
+    while waiting and len(tokens) < budget.nodes:
+        negative, _, parent, depth, rank, token, score, after = heapq.heappop(waiting)
+        if rank > 0 and leaves >= budget.width:
+            continue
+        leaves += rank > 0
+        tokens.append(token)
+        parents.append(parent)
+        scores.append(score)
+        if depth + 1 < budget.depth:
+            offer(len(tokens) - 1, depth + 1, -negative, after)
+    if not tokens:
+        return EMPTY
+    return DraftTree(tuple(tokens), tuple(parents), tuple(scores), (source,) * len(tokens))

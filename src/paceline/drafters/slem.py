@@ -1,10 +1,9 @@
 """A draft model of another vocabulary that drafts text (string-level exact match, Timor et al. 2025,
 arXiv:2502.05202; "universal assisted generation" in transformers).
 
-The draft model writes a greedy chain of its own tokens, the target's tokenizer makes the target's tokens of
-that text, and they are proposed as a deterministic chain: exact at any temperature. A token's score is the
-draft's probability of its bytes, where each drafted token's is shared out evenly (in logarithms) over its
-own: at a boundary of both tokenizers the product of the scores is what the draft gave the text so far.
+The draft model writes a greedy chain, the target's tokenizer makes the target's tokens of that text, and they
+are proposed as a deterministic chain: exact at any temperature. A token's score is the draft's probability of
+its bytes, where each drafted token's is shared out evenly (in logarithms) over its bytes.
 """
 
 from __future__ import annotations

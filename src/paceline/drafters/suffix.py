@@ -1,9 +1,8 @@
 """Suffix decoding: what followed when this request, or an earlier output, last ended like this
 (after SuffixDecoding: Oliaro et al., arXiv:2411.04975).
 
-A proposal looks up the ending of the text in the request itself (prompt and output) and in past outputs, and
-lets the places it finds vote (vote.py) on a path or, where the budget is wider, a tree. The longer a match,
-the further it may draft: alpha * length + offset tokens, as in the paper.
+The places with the same ending in the request's text and in past outputs vote (vote.py) on a path or, where
+the budget is wider, a tree. A match drafts up to alpha * length + offset tokens, as in the paper.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.drafters.parts import DrafterInputs
-from paceline.drafters.scopes import Scopes
-from paceline.speculative.errors import UsageError
+from paceline.drafters.parts import DrafterInputs, Scopes
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -29,8 +26,8 @@ PLACES_UNCOMPILED = 8
 
 
 class SuffixState:
-    """Owns the request's text and its index. The output is learned when the request ends, in one piece: until
-    then it is in the request's own text, and would only be counted twice."""
+    """Owns the request's text and its index. The output is learned when the request ends: until then it is in
+    the request's text, and would be counted twice."""
 
     def __init__(
         self, drafter: SuffixDrafter, prompt: Sequence[int], text: SuffixHistory, past: SuffixHistory
@@ -51,12 +48,14 @@ class SuffixState:
 
 
 class SuffixDrafter:
-    """Owns the history that requests share. max_tokens: how many tokens of past outputs are remembered,
-    rounded up to a power of two; 52 to 104 bytes each, as they come. 0 remembers none. alpha, offset: how far
-    a match may draft by its length. min_prob: the least that a path's probability may be.
+    """Owns the history that requests share.
 
-    The first drafter of a process loads compiled code, in half a second; the first on a machine compiles it,
-    in about ten."""
+    max_tokens: tokens of past outputs that are remembered, up to a power of two; 52 to 104 bytes each.
+    alpha, offset: how far a match may draft by its length.
+    min_prob: the least probability of a path.
+
+    The first drafter of a process loads compiled code in half a second; the first on a machine compiles
+    it."""
 
     name = "suffix"
     required_outputs = RequiredOutputs()
@@ -68,17 +67,13 @@ class SuffixDrafter:
         offset: float = 0.0,
         min_prob: float = 0.1,
     ) -> None:
-        if not 0 <= max_tokens <= 1 << 31:
-            raise UsageError(f"max_tokens {max_tokens:,}: must be from 0 to {1 << 31:,}")
-        if alpha < 0 or not 0.0 <= min_prob <= 1.0:
-            raise UsageError(f"alpha {alpha} must not be negative, and min_prob {min_prob} from 0 to 1")
         # numba takes a second to import: only who drafts with suffixes waits for it.
         from paceline.drafters.suffix_history import COMPILED, REACH, SuffixHistory
         from paceline.drafters.vote import draft
 
         self._make, self._draft_into = SuffixHistory, draft
         self._max_tokens = max_tokens
-        self._numbers = (float(alpha), float(offset), float(min_prob))
+        self._reach, self._min_prob = (float(alpha), float(offset)), float(min_prob)
         self._most = PLACES if COMPILED else PLACES_UNCOMPILED
         self._furthest = int(alpha * REACH + offset + 1e-6)
         self._room(64)
@@ -109,11 +104,13 @@ class SuffixDrafter:
             self._room(nodes)
         text, past = memory.text, memory.past
         n = self._draft_into(
-            *(text.ring, text.links, text.heads, text.state[0]),
-            *(past.ring, past.links, past.heads, past.state[0]),
-            *(self._most, depth, nodes, budget.width),
-            *(*self._numbers, budget.p_min, budget.p_split),
-            *(self._tokens, self._parents, self._scores),
+            (text.ring, text.links, text.heads, text.state[0]),
+            (past.ring, past.links, past.heads, past.state[0]),
+            self._most,
+            (depth, nodes, budget.width),
+            self._reach,
+            (self._min_prob, float(budget.p_min), float(budget.p_split)),
+            (self._tokens, self._parents, self._scores),
         )
         if n == 0:
             return EMPTY

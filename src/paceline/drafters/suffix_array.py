@@ -1,9 +1,9 @@
 """Where in a corpus a text has occurred: sorted suffixes in memory-mapped files.
 
-The corpus is stored backwards, so that what a text ends with, read backwards, is the beginning of a suffix:
-one binary search finds the longest ending that occurs at all, and its neighbours all the places. Tokens are
-big-endian and one larger than their ids, so that bytes compare as tokens do and 0 stands between documents,
-where no match and no continuation reaches across. suffix_sort.py builds the files.
+The corpus is stored backwards, so that a text's end, read backwards, is the beginning of a suffix: one binary
+search finds the longest ending that occurs, and its neighbours all the places. Tokens are big-endian and one
+larger than their ids, so that bytes compare as tokens do and 0 stands between documents. suffix_sort.py
+builds the files.
 
 A folder holds index.json, `text` (2 or 4 bytes a token, as the vocabulary needs) and `array` (the tokens'
 places in order of their suffixes, 4 bytes each, little-endian).
@@ -41,15 +41,14 @@ NO_MATCH = Match(0, 0, 0)
 
 
 class SuffixArray:
-    """A folder that suffix_sort wrote, opened for looking up. Owns the two files' mappings. n_vocab: ids lie
-    below it. Raises UsageError where there is none, ModelError where it is damaged or of a newer version."""
+    """A folder that suffix_sort wrote. Owns the two files' mappings. Raises UsageError where there is none,
+    ModelError where it is damaged or of another version."""
 
     def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
         about = read_index(folder)
         self.n_vocab: int = about["n_vocab"]
         self.tokens: int = about["tokens"]
-        self.documents: int = about["documents"]
         self._width: int = about["width"]
         self._structs: dict[int, struct.Struct] = {}
         self._letter = {2: "H", 4: "I"}[self._width]
@@ -146,20 +145,14 @@ def read_index(folder: Path) -> dict[str, Any]:
     path = folder / INDEX
     try:
         about = json.loads(path.read_bytes())
-        version = about["version"]
-        if isinstance(version, int) and version > VERSION:
-            raise ModelError(
-                f"{folder}: a datastore of version {version}, and this Paceline reads up to {VERSION}: "
-                "upgrade Paceline, or build it again"
-            )
         whole = [about[name] for name in ("n_vocab", "tokens", "documents", "length")]
-        sound = version == VERSION and about["width"] in (2, 4)
+        sound = about["version"] == VERSION and about["width"] in (2, 4)
         if not sound or not all(isinstance(n, int) and n > 0 for n in whole):
             raise ValueError("not a datastore's index")
     except FileNotFoundError as error:
         raise UsageError(f"{folder}: holds no datastore; make one with paceline corpus build") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ModelError(f"{path}: is damaged; build the corpus again") from error
+        raise ModelError(f"{path}: is damaged, or of another version; build the corpus again") from error
     return dict(about)
 
 

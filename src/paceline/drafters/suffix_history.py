@@ -2,12 +2,10 @@
 
 As in zlib: for n-grams of a few lengths, `heads` says where one with this hash was last seen, and `links`
 where it was seen before that. A look-up walks the most recent places, the longest n-grams first, and compares
-tokens, so that a collision costs time and nothing else. What the ring overwrites is forgotten in order of age
-without any bookkeeping: a chain ends where it leaves the ring. A token takes 52 bytes, in Arctic's suffix
-tree 360, and there are no counts to keep: who wants counts samples the places.
+tokens, so that a collision costs only time. A chain ends where it leaves the ring. A token takes 52 bytes.
 
-The functions are compiled by numba where it is installed (extra "fast"). Without it the same functions run as
-they stand: 7 microseconds a token instead of a fraction of one, and 80 a proposal instead of 8.
+The functions are compiled by numba where it is installed (extra "fast"), and else run as they stand: 7
+microseconds a token instead of a fraction of one, and 80 a proposal instead of 8.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-
-from paceline.speculative.errors import ContractError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Ints = Any  # an integer array, or a memoryview of one where nothing is compiled
@@ -167,10 +163,6 @@ class SuffixHistory:
     def __len__(self) -> int:
         return min(int(self.state[0]), len(self.ring))
 
-    @property
-    def nbytes(self) -> int:
-        return sum(memoryview(x).nbytes for x in (self.ring, self.links, self.heads))
-
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         new = np.asarray(tokens, np.int32)
         total = int(self.state[0])
@@ -183,11 +175,9 @@ class SuffixHistory:
 
     @contextmanager
     def supposing(self, tokens: Sequence[int]) -> Iterator[None]:
-        """As if the text went on with these; afterwards it is as it was. Raises ContractError where they
-        would overwrite the oldest."""
+        """As if the text went on with these, of a ring in which they overwrite nothing; afterwards it is as
+        it was."""
         total = int(self.state[0])
-        if total + len(tokens) > self._limit:
-            raise ContractError("supposing: no room is left, and what is overwritten cannot be put back")
         try:
             self.extend(tokens)
             yield

@@ -7,7 +7,6 @@ suffixes those where a token begins are kept.
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafters.suffix_array import ARRAY, INDEX, TEXT, VERSION
-from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
+from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.system.whole import private_file
 
 MOST = (1 << 31) - 1  # bytes of text, whose places the sorting counts in 32 bits
@@ -28,30 +27,25 @@ PATIENCE = 0.1  # seconds between two looks whether the sorting is still wanted
 Tokens = Sequence[int] | NDArray[Any]
 
 
-def _nothing() -> None:
-    pass
-
-
 def build(
     folder: Path,
     documents: Iterable[Tokens],
     n_vocab: int,
     *,
     most: int = MOST,
-    check: Callable[[], None] = _nothing,
+    check: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write the datastore of `documents` into the existing `folder`, for the user's eyes only; how many
-    tokens it has.
+    """Write the datastore of `documents` into the existing `folder`, for the user's eyes only. Return how
+    many tokens it has.
 
-    most: bytes of text that may be sorted. check: called every now and then; it may raise, to stop. What was
-    written before that stays. Raises MissingExtraError, UsageError for ids outside the vocabulary, nothing
-    to store or too much, PacelineError where the disk has no room.
+    most: bytes of text that may be sorted.
+    check: called every now and then; it may raise, to stop. What was written before that stays.
+    Raises MissingExtraError; UsageError for ids outside the vocabulary, nothing to store or too much.
     """
     sort = sorter()
     kind = np.dtype(">u2" if n_vocab < 2**16 else ">u4")
     text, n_documents = _text(documents, n_vocab, most // kind.itemsize, check)
     length, n_tokens = len(text), len(text) - n_documents - 1
-    _check_room(folder, length * (kind.itemsize + 4))
     backwards = text[::-1].astype(kind).view(np.uint8)
     del text
     with private_file(folder / TEXT) as file:
@@ -139,12 +133,3 @@ def _places(order: NDArray[np.int32], width: int) -> Iterator[NDArray[np.uint32]
     for start in range(0, len(order), BLOCK):
         some = order[start : start + BLOCK]
         yield (some[some % width == 0] // width).astype("<u4")
-
-
-def _check_room(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < size:
-        raise PacelineError(
-            f"{folder}: the disk has {free / 1e6:,.0f} MB free, and the datastore needs {size / 1e6:,.0f} MB "
-            "more: make room, or give fewer sources"
-        )

@@ -1,12 +1,9 @@
 """What follows, by the vote of the places that end like the text.
 
-SuffixDecoding (arXiv:2411.04975) takes one match length, counts what followed every occurrence, and chooses
-the length whose draft promises most. Here every place votes, a longer match and a more recent one with more
-weight, L**2 / (3 + rank), and for no more tokens than its own length allows. On recorded traces such a path
-has more tokens accepted, of fewer drafted, than exact counts of the best length (benchmarks/suffix.py).
-
-A token's score is its share of the votes, with DOUBT for what none of the places has seen: few or short
-matches, however unanimous, are not certain. Unlike a bare share it comes close to the acceptance rate.
+Every place votes with the weight L**2 / (3 + rank), for no more tokens than the match length L allows. (On
+recorded traces more is accepted than with the exact counts of SuffixDecoding, arXiv:2411.04975.) A token's
+score is its share of the votes, with DOUBT for what no place has seen: few or short matches, however
+unanimous, are not certain.
 """
 
 from __future__ import annotations
@@ -19,6 +16,9 @@ from paceline.drafters.suffix_history import BORDER, Ints, compiled, find
 
 DOUBT = 1.0
 Floats = Any  # an array of floating-point numbers
+Rules = tuple[float, float, float]  # the least probability of a path; p_min and p_split of the budget
+Out = tuple[Ints, Ints, Floats]  # arrays for the tokens, parents and scores of a draft
+History = tuple[Ints, Ints, Ints, int]  # ring, links, heads and total of a SuffixHistory
 
 # A branch that waits to be drafted. LOW, HIGH: the range of `order` with the places that vote for it.
 # CHOICE: whether it is what most of its parent's places vote for.
@@ -48,14 +48,7 @@ def read_on(
 
 @compiled
 def tally(
-    ahead: Ints,
-    depth: int,
-    weights: Floats,
-    order: Ints,
-    low: int,
-    high: int,
-    choices: Ints,
-    shares: Floats,
+    ahead: Ints, depth: int, weights: Floats, order: Ints, low: int, high: int, choices: Ints, shares: Floats
 ) -> tuple[int, float]:
     """The tokens that order[low:high] vote for at a depth (into `choices`) and their weights (into `shares`).
     Returns how many tokens there are, and the sum of all weights."""
@@ -79,17 +72,15 @@ def expand(
     branch: Floats,
     node: int,
     ahead: Ints,
-    weights: Floats,
-    order: Ints,
+    votes: tuple[Floats, Ints],
     width: int,
-    min_prob: float,
-    p_min: float,
-    p_split: float,
+    rules: Rules,
     waiting: Floats,
     n: int,
 ) -> int:
     """Let what may follow a drafted branch wait too, each token with the places that vote for it. Returns how
     many are waiting then."""
+    (weights, order), (min_prob, p_min, p_split) = votes, rules
     low, high, depth = int(branch[LOW]), int(branch[HIGH]), int(branch[DEPTH])
     choices, shares = np.empty(high - low, np.int64), np.empty(high - low, np.float64)
     tokens, every = tally(ahead, depth, weights, order, low, high, choices, shares)
@@ -104,13 +95,8 @@ def expand(
             break
         shares[best] = 0.0
         row = waiting[n]
-        row[SURVIVAL], row[SCORE], row[TOKEN], row[CHOICE] = (
-            reach_probability,
-            score,
-            choices[best],
-            rank == 0,
-        )
-        row[PARENT], row[DEPTH], row[LOW] = node, depth + 1, low
+        row[SURVIVAL], row[SCORE], row[TOKEN] = reach_probability, score, choices[best]
+        row[CHOICE], row[PARENT], row[DEPTH], row[LOW] = rank == 0, node, depth + 1, low
         for i in range(low, high):
             if ahead[order[i], depth] == choices[best]:
                 order[i], order[low] = order[low], order[i]
@@ -133,25 +119,14 @@ def take(waiting: Floats, n: int, branch: Floats) -> int:
 
 
 @compiled
-def grow(
-    ahead: Ints,
-    weights: Floats,
-    nodes: int,
-    width: int,
-    min_prob: float,
-    p_min: float,
-    p_split: float,
-    tokens: Ints,
-    parents: Ints,
-    scores: Floats,
-) -> int:
+def grow(ahead: Ints, weights: Floats, nodes: int, width: int, rules: Rules, out: Out) -> int:
     """The tree that the places vote for, the likeliest path first. Returns the number of nodes."""
-    count, depth = ahead.shape
-    order = np.arange(count)
+    (count, depth), (tokens, parents, scores) = ahead.shape, out
+    votes = weights, np.arange(count)
     # Every branch has places of its own, so no more than these can wait.
     waiting, branch = np.empty((count + 1, 8), np.float64), np.zeros(8, np.float64)
     branch[SURVIVAL], branch[HIGH] = 1.0, count
-    left = expand(branch, -1, ahead, weights, order, width, min_prob, p_min, p_split, waiting, 0)
+    left = expand(branch, -1, ahead, votes, width, rules, waiting, 0)
     n, leaves = 0, 1
     while left > 0 and n < nodes:
         left = take(waiting, left, branch)
@@ -162,37 +137,25 @@ def grow(
         tokens[n], parents[n], scores[n] = int(branch[TOKEN]), int(branch[PARENT]), branch[SCORE]
         n += 1
         if branch[DEPTH] < depth:
-            left = expand(
-                branch, n - 1, ahead, weights, order, width, min_prob, p_min, p_split, waiting, left
-            )
+            left = expand(branch, n - 1, ahead, votes, width, rules, waiting, left)
     return n
 
 
 @compiled
 def draft(
-    ring: Ints,
-    links: Ints,
-    heads: Ints,
-    total: int,
-    shared: Ints,
-    shared_links: Ints,
-    shared_heads: Ints,
-    shared_total: int,
+    text: History,
+    past: History,
     most: int,
-    depth: int,
-    nodes: int,
-    width: int,
-    alpha: float,
-    offset: float,
-    min_prob: float,
-    p_min: float,
-    p_split: float,
-    tokens: Ints,
-    parents: Ints,
-    scores: Floats,
+    room: tuple[int, int, int],
+    reach: tuple[float, float],
+    rules: Rules,
+    out: Out,
 ) -> int:
-    """Draft what follows the request's text (`ring`) by up to `most` places in it and as many in the `shared`
-    history. Returns the number of nodes."""
+    """Draft what follows the request's text by up to `most` places in it and as many in the `past`. Returns
+    the number of nodes. room: depth, nodes, width. reach: alpha and offset, by which a match may draft."""
+    ring, links, heads, total = text
+    shared, shared_links, shared_heads, shared_total = past
+    (depth, nodes, width), (alpha, offset) = room, reach
     ends, limits = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
     mine = find(ring, links, heads, total, ring, total, most, ends, limits, 0)
     count = find(shared, shared_links, shared_heads, shared_total, ring, total, most, ends, limits, mine)
@@ -207,4 +170,4 @@ def draft(
     ahead = np.empty((count, furthest), np.int64)
     read_on(ring, total, True, ends, limits, 0, mine, ahead)
     read_on(shared, shared_total, False, ends, limits, mine, count, ahead)
-    return grow(ahead, weights, nodes, width, min_prob, p_min, p_split, tokens, parents, scores)
+    return grow(ahead, weights, nodes, width, rules, out)

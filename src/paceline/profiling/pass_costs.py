@@ -14,9 +14,9 @@ from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
 from paceline.backends.registry import with_kernels
+from paceline.speculative.policy.cost_cells import fault
 from paceline.speculative.policy.cost_measurement import ROWS, measure
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
-from paceline.speculative.policy.cost_plausibility import fault
 from paceline.speculative.policy.drafting_summary import SHOWN, reason
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, keep, recall
 

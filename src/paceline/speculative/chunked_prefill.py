@@ -11,8 +11,7 @@ RECENT = 8  # passes that a mean follows
 
 
 class ChunkSize:
-    """How many prompt tokens a pass may read, learned from what passes take. most: tokens of a pass in which
-    nobody decodes."""
+    """How many prompt tokens a pass may read, learned from the time of passes. most: where nobody decodes."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -46,8 +45,8 @@ class _Mean:
 
 
 def shares(pending_tokens: Sequence[int], chunk: int) -> list[int]:
-    """Of `chunk` tokens, how many each prompt gets that has so many left: all the same, but none more than it
-    needs, so that a short prompt behind a long one is read at once."""
+    """Share out `chunk` tokens among prompts with so many left: evenly, but none more than it needs, so that
+    a short prompt behind a long one is read at once."""
     out = [0] * len(pending_tokens)
     left = chunk
     order = sorted([i for i, n in enumerate(pending_tokens) if n], key=pending_tokens.__getitem__)

@@ -1,24 +1,4 @@
-"""The one exception tree. Every message says what is wrong, where, and what to do next.
-
-PacelineError            exit 1
-├── UsageError           exit 2   an argument that cannot be used as given
-│   ├── ContextError     exit 2   a prompt that is longer than the context
-│   ├── VocabError       exit 2   draft and target do not share a vocabulary
-│   └── BusyError        exit 2   all sessions of a model are in use
-├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
-│   └── LogitsError      exit 1   a model that answers with logits that are not numbers
-├── MissingExtraError    exit 1   an optional dependency that is not installed
-├── KernelError          exit 1   kernels of our own that cannot be compiled or loaded here
-├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
-├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
-├── RememberedError      exit 1   the file that past outputs are kept in cannot be read or written
-├── ClosingError         exit 1   an engine that takes no more requests, or whose model has failed
-├── TooSlowError         exit 1   a request that took longer than its timeout
-├── BatchError           exit 1   some prompts of a batch failed; it carries the answers to the others
-├── ContractError        exit 1   a drafter or engine broke the contract in interfaces.py: a bug, never the
-user's
-└── LosslessError        exit 3   drafted output differs from plain output beyond batch noise
-"""
+"""The one exception tree. Every message says what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 
@@ -31,60 +11,64 @@ class PacelineError(Exception):
 
 
 class UsageError(PacelineError):
+    """An argument that cannot be used as given."""
+
     exit_code = 2
 
 
 class ContextError(UsageError):
-    pass
+    """A prompt that is longer than the context."""
 
 
 class VocabError(UsageError):
-    pass
+    """Draft and target do not share a vocabulary."""
 
 
 class BusyError(UsageError):
-    pass
+    """All sessions of a model are in use."""
 
 
 class ModelError(PacelineError):
-    pass
+    """A model file that cannot be loaded or is not a causal language model."""
 
 
 class LogitsError(ModelError):
-    pass
+    """A model whose logits are not numbers."""
 
 
 class MissingExtraError(PacelineError):
-    pass
+    """An optional dependency that is not installed."""
 
 
 class KernelError(PacelineError):
-    pass
+    """Kernels that cannot be compiled or loaded here."""
 
 
 class PeerError(PacelineError):
-    pass
+    """Another program that was to be measured cannot be started, reached or read."""
 
 
 class HistoryError(PacelineError):
-    pass
+    """The file of past benches cannot be read or written."""
 
 
 class RememberedError(PacelineError):
-    pass
+    """The file of past outputs cannot be read or written."""
 
 
 class ClosingError(PacelineError):
-    pass
+    """An engine that takes no more requests, or whose model has failed."""
 
 
 class TooSlowError(PacelineError):
-    pass
+    """A request that took longer than its timeout."""
 
 
 class BatchError(PacelineError):
-    """results: one a prompt, in their order; None for those that failed. errors: by a prompt's index, what
-    went wrong with it."""
+    """Some prompts of a batch failed.
+
+    results: one a prompt, in their order; None for those that failed.
+    errors: by a prompt's index."""
 
     def __init__(self, results: Sequence[Any], errors: Mapping[int, Exception]) -> None:
         super().__init__(results, errors)
@@ -98,8 +82,10 @@ class BatchError(PacelineError):
 
 
 class ContractError(PacelineError):
-    pass
+    """A drafter or engine broke the contract in interfaces.py: a bug, never the user's."""
 
 
 class LosslessError(PacelineError):
+    """Drafted output differs from plain output beyond batch noise."""
+
     exit_code = 3

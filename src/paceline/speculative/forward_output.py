@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from paceline.speculative import sampling
-from paceline.speculative.arrays import Logits, Mask
 from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import NOTHING, Features
-from paceline.speculative.sampling import Sampling, TokenDistribution
+from paceline.speculative.sampling import Logits, Mask, Sampling, TokenDistribution
 
 
 def place(row: int, rows: range, is_last: bool = True) -> int:

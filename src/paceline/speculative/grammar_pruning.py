@@ -1,17 +1,21 @@
-"""A draft without what the request's grammar forbids, so that no row is computed for it."""
+"""Drafting under a grammar: no row is computed for what it forbids; its failure ends one request alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from paceline.speculative.interfaces import Grammar
+from paceline.speculative.sampling import Mask
 from paceline.speculative.tree import ROOT, DraftTree
 
 
 def prune(tree: DraftTree, grammar: Grammar) -> DraftTree:
-    """`tree` without forbidden tokens and everything below them.
+    """Return `tree` without forbidden tokens and everything below them.
 
-    A forbidden token that was *sampled* stays, as a leaf: to drop it for what it turned out to be would bias
-    the output (its q says what the target must make up for), and verification rejects it for certain. A
-    drafter that heeds `Budget.grammar` never draws one. Probes are not emitted and stay.
+    A forbidden token that was *sampled* stays, as a leaf: dropping it for what it turned out to be would bias
+    the output, and verification rejects it for certain. Probes are not emitted and stay.
     """
     kept: list[bool] = []
     fertile: list[bool] = []  # what hangs below may stay too
@@ -22,3 +26,24 @@ def prune(tree: DraftTree, grammar: Grammar) -> DraftTree:
         kept.append(allowed or (below and sampled))
         fertile.append(allowed)
     return tree if all(kept) else tree.only(kept)
+
+
+class SafeGrammar:
+    """A request's grammar for those who draft for a batch: its failure is that request's matter.
+
+    error: what went wrong in it, after which nothing may follow."""
+
+    def __init__(self, grammar: Grammar, n_vocab: int) -> None:
+        self._grammar, self._n_vocab = grammar, n_vocab
+        self.error: Exception | None = None
+
+    def mask(self, path: Sequence[int]) -> Mask:
+        if self.error is None:
+            try:
+                return self._grammar.mask(path)
+            except Exception as error:
+                self.error = error
+        return np.zeros(self._n_vocab, dtype=np.bool_)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._grammar.commit(tokens)

@@ -48,9 +48,8 @@ def advance(
 ) -> list[tuple[ActiveRequest, Step]]:
     """One pass: each request drafts, and is verified and committed; or reads on in its prompt.
 
-    chunk: the most tokens of prompts to be read in it; no more than the target's own measure. What goes wrong
-    with one request, its grammar or its rows, ends that one alone (`ActiveRequest.error`); the steps are
-    those of the others, in order, and after them those that read."""
+    chunk: the most tokens of prompts that are read. What goes wrong with one request ends that one alone
+    (`ActiveRequest.error`); the steps are those of the others, in order, and after them those that read."""
     lap = Timer(clock)
     pending_tokens = [request.session.pending_tokens for request in requests]
     decoding, reading = requests, list[tuple[ActiveRequest, int]]()
@@ -106,8 +105,8 @@ def draft(
     chunk: int,
     lap: Callable[[], float],
 ) -> tuple[Sequence[DraftTree], Sequence[DraftTree], float, float]:
-    """What is to be verified for each request, beside a pass's rows of prompts; what was proposed; and the
-    seconds of drafting and of deciding."""
+    """Return what is to be verified for each request, what was proposed, and the seconds of drafting and of
+    deciding. reading: the pass's rows of prompts."""
     n = len(requests)
     n_drafted_for = sum([request.n_draft > 0 for request in requests])
     if not n_drafted_for:
@@ -150,8 +149,7 @@ def settle(
     shared: StepTimes,
     lap: Callable[[], float],
 ) -> Step:
-    """Verify one request's draft and commit what is kept of it. proposal: all that it was chosen from.
-    shared: its part of what all took."""
+    """Verify one request's draft and commit what is accepted. shared: the request's part of what all took."""
     if request.guard is not None and request.guard.error is not None:
         raise request.guard.error
     history = request.session.tokens
@@ -217,7 +215,7 @@ def token_logprobs(
 
 
 def named(error: LogitsError, target: Target) -> LogitsError:
-    """With whose logits they are, and what can be done."""
+    """The error with the model's name and what can be done."""
     return LogitsError(
         f"{target.origin}: {error}: the file is damaged (download it again), or its values are too large for "
         "how it is run (try without flash_attention, -fa off, or cache_type f32)"
@@ -225,7 +223,7 @@ def named(error: LogitsError, target: Target) -> LogitsError:
 
 
 def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:
-    """A drafter may waste time but not corrupt: what it proposes is checked before an engine sees it."""
+    """Check proposals before an engine sees them: a drafter may waste time but not corrupt."""
     size = target.vocab.size
     for tree, budget in zip(trees, budgets, strict=True):
         if len(tree) == 0:
@@ -244,13 +242,9 @@ def decode(
     clock: Clock = perf_counter,
     chunk: int = UNLIMITED,
 ) -> Iterator[tuple[ActiveRequest, Step]]:
-    """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
-    Those that read a long prompt have no tokens.
-
-    clock: what the steps' times are told by. chunk: see `advance`. The caller closes the requests. A
-    generator that is dropped in mid-way leaves every session consistent. A request that fails ends alone; its
-    error is raised at the end, the first one's where there are several.
-    """
+    """Decode every request to its end, all of them in each pass; yield each step as it happens. Steps that
+    read a long prompt have no tokens. The caller closes the requests. A generator that is dropped leaves
+    every session consistent. A request that fails ends alone; the first error is raised at the end."""
     while active := [r for r in requests if not r.is_over]:
         yield from advance(target, drafter, policy, active, clock, chunk)
     for request in requests:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContextError, UsageError
+from paceline.speculative.grammar_pruning import SafeGrammar
 from paceline.speculative.interfaces import (
     UNLIMITED,
     Budget,
@@ -20,7 +21,6 @@ from paceline.speculative.interfaces import (
     Target,
 )
 from paceline.speculative.rng import GumbelNoise, SeededRng
-from paceline.speculative.safe_grammar import SafeGrammar
 from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.stats import Stats, Step, StopReason
 from paceline.speculative.validation import refusal
@@ -100,8 +100,7 @@ class GenerationRequest:
             raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
 
     def require_fits(self, target: Target) -> None:
-        """Raises UsageError for token ids outside the vocabulary, ContextError for a prompt that is too
-        long."""
+        """Raise UsageError for token ids outside the vocabulary, ContextError for a long prompt."""
         size, n_ctx = target.vocab.size, target.caps.n_ctx
         if len(self.prompt) > n_ctx:
             raise ContextError(
@@ -129,11 +128,12 @@ class ActiveRequest:
     """A request that is being decoded, and the owner of its session and its drafter state.
 
     eos: the tokens that end it; none where they are ignored.
-    stop: called with every emitted token in order; true where the text so far ends the request.
-    rule: how sampled drafts are verified (verify.py).
+    stop: called with every emitted token in order; true ends the request.
     grammar: what the text has to match, compiled; guard: the same, for drafters.
     noise: what a drafter may know of the draws; None where tokens are not drawn.
     n_cached: tokens of the prompt that did not have to be read.
+    carried_over_seconds: spent on a step after it was recorded; they count in the next one.
+    error: what ended the request instead of a stop reason.
     """
 
     request: GenerationRequest
@@ -147,12 +147,10 @@ class ActiveRequest:
     guard: SafeGrammar | None = None
     noise: GumbelNoise | None = None
     n_cached: int = 0
-    carried_over_seconds: float = (
-        0.0  # seconds spent on a step after it was recorded; they count in the next one
-    )
+    carried_over_seconds: float = 0.0
     n_tokens: int = 0
     stop_reason: StopReason | None = None
-    error: Exception | None = None  # what ended it instead
+    error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
     sampling: Sampling = field(init=False)
     n_draft: int = field(init=False)
@@ -169,9 +167,8 @@ class ActiveRequest:
         self.max_tokens, self.n_prompt = self.request.max_tokens, len(self.request.prompt)
 
     def cap(self, budget: Budget, caps: Caps, rows: int, chunk: int = UNLIMITED) -> Budget:
-        """No more than can still be emitted (a step adds one token to what it accepts), than fits the
-        context, and than the target takes: `rows` are this request's. In line with the request's grammar, and
-        aware of its draws."""
+        """Hold a budget to what can still be emitted, fits the context and the target takes. rows: this
+        request's part of a pass."""
         request = self.request
         room = caps.n_ctx - len(self.session.tokens)
         depth = min(self.max_tokens - self.n_tokens - 1, room, self.n_draft)
@@ -209,9 +206,8 @@ def start(
     grammar: Grammar | None = None,
     rule: str = "auto",
 ) -> ActiveRequest:
-    """A request ready for `decode`; its prompt is read there. stop: see ActiveRequest; by default the
-    request's own `should_stop`. Raises UsageError for a request that does not fit the target, BusyError where
-    all sessions are taken."""
+    """Open a request for `decode`, which reads the prompt. stop: by default the request's `should_stop`.
+    Raises UsageError for a request that does not fit the target, BusyError where all sessions are taken."""
     request.require_fits(target)
     prompt = request.prompt
     session = target.open()

@@ -1,12 +1,11 @@
 """A request's randomness, and the part of it that a drafter may know.
 
 Plain sampling draws a token by a race (the Gumbel-max trick): at each place of the text every token has an
-exponential number of its own, made from the seed, the place and the token's id, and the least number over
-probability wins, which token i does with probability p_i. A draft model that runs the same race with its own
-probabilities mostly finds the same winner, with a chance of at least (1 - d) / (1 + d) at a total variation
-distance of d (Daliri, Musco and Suresh, arXiv:2408.07978), where its likeliest token is the winner no more
-often than its probability. The target's draw depends on nothing that was drafted: the text of a seed is that
-of plain decoding, token by token.
+exponential number, made from the seed, the place and the token's id, and the least number over probability
+wins, which token i does with probability p_i. A draft model that runs the same race with its probabilities
+finds the same winner with a chance of at least (1 - d) / (1 + d) at a total variation distance of d (Daliri,
+Musco and Suresh, arXiv:2408.07978). The target's draw depends on nothing that was drafted: the text of a seed
+is that of plain decoding, token by token.
 """
 
 from __future__ import annotations
@@ -16,8 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.arrays import Logits, Probabilities
-from paceline.speculative.sampling import NEAR, Sampling, TokenDistribution, target_distribution
+from paceline.speculative.sampling import (
+    NEAR,
+    Logits,
+    Probabilities,
+    Sampling,
+    TokenDistribution,
+    target_distribution,
+)
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

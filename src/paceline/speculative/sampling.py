@@ -16,14 +16,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.arrays import Logits, Mask, Probabilities
 from paceline.speculative.errors import LogitsError, UsageError
 from paceline.speculative.validation import refusal, settle
 
+Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
+Probabilities = NDArray[np.float64]  # [n_vocab], or one a kept token
+Mask = NDArray[np.bool_]  # [n_vocab]
+
 NEAR = 8.0  # logits
-# What a bias, a penalty or a temperature may be at most: whatever they come to together stays far from what a
-# 32-bit logit cannot hold (3e38).
-LARGEST = 1e15
+LARGEST = (
+    1e15  # of a bias, a penalty, a temperature: together far from what a 32-bit logit cannot hold (3e38)
+)
 
 
 @dataclass(frozen=True)
@@ -74,20 +77,14 @@ class Sampling:
 
     @property
     def penalised(self) -> bool:
-        return self.repeat_last_n > 0 and (
-            self.repeat_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-        )
+        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+        return self.repeat_last_n > 0 and penalties != (1.0, 0.0, 0.0)
 
     @property
     def filtered(self) -> bool:
         """Whether anything but the temperature makes a row's distribution of its logits."""
-        return (
-            self.top_k > 0
-            or self.typical_p < 1.0
-            or self.top_p < 1.0
-            or self.min_p > 0.0
-            or self.xtc_probability > 0.0
-        )
+        cuts = min(self.typical_p, self.top_p) < 1.0
+        return cuts or self.top_k > 0 or self.min_p > 0.0 or self.xtc_probability > 0.0
 
     @property
     def edits_logits(self) -> bool:
@@ -103,8 +100,8 @@ def _within(name: str, value: float, low: float, high: float | None = None) -> N
 
 
 def fault(largest: float) -> str:
-    """What is wrong with a row whose largest logit this is, as numpy has it: NaN where any is NaN; "" where
-    nothing is wrong. Minus infinity is a token that cannot follow: no fault, as long as another one can."""
+    """Say what is wrong with a row by its largest logit, which numpy makes NaN where any is; "" for nothing.
+    Minus infinity is a token that cannot follow: no fault, as long as another one can."""
     if math.isfinite(largest):
         return ""
     if math.isnan(largest):
@@ -113,7 +110,7 @@ def fault(largest: float) -> str:
 
 
 def require_numbers(largest: float) -> None:
-    """Raises LogitsError for a row with a fault."""
+    """Raise LogitsError for a row with a fault."""
     if not math.isfinite(largest):
         raise LogitsError(f"its logits are not numbers ({fault(largest)})")
 
@@ -156,8 +153,7 @@ def argmax(logits: Logits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenDistribution:
-    """A distribution: `p` of the tokens `ids`, and zero for all others. Filters leave few tokens of a large
-    vocabulary, and what is done with a row then costs as little."""
+    """`p` of the tokens `ids`, and zero for all others: filters leave few tokens of a large vocabulary."""
 
     ids: NDArray[np.int64]
     p: Probabilities
@@ -177,8 +173,7 @@ class Rng(Protocol):
     def draw(self, p: Probabilities) -> int: ...
 
     def draw_at(self, place: int, row: TokenDistribution) -> int:
-        """The token that `row` draws as token number `place` of the text, prompt included; the same whoever
-        asks, and however often."""
+        """The token that `row` draws at `place` of the text, prompt included: always the same."""
 
 
 def target_distribution(
@@ -285,8 +280,8 @@ def softmax(values: NDArray[np.float64]) -> Probabilities:
 
 
 def logprob(logits: Logits, token: int, n_top: int = 0) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """(log-probability of `token`, the `n_top` likeliest tokens with theirs, best first), in nats, of the
-    model's own softmax: what it said before any sampler."""
+    """(log-probability of `token`, the `n_top` likeliest tokens with theirs, best first), in nats, by the
+    model's softmax before any sampler."""
     values = logits.astype(np.float64)
     values -= values.max()
     values -= math.log(np.exp(values).sum())

@@ -1,9 +1,7 @@
-"""Requests that come and go: the loop over a list that changes between passes, with a queue before it.
+"""Continuous batching: the loop over a list of requests that changes between passes, with a queue before it.
 
 A request joins when a session is free, reads its prompt in chunks beside those that decode already, and
-leaves when it has ended, failed or been cancelled; what happens to one is nothing to the others. Each gets
-the text that it would get alone. The tokens that a pass reads of prompts are at most one chunk, shared evenly
-by all that read; beside requests that decode they are fewer, so that a long prompt does not stall those.
+leaves when it has ended, failed or been cancelled. Each gets the text that it would get alone.
 """
 
 from __future__ import annotations
@@ -47,9 +45,8 @@ class ScheduledRequest:
 
 
 class Scheduler:
-    """Owns its requests, and closes them. chunk: the most tokens of prompts in one pass, of the target or of
-    a draft (by default what the target thinks best). rule: how sampled drafts are verified. Not for several
-    threads at once."""
+    """Owns its requests, and closes them. chunk: the most tokens of prompts in one pass, by default the
+    target's. rule: how sampled drafts are verified. Not for several threads at once."""
 
     def __init__(
         self,
@@ -100,8 +97,7 @@ class Scheduler:
             self.waiting.pop()
 
     def _begin(self, scheduled: ScheduledRequest) -> bool:
-        """Open its session; false where others than ours have them all. Wherever Ctrl-C comes, `close` finds
-        the session."""
+        """Open the session; false where others have them all. Wherever Ctrl-C comes, `close` finds it."""
         self.running.append(scheduled)
         try:
             scheduled.active = start(

@@ -17,9 +17,8 @@ TARGET = "target"
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of one step; a batch's time is shared out evenly among its requests. draft: proposing.
-    forward: the target's pass. keep: committing and rolling back. other: deciding what to draft, and learning
-    from what came of the step before."""
+    """Seconds of one step; a batch's time is shared out evenly among its requests. keep: committing and
+    rolling back. other: deciding what to draft, and learning from the step before."""
 
     draft: float = 0.0
     forward: float = 0.0
@@ -37,8 +36,8 @@ PARTS = tuple(part.name for part in fields(StepTimes))
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """What the target itself gave an emitted token: nats, before any sampler. top: its likeliest tokens with
-    theirs, best first."""
+    """What the target gave an emitted token: nats, before any sampler. top: the likeliest tokens with theirs,
+    best first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -46,15 +45,13 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """tokens: emitted by this step, cut where the request stopped; none where only a part of the prompt was
-        read.
-    sources: where each came from, a drafter's name or "target".
+    """tokens: emitted by this step, cut where the request stopped; none where only the prompt was read.
+    sources: a drafter's name or "target" for each token.
+    path: the accepted nodes to commit: all tokens but the last, which is the new root.
+    drafted, accepted: tokens by drafter; accepted before any cut.
     tree: the draft that was verified; proposal: all that it was chosen from.
-    path: the accepted nodes to commit; all but the last token. The last token is the new root.
-    drafted, accepted: how many tokens were drafted, and how many of them verification accepted before any
-    cut, by drafter.
     logprobs: one a token where the request asked for them.
-    rows: what the target computed for it: of the prompt, of text computed again, the root and its tree."""
+    rows: what the target computed: of the prompt, of text computed again, the root and the tree."""
 
     tokens: tuple[int, ...]
     sources: tuple[str, ...]
@@ -71,8 +68,8 @@ class Step:
 
 @dataclass
 class SourceStats:
-    """One drafter's part. tried: the steps it was asked at; proposed: those it had a draft for that was
-    verified; right: those of which at least one token was kept. drafted, accepted: tokens."""
+    """One drafter's part. tried: the steps it was called at; proposed: those with a draft that was verified;
+    right: those of which a token was accepted. drafted, accepted: tokens."""
 
     tried: int = 0
     proposed: int = 0
@@ -83,8 +80,8 @@ class SourceStats:
 
 @dataclass
 class Stats:
-    """Sums over one request's steps. rejected: the steps that kept less than was drafted. reading_seconds:
-    of the steps that only read the prompt, which count nowhere else."""
+    """Sums over one request's steps. rejected: the steps that accepted less than was drafted.
+    reading_seconds: of the steps that only read the prompt, which count nowhere else."""
 
     steps: int = 0
     tokens: int = 0
@@ -125,7 +122,6 @@ class Stats:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """None where nothing was drafted: there is no rate to speak of."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.errors import ContractError
+from paceline.speculative.sampling import Probabilities
 
 ROOT = -1
 Votes = tuple[tuple[str, float], ...]  # drafters, each with the score that it gives a node
@@ -19,18 +19,16 @@ CHAINS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """`n` nodes; every field but `q` and `probe` has one entry a node.
+    """Every field but `q`, `probe` and `called` has one entry a node.
 
-    score: the drafter's raw confidence in the node, given that its parent is accepted (0 to 1).
-    reach_probability: the probability that the whole path down to the node is accepted; the product of the
-        scores along it unless something better is known.
+    score: the drafter's confidence in the node, given that the parent is accepted (0 to 1).
+    reach_probability: that the whole path is accepted; by default the product of the scores along it.
     source: the name of the drafter that proposed the node.
-    q: per node the distribution [n_vocab] its token was really drawn from, given the siblings drawn before
-        it (without replacement: renormalised without them), or None where the choice was deterministic; None
-        as a whole where every choice was.
+    q: the distribution [n_vocab] that the token was drawn from, given the siblings drawn before it; None for
+        a deterministic choice, and as a whole where every choice was.
     probe: nodes whose rows are computed but which are never accepted.
-    called: the drafters that were called for this draft, in order, whether or not they proposed anything.
-    votes: per node the drafters that proposed it, each with its score; () where one proposed all of them.
+    called: the drafters that were called for this draft, in order.
+    votes: the drafters that proposed a node, each with a score; () where one proposed all nodes.
     """
 
     tokens: tuple[int, ...] = ()
@@ -98,8 +96,7 @@ class DraftTree:
         return None
 
     def check_path(self, path: Sequence[int]) -> None:
-        """Raise ContractError unless `path` leads from the root down, each node below the one before, and
-        none of them a probe."""
+        """Raise ContractError unless `path` leads from the root down and over no probe."""
         parent = ROOT
         for node in path:
             if self.parents[node] != parent:
@@ -146,13 +143,11 @@ class DraftTree:
         return replace(self, called=called) if self.tokens else DraftTree(called=called)
 
     def chosen(self, nodes: Sequence[int], reach_probability: Sequence[float]) -> DraftTree:
-        """Only these nodes (ascending, each with its parent). reach_probability: what is known by now of all
-        nodes."""
+        """Only these nodes (ascending, each with its parent). reach_probability: of all nodes."""
         n = len(nodes)
         if n == 0:
             return DraftTree(called=self.called)
         if nodes[-1] == n - 1 and self.q is None and not self.probe:
-            # The first of them, as a chain's always are.
             return DraftTree(
                 self.tokens[:n],
                 self.parents[:n],

@@ -1,8 +1,8 @@
 """Acceptance: which drafted tokens are kept, and which token follows them.
 
-`p` is what plain sampling would draw from at a node with that node's own prefix; `q` what the drafted token
-was really drawn from, given the siblings drawn before it. No knob here trades exactness for speed, and a bad
-draft only costs time. Three walks cover the field's rules, because `q` is recorded per node:
+`p` is what plain sampling would draw from at a node, by that node's prefix; `q` what the drafted token was
+drawn from, given the siblings drawn before it. No knob here trades exactness for speed. Three walks cover the
+field's rules, because `q` is recorded per node:
 
     match       deterministic drafts: draw t ~ p, descend if t is among the children. Optimal for a fixed set.
     recursive   down from the root, node by node: accept child x with min(1, p(x)/q(x)), otherwise go on to
@@ -22,10 +22,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.speculative.arrays import Mask, Probabilities
 from paceline.speculative.errors import ContractError, LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, Grammar
-from paceline.speculative.sampling import Rng, Sampling, TokenDistribution, adjust, argmax
+from paceline.speculative.sampling import (
+    Mask,
+    Probabilities,
+    Rng,
+    Sampling,
+    TokenDistribution,
+    adjust,
+    argmax,
+)
 from paceline.speculative.tree import ROOT, DraftTree
 
 # How far from 1 rounding may leave the sum of a q.
@@ -44,7 +51,7 @@ class Verdict:
 
 
 class TargetRows:
-    """Target rows as distributions, each with its own prefix, computed only where a walk comes by."""
+    """Target rows as distributions, each by its prefix, computed only where a walk comes by."""
 
     def __init__(
         self,
@@ -102,12 +109,11 @@ def verify(
     rule: str = "auto",
     grammar: Grammar | None = None,
 ) -> Verdict:
-    """Pure but for the numbers taken from `rng`. `history` is the committed sequence, root included.
+    """Return what is accepted. history: the committed sequence, root included.
 
-    rule: a name in RULES, or "auto": traversal, which accepts most, but looks at every row on its way; where
-    rows are long (a large vocabulary without top-k) recursive. Raises ContractError for a q that its token
-    cannot have been drawn from.
-    """
+    rule: a name in RULES, or "auto": traversal, which accepts most but looks at every row; where rows are
+    long (a large vocabulary without top-k) recursive. Raises ContractError for a q that its token cannot have
+    been drawn from."""
     rows = TargetRows(tree, out, sampling, history, grammar)
     # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
     if tree.q is None or sampling.greedy:
@@ -147,9 +153,12 @@ def recursive(rows: TargetRows, rng: Rng) -> Verdict:
 
 @dataclass(slots=True)
 class _Stop:
-    """A node on the way down. q: what it was drawn from. acc: the chance that the path ends at it or below,
-    given what was rejected so far. p: what would follow it, computed when first needed.
-    waiting: its children that are not rejected yet."""
+    """A node on the way down.
+
+    q: what the node was drawn from.
+    acc: the chance that the path ends at the node or below, given what was rejected so far.
+    waiting: children that are not rejected yet.
+    p: what would follow, computed when first needed."""
 
     node: int
     q: Probabilities | None

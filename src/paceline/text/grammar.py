@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.speculative.arrays import Mask
 from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.sampling import Mask
 from paceline.text.grammar_source import GrammarSource
 
 if TYPE_CHECKING:

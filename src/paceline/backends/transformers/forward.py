@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.speculative.arrays import Mask
 from paceline.speculative.forward_output import LogitsOutput, place
 from paceline.speculative.interfaces import NOTHING, Features, RequiredOutputs
 from paceline.speculative.sampling import (
+    Mask,
     Sampling,
     TokenDistribution,
     require_numbers,

@@ -27,12 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.logit_drift import teacher_forced
-from paceline.speculative.arrays import Probabilities
 from paceline.speculative.errors import ContractError, LogitsError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Caps, Drafter, Features, RequiredOutputs, Session, Target
 from paceline.speculative.loop import named
-from paceline.speculative.sampling import Sampling, probabilities, require_numbers, top_k
+from paceline.speculative.sampling import Probabilities, Sampling, probabilities, require_numbers, top_k
 from paceline.speculative.tree import ROOT, DraftTree
 from paceline.speculative.vocabulary import Vocab
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.bench.certify.frequencies import RARE, OutcomeTable
 from paceline.bench.certify.held import Context, SamplingSetup
-from paceline.speculative.arrays import Probabilities
+from paceline.speculative.sampling import Probabilities
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
 

@@ -1,8 +1,8 @@
 """How likely each node of a draft is to be reached and accepted.
 
-Every drafter has its calibrator. Where several propose something for the same place, so has every set of
-proposers among those who propose there at all: that two agree, or that one is alone against another, is the
-strongest sign there is. (Stacking: Wolpert, Stacked Generalization, Neural Networks 5, 1992.) Its inputs are
+Every drafter has a calibrator. Where several propose something for the same place, so has every set of
+proposers among them: whether drafters agree is the strongest sign there is (stacking: Wolpert, Stacked
+Generalization, 1992). Its inputs are
     x   the mean logit that its proposers' own calibrators give the guess
     y   the largest x of the other guesses at this place
 """

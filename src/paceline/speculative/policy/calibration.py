@@ -1,14 +1,12 @@
 """Scores to acceptance probabilities, learned online.
 
-A score says which guesses are the likelier ones; how likely they are depends on the target, the text and the
-sampler. One logistic regression learns it from every guess whose outcome is known:
+One logistic regression learns from every guess whose outcome is known:
 
     logit(probability) = slope * x + trend * y + bias[position]
 
 For one drafter x is the logit of its score, and y its recent acceptance in this request, from -1 to 1: so a
-text that changes is followed within a few dozen tokens, while the other weights keep what is true of all
-texts. (What x and y are where several drafters propose is in acceptance_model.py.) The steps are those of a
-diagonal Newton method that forgets.
+change of the text is followed within a few dozen tokens. (For several drafters see acceptance_model.py.) The
+steps are those of a diagonal Newton method that forgets.
 """
 
 from __future__ import annotations
@@ -48,8 +46,8 @@ def sigmoid(z: float) -> float:
 
 
 class Calibration(NamedTuple):
-    """outcomes: that probabilities were compared with. error: the expected calibration error. chance: what it
-    would be by chance alone, of so many outcomes, if every probability were true."""
+    """error: the expected calibration error over the outcomes. chance: the error if every probability were
+    true."""
 
     outcomes: int
     error: float

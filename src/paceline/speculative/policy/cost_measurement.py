@@ -33,9 +33,8 @@ def measure(
     clock: Clock = perf_counter,
     progress: Progress = unseen,
 ) -> PassCosts:
-    """Measure for about so many seconds, whatever the model's size. What does not fit in is left out, but for
-    one row (three times) and two (once): the dear rows, and the depths that would take too long to fill. The
-    first is filled as far as a quarter of the time goes. Takes one session, and leaves nothing in the
+    """Measure for about so many seconds, whatever the model's size. Dear rows and depths that do not fit in
+    are left out, but for one row (three times) and two (once). Takes one session, and leaves nothing in the
     target's cache."""
     caps = target.caps
     most = min(caps.rows, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
@@ -98,8 +97,8 @@ class _Measuring:
         return rate
 
     def _sample(self, rows: Sequence[int], until: float, samples: Samples) -> Samples:
-        """More samples, interleaved, so that a busy moment hits all rows. Every number of rows gets the same
-        time once each has a sample: cheap passes, which are timed worst, are repeated most."""
+        """Take samples, interleaved, so that a busy moment hits all rows. Once each number of rows has one,
+        all get the same time: cheap passes, which are timed worst, are repeated most."""
         waiting = [n for n in rows if len(samples.get(n, ())) < SAMPLES]
         while waiting:
             n = min(waiting, key=lambda n: _priority(n, samples))
@@ -131,8 +130,7 @@ def _priority(n: int, samples: Mapping[int, Sequence[float]]) -> float:
 
 
 def _plausible(n: int, samples: Mapping[int, Sequence[float]]) -> float:
-    """What a pass should cost at most, by its own samples and by others': no more than one of more rows, nor
-    than its share of one of fewer. What a hiccup has made dear so gets another try first."""
+    """What a pass should cost at most: no more than one of more rows, nor than its share of one of fewer."""
     return min((median_low(some) * max(1.0, n / m) for m, some in samples.items()), default=0.0)
 
 

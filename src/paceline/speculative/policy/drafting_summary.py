@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.speculative.policy.calibration import Calibration
+from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 FEW = 20  # outcomes that a measured acceptance rests on, at the least
@@ -17,9 +18,11 @@ NEVER = 0.95  # the acceptance that hardly any draft has
 
 @dataclass(frozen=True)
 class BreakEvenReason:
-    """Why a draft does not pay: what verifying `rows` costs over a single one, the acceptance at which the
-    draft neither gains nor loses (None: no acceptance is enough), and the one that was measured: how often,
-    where no guess was verified, the likeliest would have been right (None: too few to tell)."""
+    """Why a draft does not pay.
+
+    rows, ratio: what verifying so many rows costs over a single one.
+    break_even: the acceptance at which the draft neither gains nor loses; None: no acceptance is enough.
+    measured: how often, where no guess was verified, the likeliest would have been right; None: unknown."""
 
     rows: int
     ratio: float
@@ -28,7 +31,6 @@ class BreakEvenReason:
 
     @property
     def never(self) -> bool:
-        """Whether no draft pays, however often it is right."""
         return self.break_even is None or self.break_even > NEVER
 
     def __str__(self) -> str:
@@ -37,21 +39,20 @@ class BreakEvenReason:
             said += ", more than so many tokens decoded singly"
         else:
             said += f"; break-even acceptance {self.break_even:.2f}"
-            if self.measured is not None and self.measured < self.break_even:
+            if self.measured is not None:
                 said += f", measured there {self.measured:.2f}"
-            elif self.measured is not None:
-                right = f"{self.measured:.2f} of the time"
-                said += f"; the first guesses were right {right}, and drafts too short or not believed"
         return f"{said} (paceline doctor -m MODEL --again measures that anew)" if self.never else said
 
 
 @dataclass(frozen=True)
 class DraftingSummary:
-    """steps: of all requests so far. silent: those at which no drafter had a guess; declined: those at which
-    no guess was worth making or verifying; of these, refused: those at which a drafter was not called, since
-    its calls take longer than they save; braked: those at which drafts had lost too much before.
-    calibration: of what each drafter's guesses were believed to be, and of what drafts were in the end.
-    reason: of the least that drafting would have to be right."""
+    """steps: of all requests so far.
+    silent: steps at which no drafter had a guess.
+    declined: steps at which no guess was worth making or verifying; among these
+    refused: those at which a drafter was not called, since its calls take longer than they save
+    braked: those at which drafts had lost too much before.
+    calibration: of what each drafter's guesses, and whole drafts, were believed to be.
+    reason: the least that drafting would have to be right."""
 
     steps: int = 0
     silent: int = 0
@@ -89,9 +90,31 @@ class DraftingSummary:
         }
 
 
+@dataclass
+class DraftingCounts:
+    """Counts for a DraftingSummary. left_out: steps at which there were guesses and none was verified;
+    was_right: those of them at which the likeliest one would have been accepted."""
+
+    steps: int = 0
+    silent: int = 0
+    declined: int = 0
+    refused: int = 0
+    braked: int = 0
+    left_out: int = 0
+    was_right: int = 0
+
+    def summary(
+        self, costs: PassCosts, depth: int, calibration: Mapping[str, Calibration]
+    ) -> DraftingSummary:
+        measured = self.was_right / self.left_out if self.left_out >= FEW else None
+        why = reason(costs.curve(SHOWN, depth), measured)
+        return DraftingSummary(
+            self.steps, self.silent, self.declined, why, calibration, self.refused, self.braked
+        )
+
+
 def reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
-    """curve: seconds by rows, from 0 (speculative/policy/cost_model.py); at least two rows. The rows that ask
-    for the least."""
+    """Return the reason by the rows that ask for the least acceptance. curve: seconds by rows, from 0."""
     ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
     known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
     rows = min(known, key=known.__getitem__) if known else 2

@@ -1,14 +1,22 @@
-"""The budget through which drafters ask the decision rule (goodput.py)."""
+"""What drafters ask the decision rule (goodput.py) through their budgets: who is called, how far it goes."""
 
 from __future__ import annotations
 
+from bisect import insort
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.acceptance_model import Recent
+from paceline.speculative.policy.acceptance_model import AcceptanceModel, Recent
+from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.drafter_value import DrafterValue, certainty
+from paceline.speculative.policy.row_prices import RowPrices
 from paceline.speculative.tree import DraftTree
+
+FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
+CAUGHT_UP = 32  # tokens that a drafter may have to read for a call that counts like any other
+NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
 
 
 class DrafterCall:
@@ -47,27 +55,11 @@ class LossLedger:
         return self.lost > share * self.plain + credit
 
 
-class BudgetRule(Protocol):
-    """What a GoodputBudget asks of the rule that gave it."""
-
-    @property
-    def least(self) -> float:
-        """The reach probability below which no guess can pay for a row."""
-
-    def should_call(
-        self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
-    ) -> bool: ...
-
-    def reach(self, track: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float: ...
-
-    def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputBudget(Budget):
     """The budget of one proposal. brake: nothing may be lost."""
 
-    rule: BudgetRule
+    rule: DrafterCalls
     track: LossLedger
     brake: bool = False
     call: DrafterCall = field(default_factory=DrafterCall)
@@ -79,7 +71,110 @@ class GoodputBudget(Budget):
         return self.rule.reach(self.track, drafter, likely, depth, parent)
 
     def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
-        return drafted < self.nodes and depth < self.depth and reach_probability >= self.rule.least
+        return drafted < self.nodes and depth < self.depth and reach_probability >= self.rule.prices.least
 
     def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
         return depth < self.depth and self.rule.deepens(self, depth, reach_probability)
+
+
+class DrafterCalls:
+    """Which drafters are called, by what their calls have gained, and what those calls took.
+
+    values: by drafter. sampling: drafters whose drafts cannot be left out.
+    saved: seconds, by drafts in all.
+    refused: ids of the ledgers of requests that a drafter was not called for in this pass."""
+
+    def __init__(self, belief: AcceptanceModel, clock: Callable[[], float]) -> None:
+        self.clock, self._belief = clock, belief
+        self.values: dict[str, DrafterValue] = {}
+        self.sampling: set[str] = set()
+        self.saved = 0.0
+        self.refused: set[int] = set()
+        self._called: Counter[str] = Counter()  # for how many requests, in this pass
+        self.begin(RowPrices(), 0.0, None)
+
+    def begin(self, prices: RowPrices, alone: float, draft_costs: PassCosts | None) -> None:
+        """Begin a pass, which takes `alone` seconds without drafts."""
+        self.prices, self._alone, self._draft_costs = prices, alone, draft_costs
+        self.refused.clear()
+        self._called.clear()
+
+    def save(self, seconds: float) -> None:
+        """So much time has gone by."""
+        for value in self.values.values():
+            value.save(seconds)
+
+    def lose(self, track: LossLedger, seconds: float) -> None:
+        """By a draft of one request; below zero where it has saved time."""
+        track.lost += seconds
+        self.saved -= seconds
+
+    def should_call(
+        self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
+    ) -> bool:
+        """By what calls have gained at steps like this one."""
+        now, value = self.clock(), self.values.get(drafter)
+        if value is None:
+            value = self.values[drafter] = DrafterValue()
+        negligible = NEGLIGIBLE * self._alone
+        worth, kind = 0.0, 0
+        last = self.values.get(budget.call.drafter, value)
+        reads = behind > CAUGHT_UP
+        if reads or max(value.seconds, last.seconds) > negligible:
+            reach = self._belief.reach_probabilities(budget.track.recent, draft())
+            worth, kind = self.prices.worth(reach), certainty(max(reach, default=0.0))
+        self.settle(budget, now, worth)
+        dear = value.seconds > negligible or (budget.brake and (not value.calls or drafter in self.sampling))
+        if (dear and (budget.brake or not value.should_call(kind, self.prices.rate))) or (
+            reads and not self._is_worth_reading(budget.track, value.tokens[kind], value.seconds, behind)
+        ):
+            self.refused.add(id(budget.track))
+            return False
+        self._called[drafter] += 1
+        budget.call.begin(drafter, self.clock(), worth, kind, reads)
+        return True
+
+    def _is_worth_reading(self, track: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
+        """Once calls would have saved what reading takes, had the text been read from the start: twice what
+        the best choice in hindsight costs, at most (the ski rental of Karlin et al., 1988). tokens, seconds:
+        of a call."""
+        if (cost := self._draft_costs) is None:
+            return True
+        track.missed += max(0.0, tokens / self.prices.rate - seconds)
+        if track.missed < behind * cost.seconds(cost.most, behind) / cost.most:
+            return False
+        track.missed = 0.0
+        return True
+
+    def settle(self, budget: GoodputBudget, now: float, worth: float) -> None:
+        """The drafter that was called, if any, has answered. worth: of the draft now."""
+        call = budget.call
+        if call.drafter:
+            seconds = (now - call.since) / self._called[call.drafter]
+            value, won = self.values[call.drafter], worth - call.before
+            self.lose(budget.track, value.update(call.kind, won, seconds, call.levels, reads=call.reads))
+            call.drafter = ""
+
+    def reach(self, track: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
+        recent = track.recent.get(drafter, 0.0)
+        return parent * self._belief.of(drafter).probability(likely, depth, recent)
+
+    def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool:
+        """Whether a path goes on: what the draft would be worth with the nodes behind this one, guessed to be
+        as likely as those before, against what it is worth now and what they take to compute."""
+        call, prices = budget.call, self.prices
+        value = self.values.get(call.drafter)
+        level = 0.0 if value is None else prices.rate * value.level
+        call.levels = max(call.levels, depth)
+        nodes = call.nodes
+        insort(nodes, -reach_probability)
+        now = prices.best(nodes, prices.rows)[1]
+        each, last = reach_probability ** (1 / depth), min(FURTHER, budget.depth - depth)
+        further = nodes
+        for m in range(1, last + 1):
+            reach_probability *= each
+            further = sorted([*further, -reach_probability])
+            # Only as far as the next edges: what lies between costs as much and brings less.
+            if (m & (m - 1) == 0 or m == last) and prices.best(further, prices.rows)[1] - m * level > now:
+                return True
+        return False

@@ -30,13 +30,12 @@ class DraftPolicy(Protocol):
         """What it has to say for itself."""
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
-        """How much may be drafted for each. reading: rows of prompts that the same pass reads."""
+        """How much may be drafted for each. reading: rows of prompts in the same pass."""
 
     def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        """What is verified of what was proposed, within the budgets. Of a sampled draft nothing may be left
-        out: what is kept would depend on what was drawn."""
+        """What is verified of the drafts, within the budgets. Of a sampled draft nothing may be left out."""
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """One step of each."""
@@ -67,7 +66,7 @@ class FixedPolicy:
 
 
 def likeliest(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
-    """The likeliest node first, each after the one that it hangs below."""
+    """The likeliest node first, each after its parent."""
     nodes = range(len(reach_probability))
     if draft.is_chain and not draft.probe:
         return nodes  # of which none is likelier than the one before
@@ -75,7 +74,7 @@ def likeliest(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[
 
 
 def fitting(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
-    """Of nodes, the likeliest first, those that there is room for, without what hangs below the others."""
+    """Those nodes of `order`, the likeliest first, that there is room for, each with its parent."""
     if fits(draft, budget):
         return order  # as nearly always
     parents, depths = draft.parents, draft.depths()
@@ -103,6 +102,6 @@ def fits(draft: DraftTree, budget: Budget) -> bool:
 
 
 def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
-    """What fits of drafts that together are more than each may be: the likeliest of it."""
+    """The likeliest nodes that fit the budget."""
     kept = fitting(likeliest(draft, draft.reach_probability), draft, budget)
     return draft if len(kept) == len(draft) else draft.chosen(sorted(kept), draft.reach_probability)

@@ -22,9 +22,8 @@ def unseen(_share: float) -> None:
 
 
 class PassTimer:
-    """Owns one session of a target, and text as long as its context: tokens drawn at random, since a mixture
-    of experts is dear where tokens differ, as those of a draft do. Close it: nothing of it is left in the
-    target's cache."""
+    """Owns one session of a target, and random text as long as its context: a mixture of experts is dear
+    where tokens differ. Nothing is left in the target's cache after `close`."""
 
     def __init__(self, target: Target, clock: Clock = perf_counter) -> None:
         self._target, self._clock = target, clock
@@ -47,9 +46,8 @@ class PassTimer:
         self._session, self.depth = self._target.open(), 0
 
     def read(self, depth: int) -> float:
-        """Seconds until `depth` tokens of the text are in the session, all of them computed: an engine may
-        leave the last few to the next pass. Where that is fewer than there are, they are read again, and
-        those that are still in the cache cost nothing."""
+        """Seconds until `depth` tokens of the text are in the session, all of them computed. Where that is
+        fewer than there are, the text is read again."""
         if depth < self.depth:
             self._reopen()
         began = self._clock()
@@ -59,9 +57,8 @@ class PassTimer:
         return max(SHORTEST, self._clock() - began)
 
     def rows(self, n: int) -> float:
-        """Seconds of a pass over n rows after the text so far, timed as the loop times it: the forward alone.
-        Where the target can go back, nothing of an earlier pass is in the cache; where not, n is 1, and the
-        text grows, up to the end of the context."""
+        """Seconds of a forward over n rows after the text so far. Where the target cannot go back, n is 1 and
+        the text grows, up to the end of the context."""
         goes_back = self._target.caps.rollback != "none"
         if goes_back:
             self._session.extend(())
