@@ -173,21 +173,6 @@ def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
     session.close()
 
 
-def test_what_a_model_is_run_like_tells_what_would_be_chosen(
-    target: LlamaTarget, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found_to_be(FASTER, monkeypatch)
-    assert settled(target) is None
-    attention.settle(target)
-    fresh = LlamaTarget(models / "target.gguf", n_ctx=2 * SHORTEST)
-    assert fresh.flash_attention is None
-    assert settled(fresh) is False
-    fresh.close()
-    other = LlamaTarget(models / "target.gguf", n_ctx=2 * SHORTEST, threads=2)
-    assert settled(other) is None
-    other.close()
-
-
 @pytest.mark.parametrize("damage", ["{", '{"flash": "no"}'])
 def test_a_damaged_choice_is_made_again(
     damage: str, target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
@@ -217,18 +202,6 @@ def test_what_a_busy_machine_says_is_not_used(target: LlamaTarget, monkeypatch: 
     found_to_be(FASTER, monkeypatch)
     attention.settle(target)
     assert target.flash_attention is False
-
-
-def test_a_choice_that_cannot_be_kept_is_used_and_told(
-    target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found_to_be(FASTER, monkeypatch)
-    home.write_text("in the way")
-    said: list[str] = []
-    attention.settle(target, warn=said.append)
-    assert target.flash_attention is False
-    (line,) = said
-    assert "cannot be written" in line
 
 
 @pytest.mark.parametrize(

@@ -93,25 +93,6 @@ def test_a_draft_has_flash_attention_with_kernels_of_our_own(
     assert (settings.get("flash_attention"), settings["kernels"]) == (flash_attention, kernels)
 
 
-def test_a_model_has_costs_of_its_own_as_a_draft(target: LlamaTarget, home: Path) -> None:
-    costs_of(target, target)
-    assert len(list((home / "costs").iterdir())) == 2
-
-
-def test_other_settings_have_other_costs(models: Path, target: LlamaTarget) -> None:
-    other = LlamaTarget(models / "target.gguf", n_ctx=256, exact_rows=4, kernels=False)
-    assert key_of(other, "target") != key_of(target, "target")
-    other.close()
-
-
-def test_nothing_of_the_measuring_stays_in_the_cache(target: LlamaTarget) -> None:
-    costs_of(target)
-    session = target.open()
-    session.extend([1, 2, 3])
-    assert session.slot.cached == []
-    session.close()
-
-
 def test_what_use_has_taught_is_kept_and_the_effort_remembered(
     target: LlamaTarget, draft: LlamaTarget
 ) -> None:
@@ -164,11 +145,6 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
     refresh(costs_of(target), draft)
     refresh(costs, None)
     assert draft.on_pass is None
-
-
-def test_what_was_never_measured_can_be_saved(target: LlamaTarget, draft: LlamaTarget) -> None:
-    save(target, draft, DecodingCosts(PassCosts.flat(2.0)))
-    assert costs_of(target).target.seconds(1, 256) == 2.0
 
 
 def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(
@@ -245,12 +221,6 @@ def test_one_row_that_is_faster_than_its_weights_can_be_read_is_not_believed(
     experts = SimpleNamespace(experts=8)
     monkeypatch.setattr("paceline.models.headers.header.read", lambda path, tokens: experts)
     assert costing.fastest(target, quick) == 0.0  # a token needs some of them
-
-
-def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:
-    save(target, None, DecodingCosts(GOOD))
-    save(target, None, DecodingCosts(PassCosts.flat(1.0), usual=False))
-    assert costs_of(target).target.table == GOOD.table
 
 
 def test_where_no_draft_ever_pays_it_is_measured_once_more_and_longer(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import fields
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ from paceline.api import LLM
 from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
 from paceline.request_handle import RequestHandle
-from paceline.request_options import RequestOptions, SamplingSettings
 from paceline.speculative.errors import BatchError, ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TextGrammar
@@ -106,27 +102,6 @@ def test_a_request_that_cannot_work_is_refused(
         pytest.raises(UsageError, match=complaint),
     ):
         llm.generate([1, 2], **request_)
-
-
-def test_what_a_request_may_ask_for_is_what_the_type_checker_knows(models: Path) -> None:
-    asked, sampling = set(RequestOptions.__annotations__), {field.name for field in fields(Sampling)}
-    assert set(SamplingSettings.__annotations__) == sampling
-    takes = set(signature(LLM.request).parameters) - {"self", "prompt", "sampling"}
-    assert asked - sampling == takes
-    with paceline.load(models / "target.gguf", threads=1) as llm:
-        assert len(llm.generate([1, 2], max_tokens=2, temperature=0.5, ignore_eos=True).tokens) == 2
-        with pytest.raises(UsageError, match="unknown setting max_tokns"):
-            llm.generate([1, 2], max_tokns=2)  # type: ignore[call-overload]  # as mypy says, too
-        with pytest.raises(UsageError, match="max_tokens"):
-            llm.generate([1, 2], max_tokens="2")  # type: ignore[call-overload]
-
-
-def test_a_stop_string_is_one_string_and_not_its_characters(models: Path) -> None:
-    with paceline.load(models / "target.gguf", models / "draft.gguf", threads=1) as llm:
-        whole = llm.generate([65, 66], max_tokens=24, ignore_eos=True).text
-        stop = next(whole[i : i + 2] for i in range(4, 20) if whole[i] in whole[:i])
-        done = llm.generate([65, 66], max_tokens=24, ignore_eos=True, stop=stop)
-    assert done.text == whole[: whole.index(stop)]
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 5])
@@ -228,13 +203,6 @@ def test_an_engine_that_fails_in_mid_stream_leaves_the_session_free(
         assert llm.generate([1, 2], max_tokens=8, ignore_eos=True).n_tokens == 8
 
 
-def test_a_refused_grammar_leaves_no_session_open(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1) as llm:
-        with pytest.raises(UsageError):
-            llm.generate([1, 2], regex="[^\\s\\S]")
-        assert llm.generate([1, 2], regex="ab?", max_tokens=9).text in ("a", "ab")
-
-
 def row_after(llm: LLM, tokens: list[int]) -> np.ndarray:
     session = llm.target.open()
     session.extend(tokens)
@@ -271,16 +239,6 @@ def test_log_probabilities_are_the_rows_own_whoever_drafted_the_token(
         assert said.logprob == pytest.approx(right[token], abs=1e-4)
         assert [x for _, x in said.top] == pytest.approx(sorted(right)[::-1][:4], abs=1e-4)
         assert [right[t] for t, _ in said.top] == pytest.approx([x for _, x in said.top], abs=1e-4)
-
-
-def test_log_probabilities_end_where_a_stop_string_cut_the_text(models: Path) -> None:
-    with paceline.load(models / "target.gguf", models / "draft.gguf", threads=1, p_min=0.0) as llm:
-        whole = llm.generate([65, 66], max_tokens=24, ignore_eos=True, logprobs=0)
-        stop = whole.text[5:7]
-        done = llm.generate([65, 66], max_tokens=24, ignore_eos=True, logprobs=0, stop=stop)
-    assert done.stop_reason == "stop"
-    assert len(done.logprobs) == len(done.tokens) < 24
-    assert done.tokens == whole.tokens[: len(done.tokens)]
 
 
 @pytest.mark.parametrize(
@@ -372,14 +330,6 @@ def test_a_stop_string_that_the_last_token_allowed_completes_is_cut_off(models: 
             assert (done.text, done.tokens) == (whole.text[:-4], whole.tokens)
 
 
-def test_a_batch_whose_grammar_cannot_be_used_decodes_nothing() -> None:
-    """The toy ends no text, so that no grammar can."""
-    with paceline.load("toy:", drafters="lookup") as llm:
-        with pytest.raises(UsageError, match="cannot end a text"):
-            llm.generate([[1, 2], [3]], max_tokens=4, regex="[0-7]{3}")
-        assert llm.generate([1], max_tokens=2).n_tokens == 2
-
-
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_a_prompt_of_a_batch_that_cannot_begin_fails_alone(bad: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with paceline.load("toy:", drafters="lookup", sessions=2) as llm:
@@ -395,11 +345,3 @@ def test_a_prompt_of_a_batch_that_cannot_begin_fails_alone(bad: int, monkeypatch
             llm.generate([[1], [2], [3]], max_tokens=4)
     assert list(caught.value.errors) == [bad]
     assert [one is None for one in caught.value.results] == [at == bad for at in range(3)]
-
-
-def test_an_answer_of_one_token_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with paceline.load("toy:", drafters="lookup", sessions=2) as llm:
-        remembered: list[Any] = []
-        monkeypatch.setattr(llm.engine, "remember", lambda handle: remembered.append(len(handle.tokens)))
-        llm.generate([[1], [2], [3]], max_tokens=1)
-    assert remembered == [1, 1, 1]

@@ -121,15 +121,6 @@ def test_a_thread_that_has_a_stream_open_is_told_so_and_does_not_wait_for_itself
         assert llm.generate([1], max_tokens=2, ignore_eos=True).n_tokens == 2
 
 
-def test_a_session_that_nobody_gives_back_is_not_waited_for(models: Path) -> None:
-    with load(models, 1) as llm:
-        session = llm.target.open()
-        session.extend([1, 2])
-        with pytest.raises(BusyError):
-            llm.generate([1], max_tokens=2)
-        session.close()
-
-
 def test_another_thread_waits_until_a_session_is_given_back(models: Path) -> None:
     with load(models, 1) as llm:
         stream = llm.stream([1, 2], max_tokens=9, ignore_eos=True)

@@ -10,7 +10,6 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,6 @@ def noise(seed: int, n: int) -> list[int]:
     return [draw.randrange(1000, 60000) for _ in range(n)]
 
 
-def test_vllm_finds_the_class_by_its_name() -> None:
-    assert (
-        import_module("paceline.integrations.vllm").Portfolio is Portfolio
-    )  # as create_custom_proposer does
-
-
 def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
     # vLLM 0.33 wants another llguidance than we do: there Paceline is installed without what it depends on.
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
@@ -69,15 +62,6 @@ def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
-
-
-def test_of_text_that_repeats_itself_most_drafts_are_accepted() -> None:
-    runner = Runner(Portfolio(vllm_config()))
-    requests = [runner.add(repeating(n)) for n in (1, 2, 3)]
-    runner.run()
-    for request in requests:
-        assert request.accepted > 30
-        assert request.accepted >= 0.9 * request.drafted
 
 
 def test_the_embedded_model_says_what_it_says_in_fewer_steps() -> None:
@@ -160,17 +144,6 @@ def test_with_stages_in_a_pipeline_a_request_may_be_missing_for_a_step(
     assert len(seen) == opened
 
 
-def test_steps_that_vllm_did_not_show_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    portfolio = Portfolio(vllm_config())
-    runner = Runner(portfolio)
-    request = runner.add(repeating(1))
-    runner.step()
-    monkeypatch.setattr(portfolio._drafter, "open", None)  # it is known already
-    request.said, request.draft = request.said + 5, []
-    runner.run()
-    assert request.accepted > 25
-
-
 def test_requests_of_one_prompt_are_told_apart_by_what_they_say() -> None:
     runner, prompt = Runner(Portfolio(vllm_config(n_draft=6))), noise(1, 100)
     first = runner.add(Served(prompt, prompt[10:60]))
@@ -202,19 +175,6 @@ def test_requests_are_kept_apart_where_that_is_asked_for() -> None:
     assert second.drafted == 0
 
 
-def test_requests_that_ended_are_forgotten() -> None:
-    portfolio = Portfolio(vllm_config())
-    runner = Runner(portfolio)
-    for n in range(20):
-        runner.add(repeating(n))
-        runner.step()
-        runner.batch[-1].said = len(runner.batch[-1].answer)
-        runner.leave()
-    runner.step()
-    assert len(portfolio._requests) == len(runner.batch) == 0
-    assert not portfolio._requests._by_row
-
-
 def test_no_draft_is_longer_than_asked_or_than_the_context_has_room() -> None:
     portfolio = Portfolio(vllm_config(n_draft=5, n_ctx=40))
     request = repeating(1)
@@ -229,15 +189,6 @@ def test_no_draft_is_longer_than_asked_or_than_the_context_has_room() -> None:
     assert longest == 5
     assert len(request.text) == 40
     assert draft == []
-
-
-def test_a_prompt_that_is_still_being_read_gets_no_draft() -> None:
-    runner = Runner(Portfolio(vllm_config()))
-    request = runner.add(repeating(1))
-    request.pending_tokens = 2
-    assert runner.step() == [[]]
-    assert runner.step() == [[]]
-    assert runner.step() != [[]]
 
 
 def test_an_error_in_one_row_costs_that_row_its_draft(

@@ -19,7 +19,6 @@ import pytest
 
 from command_line import Done, command, start
 from paceline.cli.serve import read_keys
-from paceline.models.resolve import default_name
 from paceline.speculative.errors import UsageError
 from real_model import smollm2
 from serving import LONG, until
@@ -120,12 +119,6 @@ def test_two_that_begin_at_once_on_one_port() -> None:
     assert f"UsageError: port {port}: Address already in use; choose with --port" in done.stderr.decode()
 
 
-def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    done = refused(capsys, "-m", "/nowhere.gguf", "--port", "0")
-    assert (done.code != 0, done.out) == (True, "")
-    assert "/nowhere.gguf" in done.err
-
-
 @pytest.mark.parametrize("missing", ["fastapi", "prometheus_client"])
 def test_without_the_extra_it_says_what_to_install(
     missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -152,19 +145,6 @@ def test_keys_come_from_options_a_file_or_the_environment(
         read_keys(None, file)
 
 
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        ("zoo:smollm2", "smollm2"),
-        ("/a/b.Q4.gguf", "b.Q4"),
-        ("user/repo:Q4", "user/repo:Q4"),
-        ("toy:", "toy:"),
-    ],
-)
-def test_the_name_of_a_model(target: str, name: str) -> None:
-    assert default_name(target) == name
-
-
 @pytest.mark.slow
 def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("sesame\n")
@@ -182,12 +162,6 @@ def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert server.ends() == 0
     assert not any("sesame" in line for line in server.err)
-
-
-@pytest.mark.slow
-def test_on_every_interface_without_a_key_it_warns() -> None:
-    with running(*TOY, "--host", "0.0.0.0") as server:
-        assert any("no --api-key: whoever reaches this machine can use it" in line for line in server.err)
 
 
 SECRET = "Xyzzy"

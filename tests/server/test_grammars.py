@@ -176,13 +176,6 @@ def test_a_grammar_is_compiled_once_for_all_who_send_it(
         assert compiled[0].startswith("paceline-grammars")  # not the thread that decodes
 
 
-def test_answers_of_one_request_share_its_grammar(toy: LLM, checks: list[GrammarSource]) -> None:
-    with serving(toy) as served:
-        answer = served.post(COMPLETION, body({"type": "integer"}, n=3))
-        assert len(answer.json()["choices"]) == 3
-    assert len(checks) == 1
-
-
 def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[GrammarSource]) -> None:
     many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
     with ServingEngine(toy) as service:
@@ -192,20 +185,6 @@ def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[Gram
         good = from_pattern("[1-4]{3}")
         assert Answer(service, ask(good), "other").text
         assert checks[:2] == [many[0], good]
-
-
-def test_a_client_that_has_gone_frees_its_place(toy: LLM, checks: list[GrammarSource]) -> None:
-    many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
-    with ServingEngine(toy) as service:
-        handles = [
-            Answer(service, ask(syntax), client).handle for syntax, client in zip(many, "abcd", strict=True)
-        ]
-        until(lambda: len(checks) == 2)
-        for handle in handles:
-            service.cancel(handle)
-        assert Answer(service, ask(from_pattern("[1-4]{3}")), "e").text
-        until(lambda: not service.waiting)
-    assert len(checks) == 3
 
 
 def test_going_down_ends_what_is_compiled(toy: LLM, checks: list[GrammarSource]) -> None:

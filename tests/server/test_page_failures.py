@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from page_browser import aloud, answered, ask, chromium, visiting
-from stand_in import Answer, Part, Refusal, StandIn, refusal, serving
+from stand_in import Answer, Part, StandIn, refusal, serving
 
 pytestmark = pytest.mark.slow
 
@@ -75,24 +75,6 @@ def test_a_full_queue_is_told_with_when_to_try_again_and_the_message_is_kept(bro
     assert stand_in.asked[0] == stand_in.asked[1]
 
 
-def test_a_refused_message_can_be_changed(browser: Browser) -> None:
-    stand_in = StandIn([refusal(400, "The prompt has 9,000 tokens, the context 4,096."), Answer(PARTS)])
-    with visiting(browser, stand_in, refused=1) as page:
-        ask(page, "Very long")
-        answered(page)
-        assert error(page) == (
-            "The prompt has 9,000 tokens, the context 4,096."
-            " Change the message or the settings, then try again."
-        )
-        page.get_by_role("button", name="Edit message").click()
-        assert page.locator("article").count() == 0
-        expect(page.locator("#message")).to_be_focused()
-        page.keyboard.type("!")
-        page.keyboard.press("Enter")
-        assert answered(page) == WHOLE
-    assert [message["content"] for message in stand_in.asked[1]["messages"]] == ["Very long!"]
-
-
 def test_a_question_without_an_answer_is_not_sent_with_the_next(browser: Browser) -> None:
     stand_in = StandIn([refusal(500, "Out of memory."), Answer(PARTS)])
     with visiting(browser, stand_in, refused=1) as page:
@@ -105,14 +87,6 @@ def test_a_question_without_an_answer_is_not_sent_with_the_next(browser: Browser
         page.reload()
         assert page.get_by_role("button", name="Try again").count() == 0
     assert [message["content"] for message in stand_in.asked[1]["messages"]] == ["Once more"]
-
-
-def test_an_error_without_a_reason_is_told_by_its_status(browser: Browser) -> None:
-    page_of_a_proxy = Refusal(502, b"<html>Bad Gateway</html>")
-    with visiting(browser, StandIn([page_of_a_proxy]), refused=1) as page:
-        ask(page, "Count")
-        answered(page)
-        assert "The server answered with status 502, and gave no reason." in error(page)
 
 
 @pytest.mark.parametrize(
@@ -222,19 +196,6 @@ def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Br
         assert answered(page) == WHOLE
 
 
-def test_a_message_waits_for_the_key_and_can_be_stopped_there(browser: Browser) -> None:
-    stand_in = StandIn([Answer(PARTS)], key="right")
-    with visiting(browser, stand_in, refused=4) as page:
-        ask(page, "Count")
-        page.locator("#stop").wait_for()
-        page.click("#stop")
-        answered(page)
-        page.get_by_role("button", name="Try again").click()
-        page.fill("#key", "right")
-        page.press("#key", "Enter")
-        expect(page.locator(".answer")).to_have_text(WHOLE)
-
-
 def test_hostile_text_is_text(browser: Browser) -> None:
     parts = [(text + "\n", "lookup" if n % 2 else "target") for n, text in enumerate(HOSTILE)]
     code: Part = ("```<b onclick=owned=1>\n" + "\n".join(HOSTILE) + "\n```\n", "suffix")
@@ -266,14 +227,6 @@ def test_characters_that_show_nothing_or_turn_others_around_are_shown(browser: B
         assert shown == "a‹U+0000›b‹U+001B›[31mc‹U+007F›‹U+0085›d‹U+202E›e‹U+2066›f\n\tg"
 
 
-@pytest.mark.parametrize("answers", [[Answer([])], [Answer([("", "target")])]])
-def test_an_empty_answer_is_told(browser: Browser, answers: list[Answer | Refusal]) -> None:
-    with visiting(browser, StandIn(answers)) as page:
-        ask(page, "Count")
-        assert answered(page) == ""
-        assert page.locator(".figures").inner_text().startswith("The model ended its answer at once")
-
-
 def test_a_long_answer_of_many_parts_is_followed_to_its_end(browser: Browser) -> None:
     parts: list[Part] = [(f"line {n}\n", "lookup" if n % 3 else "target") for n in range(2000)]
     in_sight = (
@@ -283,18 +236,3 @@ def test_a_long_answer_of_many_parts_is_followed_to_its_end(browser: Browser) ->
         ask(page, "Count")
         assert answered(page).count("\n") == 1999
         page.wait_for_function(in_sight)
-
-
-def test_a_reader_who_scrolled_away_is_left_there(browser: Browser) -> None:
-    stand_in = StandIn([Answer([[("line\n", "target")] * 200, ("more\n" * 50, "lookup")], holds_after=1)])
-    with visiting(browser, stand_in) as page:
-        ask(page, "Count")
-        expect(page.locator(".answer")).to_contain_text("line")
-        frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        page.evaluate(frames)  # what came is shown
-        page.evaluate("document.querySelector('#turns').scrollTop = 100")
-        page.evaluate(frames)
-        stand_in.gate.set()
-        answered(page)
-        page.evaluate("new Promise(requestAnimationFrame)")
-        assert page.evaluate("document.querySelector('#turns').scrollTop") == 100

@@ -13,15 +13,14 @@ import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.models import zoo
-from paceline.request_handle import Deliver, Finish, StepOutput
+from paceline.request_handle import Finish, StepOutput
 from paceline.server.request_limits import QueueFullError, ServerLimits
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar import TextGrammar
-from paceline.text.grammar_source import GrammarSource, from_pattern
+from paceline.text.grammar_source import from_pattern
 from serving import LONG, Gate, until
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}
@@ -153,40 +152,6 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
         assert free(llm)
 
 
-def test_answers_of_a_trained_model_are_the_plain_ones(unrounded: Path) -> None:
-    prompts = ["Once upon a time", "The cat sat", "One day, Tom", "Lily had a"]
-    with paceline.load(unrounded, zoo.draft_path(), "auto", sessions=3, **EXACT) as llm:
-        plain = [llm.generate(one, max_tokens=32, plain=True) for one in prompts]
-        with ServingEngine(llm) as service:
-            answers = submit(
-                service, *[GenerationRequest(prompt=llm.tokens(one), max_tokens=32) for one in prompts]
-            )
-            assert [answer.text for answer in answers] == [one.text for one in plain]
-            assert [answer.tokens for answer in answers] == [list(one.tokens) for one in plain]
-
-
-def test_answers_to_one_request_are_told_apart(toy: LLM) -> None:
-    asks = [ask(sampling=Sampling(temperature=1.0), seed=seed) for seed in (5, 6, 5)]
-    with ServingEngine(toy) as service:
-        first, second, third = (answer.tokens for answer in submit(service, *asks) if answer.end)
-    assert first == third != second
-
-
-def test_what_is_told_adds_up(toy: LLM) -> None:
-    with ServingEngine(toy) as service:
-        (answer,) = submit(service, ask(max_tokens=20, logprobs=2))
-        end = answer.end
-    parts = [part for update in answer.updates for part in update.parts]
-    assert "".join(text for text, _ in parts) == answer.text
-    assert {source for _, source in parts} <= {"target", "lookup", "model"}
-    logprobs = [one for update in answer.updates for one in update.logprobs]
-    assert (len(logprobs), len(logprobs[0].top)) == (20, 2)
-    assert (end.n_prompt, end.n_tokens, end.reason) == (3, 20, "length")
-    assert end.stats.tokens == 20
-    assert 0 <= end.n_cached < 3
-    assert min(end.queue_seconds, end.first_token_seconds, end.decode_seconds) >= 0
-
-
 def test_of_a_prompt_that_was_read_before_only_what_is_new_is_read(models: Path) -> None:
     with MODELS["llama"](models, 1) as llm, ServingEngine(llm) as service:
         cached = []
@@ -224,55 +189,6 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
     assert b'request_failure_total{reason="cancelled"} 1.0' in service.metrics.text(0, 0)
 
 
-def test_a_full_queue_is_told_with_a_time_to_come_back(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(queue=3)) as service:
-        gate.shut()
-        answers = submit(service, *[ask()] * 3)
-        answers += submit(service, *[ask()] * 2)
-        with pytest.raises(QueueFullError, match="the queue is full") as full:
-            submit(service, ask())
-        assert 1 <= full.value.seconds <= 60
-        gate.go()
-        assert all(answer.text for answer in answers)
-        until(lambda: at_rest(service))
-        assert submit(service, ask())[0].text
-
-
-def test_of_a_full_queue_whoever_holds_most_is_refused_first(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(queue=4)) as service:
-        gate.shut()
-        running = submit(service, ask(), ask(), client="many")
-        gate.held()
-        many = [submit(service, ask(), client="many")[0] for _ in range(4)]
-        one, two = submit(service, ask(), client="one"), submit(service, ask(), client="two")
-        for client in ("many", "one"):  # they would have as many as anybody who would make room
-            with pytest.raises(QueueFullError, match="the queue is full"):
-                submit(service, ask(), client=client)
-        with pytest.raises(QueueFullError, match="the queue is full"):  # not for both
-            submit(service, ask(), ask(), client="three")
-        assert service.waiting == 4
-        gate.go()
-        assert all(answer.text for answer in (*running, *many[:2], *one, *two))
-        for answer in many[2:]:
-            assert isinstance(answer.end.error, QueueFullError)
-        until(lambda: at_rest(service))
-    assert free(toy)
-
-
-def test_a_place_that_is_taken_while_its_grammar_is_compiled(toy: LLM, gate: Gate) -> None:
-    pattern = from_pattern("[1-5]{9}")
-    with ServingEngine(toy, ServerLimits(queue=2)) as service:
-        gate.shut()
-        running = submit(service, ask(), ask())
-        gate.held()
-        first, last = submit(service, ask(), ask(grammar=pattern, ignore_eos=False))
-        other = submit(service, ask(), client="b")
-        gate.go()
-        assert all(answer.text for answer in (*running, first, *other))
-        assert isinstance(last.end.error, QueueFullError)
-        until(lambda: at_rest(service))
-
-
 def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
     with ServingEngine(toy, ServerLimits(each=2)) as service:
         gate.shut()
@@ -293,24 +209,6 @@ def test_more_answers_than_there_will_ever_be_room_for_are_refused(
             submit(service, *[ask(max_tokens=1)] * (most + 1))
         assert not isinstance(refused.value, QueueFullError)  # to come back would not help
         assert all(answer.text for answer in submit(service, *[ask(max_tokens=1)] * most))
-
-
-def test_a_client_that_sends_fifty_does_not_keep_another_waiting(toy: LLM, gate: Gate) -> None:
-    order: list[str] = []
-
-    def noting(name: str) -> Callable[[int], Deliver]:
-        return lambda at: lambda update: order.append(name) if update.finish else None
-
-    with ServingEngine(toy) as service:
-        gate.shut()
-        service.submit(of("many", *[ask()] * 50), noting("many"))
-        gate.held()
-        service.submit(of("one", ask()), noting("one"))
-        service.submit(of("two", *[ask()] * 2), noting("two"))
-        gate.go()
-        until(lambda: len(order) == 53)
-    assert order.index("one") < 6
-    assert [at for at, name in enumerate(order) if name == "two"][1] < 8
 
 
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
@@ -372,14 +270,6 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
     assert free(toy)
 
 
-def test_what_cannot_begin_ends_alone(toy: LLM) -> None:
-    nothing = GrammarSource("the schema", '%llguidance {"no_forcing": true}\nstart: /[^0-9]+/')
-    with ServingEngine(toy) as service:
-        first, second = submit(service, ask(grammar=nothing, ignore_eos=False), ask())
-        assert isinstance(first.end.error, UsageError)
-        assert second.text
-
-
 def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
     service = ServingEngine(toy)
     answers = submit(service, *[ask(max_tokens=40)] * 5)
@@ -403,21 +293,6 @@ def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -
     assert service.close()
     assert not service._open
     assert free(toy)
-
-
-def test_closing_at_once_tells_everybody(toy: LLM, gate: Gate) -> None:
-    service = ServingEngine(toy)
-    gate.shut()
-    answers = submit(service, *[ask(max_tokens=200)] * 5)
-    gate.held()
-    closing = threading.Thread(target=service.close)
-    closing.start()
-    gate.go()
-    closing.join(LONG)
-    assert all(isinstance(answer.end.error, ClosingError) for answer in answers)
-    assert not service._open
-    assert free(toy)
-    service.close()
 
 
 def test_a_service_that_dies_says_so(
@@ -476,29 +351,3 @@ def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None
             thread.join(LONG)
         assert all(answer.end for answer in let_in)
         assert not service._open
-
-
-@pytest.mark.parametrize(
-    ("wish", "drafters", "longest"),
-    [
-        ({}, {"lookup", "model"}, 8),
-        ({"n_draft": 0}, set(), 0),
-        ({"n_draft": 1}, {"lookup", "model"}, 1),
-        ({"drafters": frozenset({"model"})}, {"model"}, 8),
-        ({"drafters": frozenset({"lookup"}), "n_draft": 2}, {"lookup"}, 2),
-    ],
-    ids=["nothing", "plain", "one", "the model", "two of lookup"],
-)
-def test_how_a_request_is_drafted_for_is_its_own_matter(
-    wish: dict[str, Any], drafters: set[str], longest: int, toy: LLM
-) -> None:
-    """Beside one that says nothing; and its text is the same."""
-    with ServingEngine(toy) as service:
-        other, answer = submit(
-            service, ask([1, 2] * 8, max_tokens=60), ask([1, 2] * 8, max_tokens=60, **wish)
-        )
-        assert answer.text == other.text
-        end = answer.end
-    assert {name for name, one in end.stats.by_source.items() if one.drafted} == drafters
-    assert {name for name, one in other.end.stats.by_source.items() if one.drafted} == {"lookup", "model"}
-    assert max(len(update.tokens) for update in answer.updates) <= longest + 1

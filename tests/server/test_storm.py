@@ -26,7 +26,7 @@ from paceline.server.connection import REFUSED, GuardedConnection
 from paceline.server.request_limits import ServerLimits
 from paceline.server.responses import ChoiceState
 from paceline.server.security import SecurityRules
-from serving import LONG, Gate, Served, serving, until
+from serving import LONG, Served, serving, until
 
 pytestmark = pytest.mark.slow
 
@@ -233,24 +233,6 @@ def received(line: socket.socket) -> bytes:
         return line.recv(1000)
     except TimeoutError:
         return b""
-
-
-def test_who_waits_in_the_queue_and_goes_leaves_it(served: Served) -> None:
-    forward = served.service.llm.target.forward
-    gate = Gate(served.service.llm.target)
-    try:
-        gate.shut()
-        lines = [socket.create_connection(("127.0.0.1", served.port), LONG) for _ in range(12)]
-        for number, line in enumerate(lines):
-            line.sendall(asked(stream=number % 2 == 0))
-        until(lambda: served.service.running + served.service.waiting == 12)
-        for line in lines:
-            line.close()
-        gate.go()
-        served.rest()
-    finally:
-        gate.go()
-        served.service.llm.target.forward = forward  # type: ignore[method-assign]
 
 
 def test_connections_have_an_end(served: Served) -> None:

@@ -109,10 +109,6 @@ def test_files_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
-def test_a_folder_that_is_not_there_needs_no_tidying(tmp_path: Path) -> None:
-    tidy(tmp_path / "missing")
-
-
 def test_a_process_that_ends_without_unwinding_takes_its_own_along(tmp_path: Path) -> None:
     script = WORKER.replace("time.sleep(600)", "scratch.abandon(); os._exit(3)")
     script = "import os\nfrom paceline.system import scratch\n" + script
