@@ -14,9 +14,8 @@ import uvicorn
 
 from paceline.api import LLM
 from paceline.server import app, listen
-from paceline.server.request_limits import ServerLimits
 from paceline.server.security import SecurityMiddleware, SecurityRules
-from paceline.server.service import ServingEngine
+from paceline.server.service import ServerLimits, ServingEngine
 
 LONG = 60.0  # seconds that nothing here takes
 
@@ -128,15 +127,13 @@ def serving(
     names: Sequence[str] = ("small",),
     patience: float = LONG,
     most: int = listen.MOST,
-    proxies: Sequence[str] = (),
     **service: Any,
 ) -> Iterator[Served]:
-    """patience: of connections, in seconds. most: of them at once. proxies: which may have any number of
-    them."""
+    """patience: of connections, in seconds. most: of them at once."""
     listening = listen.bind("127.0.0.1", 0)
     served = ServingEngine(llm, limits, **service)
     made = app.create(served, names, rules or SecurityRules(hosts=("127.0.0.1",)))
-    server = uvicorn.Server(listen.configured(made, 5.0, patience, most, proxies))
+    server = uvicorn.Server(listen.configured(made, 5.0, patience, most))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     try:
         thread.start()

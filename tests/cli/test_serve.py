@@ -83,11 +83,11 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
     ("args", "words"),
     [
         (("--port", "65536"), "cannot listen on"),
-        (("--timeout", "nan"), "--timeout nan"),
-        (("--body-limit", "inf"), "--body-limit inf"),
+        (("--timeout", "nan"), "--timeout: Input should be"),
+        (("--body-limit", "inf"), "--body-limit: Input should be"),
         (("--temp", "-1"), "temperature"),
-        (("--trusted-proxy", "nginx"), "--trusted-proxy nginx"),
-        (("--grace", "-1"), "--grace -1"),
+        (("--trusted-proxy", "nginx"), "the trusted proxy nginx"),
+        (("--grace", "-1"), "--grace: Input should be greater"),
         (("--api-key", "two words"), "an API key must be printable ASCII"),
         (("--api-key-file", "/nowhere"), "/nowhere"),
         (("--host", "nowhere.invalid", "--api-key", "k"), "cannot listen on nowhere.invalid"),
@@ -139,9 +139,6 @@ def test_keys_come_from_options_a_file_or_the_environment(
     assert read_keys(["three"], None) == ["three"]
     file.write_text("\n")
     with pytest.raises(UsageError, match="holds no key"):
-        read_keys(None, file)
-    file.write_text("schlüssel\n")
-    with pytest.raises(UsageError, match="printable ASCII"):
         read_keys(None, file)
 
 

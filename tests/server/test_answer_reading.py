@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.request_handle import Finish, StepOutput
-from paceline.server.request_limits import ToolCallParsing
+from paceline.server.convert import ToolCallParsing
 from paceline.server.tool_stream import ToolDeltaReader
 from paceline.speculative.stats import Stats
 from paceline.text.messages import declared

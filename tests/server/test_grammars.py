@@ -15,8 +15,7 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.request_handle import StepOutput
-from paceline.server.request_limits import ServerLimits
-from paceline.server.service import ServingEngine
+from paceline.server.service import ServerLimits, ServingEngine
 from paceline.speculative.errors import TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.text import grammar
@@ -65,7 +64,7 @@ class Answer:
     def __init__(self, service: ServingEngine, wanted: GenerationRequest, client: str = "a") -> None:
         self._over, self._updates = threading.Event(), list[StepOutput]()
         request = replace(wanted, client=client, timeout=service.limits.seconds)
-        (self.handle,) = service.submit([request], lambda _: self._take)
+        (self.handle,) = service.submit([request], lambda _, output: self._take(output))
 
     def _take(self, update: StepOutput) -> None:
         self._updates.append(update)

@@ -33,7 +33,7 @@ def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch)
         until(lambda: _status(url) == 200)
         monkeypatch.setattr(service, "on_step", broken)
         request = GenerationRequest(prompt=[1], max_tokens=5)
-        service.submit([request], lambda _: lambda output: None)
+        service.submit([request], lambda at, output: None)
 
     with paceline.load("toy:", drafters="lookup") as llm:
         service, listening = ServingEngine(llm), listen.bind("127.0.0.1", 0)

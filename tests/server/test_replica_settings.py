@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from paceline.server.cluster import check_room, last_error
+from paceline.server.cluster import check_room
 from paceline.server.metrics import Metrics, written
 from paceline.server.replicas import (
     ReplicaSettings,
@@ -51,21 +51,6 @@ def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
         check_room(settings, {"CPU": 4.0})
     with pytest.raises(UsageError, match=r"1 replicas reserve 0\.5 GPUs, and this machine has 0"):
         check_room(ReplicaSettings(num_gpus=0.5), {"CPU": 4.0})
-
-
-@pytest.mark.parametrize(
-    ("told", "meant"),
-    [
-        ("", ""),
-        (
-            "Error:\n  File x\npaceline.speculative.errors.UsageError: no such file: a.gguf\n",
-            "no such file: a.gguf",
-        ),
-        ("Error:\nTypeError: load() got 1\n\n", "TypeError: load() got 1"),
-    ],
-)
-def test_why_a_replica_did_not_start_is_the_last_line_of_its_traceback(told: str, meant: str) -> None:
-    assert last_error(told) == meant
 
 
 def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:

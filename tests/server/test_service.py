@@ -14,8 +14,7 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.request_handle import Finish, StepOutput
-from paceline.server.request_limits import QueueFullError, ServerLimits
-from paceline.server.service import ServingEngine
+from paceline.server.service import QueueFullError, ServerLimits, ServingEngine
 from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -78,7 +77,9 @@ def of(client: str, *requests: GenerationRequest, seconds: float | None = None) 
 
 def submit(service: ServingEngine, *requests: GenerationRequest, client: str = "a") -> list[Answer]:
     answers = [Answer() for _ in requests]
-    service.submit(of(client, *requests, seconds=service.limits.seconds), lambda at: answers[at])
+    service.submit(
+        of(client, *requests, seconds=service.limits.seconds), lambda at, output: answers[at](output)
+    )
     return answers
 
 
@@ -137,7 +138,7 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
                 threading.Event().wait(random.random() * 0.02)
                 (answer,) = submit(service, GenerationRequest(**wanted(client, number)), client=str(client))
                 if random.random() < 0.3:  # and one that it does not wait for
-                    (handle,) = service.submit(of(str(client), ask(max_tokens=30)), lambda _: lambda _: None)
+                    (handle,) = service.submit(of(str(client), ask(max_tokens=30)), lambda at, output: None)
                     service.cancel(handle)
                 got[client, number] = (answer.text, answer.tokens, answer.end.reason)
 
@@ -170,7 +171,9 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         gate.held()
         told: list[StepOutput] = []
         prompt = [1, 2, 3] * 30 if when == "reading" else [4]
-        (handle,) = service.submit(of("b", ask(prompt, max_tokens=100)), lambda _: told.append)
+        (handle,) = service.submit(
+            of("b", ask(prompt, max_tokens=100)), lambda _, output: told.append(output)
+        )
         for _ in range(4):
             gate.one()
         n = len(told)
@@ -321,11 +324,11 @@ def test_a_service_that_dies_says_so(
 
 
 def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
-    def deaf(update: StepOutput) -> None:
+    def deaf(at: int, update: StepOutput) -> None:
         raise RuntimeError("Event loop is closed")
 
     with ServingEngine(toy) as service:
-        service.submit(of("a", ask()), lambda _: deaf)
+        service.submit(of("a", ask()), deaf)
         assert submit(service, ask())[0].text
         until(lambda: at_rest(service))
 

@@ -16,11 +16,12 @@ from starlette.exceptions import HTTPException
 
 import paceline
 from paceline.api import LLM
-from paceline.request_handle import Deliver, RequestHandle, StepOutput
+from paceline.request_handle import RequestHandle, StepOutput
 from paceline.server import convert as wishes
 from paceline.server import errors as refusals
 from paceline.server import page
-from paceline.server.request_limits import ModelFailedError, ParsedRequest
+from paceline.server.convert import ParsedRequest
+from paceline.server.errors import ModelFailedError
 from paceline.server.responses import ChoiceState, Json, ResponseBuilder, counted, ended
 from paceline.server.schemas import (
     ChatRequest,
@@ -72,15 +73,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             wanted = await asyncio.to_thread(asks)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
-        wish, chat = body.speculative, isinstance(body, ChatRequest)
-        replies = ResponseBuilder(
-            llm,
-            body.model or names[0],
-            chat,
-            body.n,
-            wanted,
-            report=wish is not None and wish.report,
-        )
+        report = body.speculative is not None and body.speculative.report
+        chat = isinstance(body, ChatRequest)
+        replies = ResponseBuilder(llm, body.model or names[0], chat, body.n, wanted, report=report)
         answers = CompletionHandles(service, wanted, request.state.told)
         gone = asyncio.ensure_future(leaves(request))
         # Of a stream, too, what cannot begin is an error by its status.
@@ -145,6 +140,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             },
         }
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether it answers")
     async def health() -> Response:
         if service.health:
@@ -179,9 +175,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     for path, (content, kind) in shown.items():
         show(path, kind, content)
     refusals.explain(app)
-    app.add_middleware(
-        SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown)
-    )
+    open_to_all = ("/health", *shown)
+    app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     return app
 
 
@@ -193,11 +188,8 @@ class CompletionHandles:
         self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def deliver(index: int) -> Deliver:
-            def to_queue(update: StepOutput) -> None:
-                loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
-
-            return to_queue
+        def deliver(index: int, update: StepOutput) -> None:
+            loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
 
         self.choices = [ChoiceState(at) for at in range(len(asked.requests))]
         self._handles: list[RequestHandle] = service.submit(asked.requests, deliver)
@@ -288,16 +280,13 @@ async def events(
 async def states(service: ServingEngine, name: str) -> AsyncIterator[str]:
     engine = str(service.llm.target.identity().get("engine", ""))
     while not service.problem:
-        state = {
-            "model": name,
-            "engine": engine,
+        counts = {
             "running": service.running,
             "sessions": service.sessions,
             "waiting": service.waiting,
             "queue": service.limits.queue,
-            **service.lately.state(),
         }
-        yield event(state)
+        yield event({"model": name, "engine": engine, **counts, **service.lately.state()})
         await asyncio.sleep(LIVE)
 
 
@@ -309,10 +298,11 @@ def event(data: Mapping[str, Any]) -> str:
 def tokenized(llm: LLM, body: TokenizeRequest) -> Json:
     text = llm.target.text
     content = typed.text("content", body.content)
-    tokens = text.encode(content, special=body.parse_special, add_bos=body.add_special) if content else []
-    if not body.with_pieces:
-        return {"tokens": tokens}
-    return {"tokens": [{"id": token, "piece": spelled(text.piece(token))} for token in tokens]}
+    return {
+        "tokens": text.encode(content, special=body.parse_special, add_bos=body.add_special)
+        if content
+        else []
+    }
 
 
 def detokenized(llm: LLM, tokens: Sequence[int]) -> str:
@@ -320,14 +310,6 @@ def detokenized(llm: LLM, tokens: Sequence[int]) -> str:
     if (last := max(tokens, default=0)) >= size:
         raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
     return b"".join(llm.target.text.piece(token) for token in tokens).decode(errors="replace")
-
-
-def spelled(piece: bytes) -> str | list[int]:
-    """As llama-server has it: text, or bytes where it is none."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return list(piece)
 
 
 async def leaves(request: Request) -> None:

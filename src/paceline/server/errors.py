@@ -10,17 +10,27 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from paceline.server.request_limits import ModelFailedError, QueueFullError
 from paceline.server.responses import Json, problem
-from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
+from paceline.server.service import QueueFullError
+from paceline.speculative.errors import (
+    ClosingError,
+    ContextError,
+    ModelError,
+    PacelineError,
+    TooSlowError,
+    UsageError,
+)
 from paceline.speculative.printable import printable, shortened
+
+
+class ModelFailedError(PacelineError):
+    """The model has failed at a request; the log says why."""
 
 
 def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
     """Status, body and headers."""
     if isinstance(error, QueueFullError):
-        wait = str(max(1, round(error.seconds)))
-        return 429, problem(str(error), "rate_limit_error", "rate_limit_exceeded"), {"retry-after": wait}
+        return 429, problem(str(error), "rate_limit_error", "rate_limit_exceeded"), {"retry-after": "1"}
     if isinstance(error, ClosingError):
         return 503, problem(str(error), "server_error", "unavailable"), {"retry-after": "5"}
     if isinstance(error, TooSlowError):  # OpenAI's clients would send it again
@@ -70,8 +80,6 @@ def explain(app: FastAPI) -> None:
             said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
         elif allowed:
             said = f"{request.method} is not for this path: use {allowed}"
-            if "GET" in allowed:  # what answers GET answers HEAD (`security.py`)
-                return JSONResponse(problem(said, kind, code), status, {"Allow": f"{allowed}, HEAD"})
         return JSONResponse(problem(said, kind, code), status, error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:

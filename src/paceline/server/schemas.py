@@ -189,7 +189,6 @@ class TokenizeRequest(Strict):
     content: Text
     add_special: bool = False
     parse_special: bool = False
-    with_pieces: bool = False
 
 
 class DetokenizeRequest(Strict):
