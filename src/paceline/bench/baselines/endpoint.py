@@ -12,16 +12,17 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic_core import from_json
+
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import shortened
-from paceline.system.deadline import Deadline, OverdueError
-from paceline.system.strict_json import loads
+from paceline.system.deadline import OverdueError, deadline
 
 BUFFER = 65536
 LARGEST_BODY = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream
@@ -91,19 +92,14 @@ class Endpoint:
             connection.close()
         return response.status, self.parsed(said)
 
-    @contextlib.contextmanager
-    def _patience(self, connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-        line = self._line(connection)
-        with Deadline(seconds) as deadline:
-            deadline.watch(lambda: line)
-            yield
-
-    def _line(self, connection: http.client.HTTPConnection) -> socket.socket:
-        """Its socket, set up. To be kept: where the server says that it will hang up, the connection forgets
-        it as soon as the answer begins."""
+    def _patience(
+        self, connection: http.client.HTTPConnection, seconds: float
+    ) -> contextlib.AbstractContextManager[None]:
+        """A limit for all of an answer. The socket is set up now: where the server says that it will hang up,
+        the connection forgets it as soon as the answer begins."""
         if connection.sock is None:
             connection.connect()
-        return connection.sock
+        return deadline(connection.sock, seconds)
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         found = bytearray()
@@ -178,7 +174,7 @@ class Endpoint:
 
     def parsed(self, said: bytes) -> dict[str, Any]:
         try:
-            data = loads(said) if len(said) <= LARGEST_BODY else None
+            data = from_json(said, allow_inf_nan=False) if len(said) <= LARGEST_BODY else None
         except ValueError:
             data = None
         if not isinstance(data, dict):
