@@ -146,18 +146,6 @@ def test_closing_twice_is_harmless_and_a_second_generation_reuses_the_first(mode
     llm.close()
 
 
-def test_a_stream_left_early_keeps_its_text_and_frees_its_session(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1, n_ctx=128) as llm:
-        for _ in range(3):
-            stream = llm.stream([5, 6, 7], max_tokens=50, ignore_eos=True)
-            next(stream)
-            stream.close()
-            result = stream.result()
-            assert result.n_tokens >= 1
-            assert result.stop_reason is None
-            assert list(stream) == []
-
-
 def test_what_was_loaded_is_closed_where_the_rest_fails(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

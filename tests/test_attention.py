@@ -26,12 +26,10 @@ from paceline.profiling.flash_attention import (
     SHORTEST,
     Attention,
     best,
-    recall,
     settled,
     tried,
 )
 from paceline.profiling.pass_costs import NOISY
-from paceline.speculative.errors import ModelError
 from paceline.system.home import kept_at
 from timed import TimedTarget
 
@@ -173,20 +171,6 @@ def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
     session.close()
 
 
-@pytest.mark.parametrize("damage", ["{", '{"flash": "no"}'])
-def test_a_damaged_choice_is_made_again(
-    damage: str, target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found_to_be(FASTER, monkeypatch)
-    attention.settle(target)
-    path = kept_at("attention", attention._key(target))
-    path.write_text("{" if damage == "{" else json.dumps(recall_file(target) | json.loads(damage)))
-    assert recall(target) is None
-    target.use_flash_attention(None)
-    attention.settle(target)
-    assert recall(target) is False
-
-
 def test_what_a_busy_machine_says_is_not_used(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = found_to_be([FASTER[0], replace(FASTER[1], noise=NOISY)], monkeypatch)
     said: list[str] = []
@@ -229,19 +213,6 @@ def test_where_scores_would_fill_the_memory_nothing_is_tried(
     monkeypatch.setattr(attention, "free_memory", lambda: attention.SHARE * target.scores())
     attention.settle(target)
     assert target.flash_attention is False
-
-
-def test_where_no_other_context_can_be_made_the_model_is_as_it_was(
-    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*args: Any, **more: Any) -> None:
-        raise ModelError("no room")
-
-    monkeypatch.setattr(target, "use_flash_attention", full)
-    found_to_be(FASTER, monkeypatch)
-    said: list[str] = []
-    attention.settle(target, warn=said.append)
-    assert said == ["no room; flash attention stays on"]
 
 
 def test_with_kernels_of_our_own_it_is_on_and_nothing_is_tried(

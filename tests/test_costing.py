@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +18,7 @@ from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy import cost_plausibility as plausible
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
-from paceline.storage.costs import MeasurementEffort, path_of, recall
-
-Capture = pytest.CaptureFixture[str]
+from paceline.storage.costs import MeasurementEffort, recall
 
 
 @pytest.fixture(autouse=True)
@@ -243,45 +240,3 @@ def test_a_second_measurement_replaces_the_first_unless_the_machine_was_busy(
     measuring(monkeypatch, dear, PassCosts(GOOD.table, noise=37.0), GOOD)
     for found in (dear, dear, GOOD, GOOD):
         assert costs_of(target).target.table == found.table
-
-
-def test_a_disk_that_refuses_is_said_once_and_costs_are_there(
-    target: LlamaTarget, draft: LlamaTarget, home: Path, capsys: Capture
-) -> None:
-    home.write_text("a file")
-    costs = costs_of(target, draft)
-    assert costs.draft is not None
-    said = capsys.readouterr().err
-    assert said.startswith("paceline: ")
-    assert (said.count("\n"), said.count("cannot be written")) == (1, 1)
-    save(target, draft, costs)
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_damaged_file_is_said_and_measured_anew(target: LlamaTarget) -> None:
-    costs_of(target)
-    path_of(key_of(target, "target")).write_bytes(b"{")
-    said: list[str] = []
-    assert costs_of(target, warn=said.append).target.rows == (1, 2, 4)
-    assert len(said) == 1
-    assert costs_of(target, warn=said.append).target.rows == (1, 2, 4)
-    assert len(said) == 1
-
-
-@pytest.mark.parametrize(("quiet", "terminal"), [(False, True), (True, True), (False, False)])
-def test_a_terminal_sees_one_line_that_goes_away(
-    target: LlamaTarget, capsys: Capture, monkeypatch: pytest.MonkeyPatch, quiet: bool, terminal: bool
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    costs_of(target, quiet=quiet)
-    said = capsys.readouterr().err
-    assert "\n" not in said
-    if quiet or not terminal:
-        assert said == ""
-    else:
-        lines = said.split("\r")
-        assert lines[1].startswith("measuring what a pass costs here, this once: target ")
-        assert (lines[-2].strip(), lines[-1]) == ("", "")
-        assert len(lines[-2]) == max(map(len, lines))
-    costs_of(target)
-    assert capsys.readouterr().err == ""  # known now

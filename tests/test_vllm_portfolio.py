@@ -8,23 +8,20 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import paceline
 from gguf_files import write_llama
 from paceline.backends.registry import open_tokenizer
 from paceline.integrations.vllm import Portfolio
-from paceline.integrations.vllm.portfolio import best_chain, within
+from paceline.integrations.vllm.portfolio import best_chain
 from paceline.models import zoo
 from paceline.prepare.corpus.build import Sources, build
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.speculative.tree import DraftTree
-from paceline.text.interface import Tokenizer
 from vllm_runner import Runner, Served, vllm_config
 
 SOURCE = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n"
@@ -62,22 +59,6 @@ def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
-
-
-def test_the_embedded_model_says_what_it_says_in_fewer_steps() -> None:
-    prompts = ["def one():\n    return 1\n\n", "import"]
-    with paceline.load(drafters="none", threads=1) as llm:
-        done = [llm.generate(prompt, max_tokens=96) for prompt in prompts]
-        texts = [(llm.target.text.encode(p), list(one.tokens)) for p, one in zip(prompts, done, strict=True)]
-        n_vocab = llm.target.vocab.size
-    runner = Runner(Portfolio(vllm_config(n_draft=8, n_vocab=n_vocab)))
-    requests = [runner.add(Served(*text)) for text in texts]
-    steps = 0
-    while not all(request.ended for request in requests):
-        runner.step()
-        steps += 1
-    assert all(request.accepted > 40 for request in requests)
-    assert steps < 60
 
 
 def test_rows_that_move_join_leave_and_are_replaced_draft_as_each_would_alone() -> None:
@@ -142,16 +123,6 @@ def test_with_stages_in_a_pipeline_a_request_may_be_missing_for_a_step(
         runner.batch = batches[n % 2]
         runner.step()
     assert len(seen) == opened
-
-
-def test_requests_of_one_prompt_are_told_apart_by_what_they_say() -> None:
-    runner, prompt = Runner(Portfolio(vllm_config(n_draft=6))), noise(1, 100)
-    first = runner.add(Served(prompt, prompt[10:60]))
-    second = runner.add(Served(prompt, prompt[40:90]))
-    runner.step()
-    runner.swap(0, 1)
-    runner.run()
-    assert min(first.accepted, second.accepted) > 35
 
 
 def test_what_an_ended_request_said_is_drafted_for_the_next_one() -> None:
@@ -222,13 +193,6 @@ def test_all_rows_together_draft_no_more_than_asked_the_likeliest_tokens() -> No
     assert all(request.accepted > 0 for request in requests)
 
 
-def test_within_keeps_the_likeliest_tokens_of_all_chains() -> None:
-    drafts = [([1, 2, 3], [0.9, 0.5, 0.4]), ([4, 5], [0.6, 0.45]), ([], [])]
-    assert within(drafts, 5) == [[1, 2, 3], [4, 5], []]
-    assert within(drafts, 3) == [[1, 2], [4], []]
-    assert within([([1, 2], [0.5, 0.5]), ([3, 4], [0.5, 0.5])], 3) == [[1, 2], [3]]
-
-
 def test_the_chain_is_the_path_that_gains_most_and_ends_where_a_token_costs_more_than_it_gains() -> None:
     def tree(*nodes: tuple[int, int]) -> DraftTree:
         parents, tokens = zip(*nodes, strict=True)
@@ -243,33 +207,23 @@ def test_the_chain_is_the_path_that_gains_most_and_ends_where_a_token_costs_more
     assert best_chain(DraftTree(), [], 0.1) == []
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Tokenizer]]:
-    """A corpus of SOURCE, with the tokenizer of the embedded model."""
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "a.py").write_text(SOURCE)
-    with pytest.MonkeyPatch.context() as patch, closing(open_tokenizer(zoo.target_path())) as tokenizer:
-        patch.setenv("PACELINE_HOME", str(folder / "home"))
-        yield build("mine", Sources([folder / "a.py"], []), tokenizer)[0].folder, tokenizer
-
-
-def test_a_corpus_is_drafted_from(corpus: tuple[Path, Tokenizer]) -> None:
-    folder, tokenizer = corpus
-    settings = {"corpora": [str(folder)]}
-    config = vllm_config(8, n_vocab=tokenizer.vocab.size, paceline=settings, tokenizer=str(tokenizer.path))
-    runner = Runner(Portfolio(config))
-    tokens = tokenizer.text.encode(SOURCE)
+def test_a_corpus_is_drafted_from_with_its_tokenizer_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    (tmp_path / "a.py").write_text(SOURCE)
+    with closing(open_tokenizer(zoo.target_path())) as tokenizer:
+        folder = build("mine", Sources([tmp_path / "a.py"], []), tokenizer)[0].folder
+        settings = {"corpora": [str(folder)]}
+        path, size = str(tokenizer.path), tokenizer.vocab.size
+        runner = Runner(Portfolio(vllm_config(8, n_vocab=size, paceline=settings, tokenizer=path)))
+        tokens = tokenizer.text.encode(SOURCE)
     request = runner.add(Served(tokens[:10], tokens[10:]))
     runner.run()
     assert request.accepted > len(request.answer) // 2
-
-
-def test_a_corpus_of_another_tokenizer_is_refused(corpus: tuple[Path, Tokenizer], tmp_path: Path) -> None:
-    other = tmp_path / "other.gguf"
-    write_llama(other)
-    config = vllm_config(paceline={"corpora": [str(corpus[0])]}, tokenizer=str(other))
+    other = write_llama(tmp_path / "other.gguf")
     with pytest.raises(VocabError, match="another tokenizer"):
-        Portfolio(config)
+        Portfolio(vllm_config(paceline=settings, tokenizer=str(other)))
 
 
 @pytest.mark.parametrize(
@@ -277,12 +231,10 @@ def test_a_corpus_of_another_tokenizer_is_refused(corpus: tuple[Path, Tokenizer]
     [
         ({"drafters": ["model"]}, "needs a draft model, which vLLM runs itself"),
         ({"drafters": ["lookahead"]}, "does not draft from texts; in vLLM choose from auto, suffix"),
-        ({"drafters": ["none"]}, "does not draft from texts"),
         ({"drafters": ["sufix"]}, "is not known"),
         ({"drafters": ["datastore"]}, "needs a corpus"),
         ({"p_min": 1.0}, "from 0 to less than 1"),
         ({"rows": 0}, "at least 1"),
-        ({"rows": "many"}, "a whole number"),
         ({"depth": 3}, "unknown setting depth: known are corpora, drafters"),
         ("suffix", "must hold settings"),
     ],

@@ -235,24 +235,6 @@ def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> N
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_waits_for_nobody() -> None:
-    with (
-        running("-m", smollm2(), "--draft", "none", "-c", "4096") as server,
-        httpx2.Client(timeout=LONG) as client,
-    ):
-        answer = client.send(stream(server.url, 4000), stream=True)
-        lines = answer.iter_lines()
-        next(line for line in lines if line)
-        server.process.send_signal(signal.SIGINT)
-        until(lambda: not answers(server.url))
-        assert server.process.poll() is None
-        server.process.send_signal(signal.SIGINT)
-        assert server.ends() == 0
-        answer.close()
-    assert "Traceback" not in "".join(server.err)
-
-
-@pytest.mark.slow
 def test_grace_has_an_end() -> None:
     with (
         running("-m", smollm2(), "--draft", "none", "-c", "4096", "--grace", "1") as server,

@@ -76,12 +76,6 @@ def test_a_client_s_own_session_id_is_kept() -> None:
     assert through(chat(TURNS), x_session_id="mine")[0] == ["mine"]
 
 
-def test_the_header_is_the_one_that_ray_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_SERVE_SESSION_ID_HEADER_KEY", "X-Correlation-ID")
-    assert through(chat(TURNS), x_correlation_id="mine")[0] == []
-    assert SessionAffinityMiddleware(None)._header == b"x-correlation-id"  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     "body",
     [

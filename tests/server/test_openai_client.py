@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
 import paceline
 from paceline.api import LLM
@@ -92,21 +91,6 @@ def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
     ))  # fmt: skip
     assert len({chunk.id for chunk in chunks}) == 1
     assert all(chunk.usage is None for chunk in chunks[:-1])
-
-
-def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
-    """As vLLM's does, and guidellm asks for."""
-    options: Any = {"include_usage": True, "continuous_usage_stats": True}
-    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0, "n": 2}
-    with client.chat.completions.create(**how, stream=True, stream_options=options) as stream:
-        usage = [chunk.usage for chunk in stream]
-    last = usage[-1]
-    assert all(one is not None for one in usage)
-    assert {one.prompt_tokens for one in usage} == {last.prompt_tokens}
-    written = [one.completion_tokens for one in usage]
-    assert written == sorted(written)
-    assert (written[0], written[-1]) == (0, last.completion_tokens)
-    assert all(one.total_tokens == one.prompt_tokens + one.completion_tokens for one in usage)
 
 
 def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:
@@ -332,30 +316,4 @@ def test_a_model_that_fails_is_the_servers_fault(
             assert isinstance(failed.value, openai.InternalServerError) or stream
         assert caplog.text.count("somebody") >= 2
         assert client.completions.create(model="toy", prompt="1", max_tokens=5).choices
-    toy.rest()
-
-
-def test_many_at_once_of_an_asynchronous_client_each_get_their_own(toy: Served, digits: OpenAI) -> None:
-    prompts = [f"{n % 8}{n // 8}" for n in range(24)]
-    how: dict[str, Any] = {"model": "toy", "max_tokens": 20, "temperature": 0}
-    alone = [digits.completions.create(prompt=one, **how).choices[0].text for one in prompts]
-
-    async def streamed(client: AsyncOpenAI, prompt: str) -> str:
-        said = ""
-        async with await client.completions.create(prompt=prompt, stream=True, **how) as stream:
-            async for chunk in stream:
-                said += chunk.choices[0].text
-        return said
-
-    async def whole(client: AsyncOpenAI, prompt: str) -> str:
-        answer = await client.completions.create(prompt=prompt, **how)
-        return str(answer.choices[0].text)
-
-    async def everybody() -> list[str]:
-        async with AsyncOpenAI(base_url=f"{toy.url}/v1", api_key="none", timeout=LONG) as client:
-            return await asyncio.gather(
-                *[(streamed if at % 2 else whole)(client, one) for at, one in enumerate(prompts)]
-            )
-
-    assert asyncio.run(everybody()) == alone
     toy.rest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -73,20 +72,6 @@ def test_a_full_queue_is_told_with_when_to_try_again_and_the_message_is_kept(bro
         assert page.locator(".error").count() == 0
         assert page.locator("article").count() == 1
     assert stand_in.asked[0] == stand_in.asked[1]
-
-
-def test_a_question_without_an_answer_is_not_sent_with_the_next(browser: Browser) -> None:
-    stand_in = StandIn([refusal(500, "Out of memory."), Answer(PARTS)])
-    with visiting(browser, stand_in, refused=1) as page:
-        ask(page, "Count")
-        answered(page)
-        assert "Out of memory. Try again; if it stays, the server's own output says more." in error(page)
-        ask(page, "Once more")
-        answered(page, 2)
-        assert page.get_by_role("button", name="Try again").count() == 0
-        page.reload()
-        assert page.get_by_role("button", name="Try again").count() == 0
-    assert [message["content"] for message in stand_in.asked[1]["messages"]] == ["Once more"]
 
 
 @pytest.mark.parametrize(
@@ -160,20 +145,6 @@ def test_a_server_that_goes_away_and_comes_back(browser: Browser) -> None:
         context.close()
 
 
-def test_a_server_without_a_live_view_can_be_talked_to(browser: Browser) -> None:
-    with ExitStack() as stack:
-        stand_in = StandIn([Answer(PARTS)])
-        stack.enter_context(serving(stand_in))
-        context = stack.enter_context(browser.new_context())
-        page = context.new_page()
-        page.route("**/live", lambda route: route.fulfill(status=404, body="{}"))
-        page.goto(stand_in.url)
-        expect(page.locator("#live-state")).to_have_text("This server has no live view")
-        ask(page, "Count")
-        assert answered(page) == WHOLE
-        assert "plain decoding" not in page.locator(".figures").inner_text()
-
-
 def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Browser) -> None:
     stand_in = StandIn([Answer(PARTS)], key="right")
     # Twice each for the models and the live view: without a key, and with the wrong one.
@@ -225,14 +196,3 @@ def test_characters_that_show_nothing_or_turn_others_around_are_shown(browser: B
         answered(page)
         shown = page.locator(".answer .prose").text_content()
         assert shown == "a‹U+0000›b‹U+001B›[31mc‹U+007F›‹U+0085›d‹U+202E›e‹U+2066›f\n\tg"
-
-
-def test_a_long_answer_of_many_parts_is_followed_to_its_end(browser: Browser) -> None:
-    parts: list[Part] = [(f"line {n}\n", "lookup" if n % 3 else "target") for n in range(2000)]
-    in_sight = (
-        "[...document.querySelectorAll('.answer .mark')].at(-1).getBoundingClientRect().bottom < innerHeight"
-    )
-    with visiting(browser, StandIn([Answer([parts[i : i + 20] for i in range(0, 2000, 20)])])) as page:
-        ask(page, "Count")
-        assert answered(page).count("\n") == 1999
-        page.wait_for_function(in_sight)

@@ -93,20 +93,6 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser: Browser) -> N
         assert page.evaluate(ground) == light
 
 
-def test_the_live_view_is_beside_the_chat_and_below_it_on_a_phone(browser: Browser) -> None:
-    box = "id => document.getElementById(id).getBoundingClientRect().toJSON()"
-    with visiting(browser, StandIn(), viewport=WIDE) as page:
-        chat, live = page.evaluate(box, "chat"), page.evaluate(box, "live")
-        assert live["left"] >= chat["right"]
-        assert live["top"] == chat["top"]
-        page.set_viewport_size({"width": 360, "height": 740})
-        chat, live = page.evaluate(box, "chat"), page.evaluate(box, "live")
-        assert live["left"] == chat["left"]
-        assert live["top"] >= chat["bottom"]
-        page.get_by_role("link", name="Live view").click()
-        assert page.evaluate(box, "live")["top"] < 740
-
-
 def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser: Browser) -> None:
     where = """() => {
         const at = document.activeElement;
@@ -133,13 +119,3 @@ def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser:
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("#message")).to_be_focused()
-
-
-def test_nothing_moves_for_those_who_want_no_motion(browser: Browser) -> None:
-    moving = """[...document.querySelectorAll("*")].map(getComputedStyle)
-        .filter(s => parseFloat(s.transitionDuration) || s.animationName !== "none").length"""
-    with visiting(browser, StandIn(), reduced_motion="no-preference") as page:
-        expect(page.locator("#live-state")).to_have_text("Live")
-        assert page.evaluate(moving) > 0
-        page.emulate_media(reduced_motion="reduce")
-        assert page.evaluate(moving) == 0

@@ -58,13 +58,6 @@ def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> 
     assert names(tmp_path) == set()
 
 
-def test_what_was_given_another_name_stays(tmp_path: Path) -> None:
-    with scratch_file(tmp_path) as file, scratch_folder(tmp_path) as folder:
-        file.rename(tmp_path / "file")
-        folder.rename(tmp_path / "folder")
-    assert names(tmp_path) == {"file", "folder"}
-
-
 def test_modes_are_those_of_the_umask_or_the_users_alone(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

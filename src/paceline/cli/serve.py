@@ -152,15 +152,19 @@ def serve(
         return other_engine(engine, rest or [], names, host, port, keys, models, draft, corpora, drafting)
     models = resolve_models(models)
     try:
-        from pydantic import ValidationError
-
-        from paceline.server import cluster, listen
-        from paceline.server.replicas import ReplicaSettings
-        from paceline.server.security import LOCAL
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(
             f"serving needs {error.name}: pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
         ) from error
+
+    from pydantic import ValidationError
+
+    from paceline.server import cluster, listen
+    from paceline.server.replicas import ReplicaSettings
+    from paceline.server.security import LOCAL
 
     keys, local = read_keys(api_key, api_key_file), host in LOOPBACK
     if not local and not keys:
