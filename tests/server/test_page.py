@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from page_browser import aloud, answered, ask, chromium, visiting
+from page_browser import aloud, answered, ask, visiting
 from stand_in import LIVE, Answer, Part, StandIn, serving
 
 pytestmark = pytest.mark.slow
@@ -20,11 +19,6 @@ PARTS: list[Part] = [
     (" six", "suffix"),
 ]
 CODE = "Look:\n\n```python\nif x:\n\n    y = `1`\n```\n\nAnd ```inline``` text.\n````\n```\n````\nEnd ``"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from chromium()
 
 
 def marks(page: Page) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 import paceline
 from paceline.api import LLM
-from page_browser import answered, ask, chromium
+from page_browser import answered, ask
 from real_model import smollm2
 from serving import LONG, Served, serving, until
 
@@ -45,11 +45,6 @@ def llm() -> Iterator[LLM]:
 def served(llm: LLM) -> Iterator[Served]:
     with serving(llm, names=("small",)) as up:
         yield up
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from chromium()
 
 
 @pytest.fixture

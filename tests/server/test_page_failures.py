@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from page_browser import aloud, answered, ask, chromium, visiting
+from page_browser import aloud, answered, ask, visiting
 from stand_in import Answer, Part, StandIn, refusal, serving
 
 pytestmark = pytest.mark.slow
@@ -23,11 +21,6 @@ HOSTILE = [
     "[link](javascript:owned=1) &lt;b&gt; ${owned=1} {{owned=1}}",
     "مرحبا بالعالم, שלום", "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é", "x" * 20_000,
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from chromium()
 
 
 def error(page: Page) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from page_browser import PHONE, answered, ask, chromium, visiting
+from page_browser import PHONE, answered, ask, visiting
 from stand_in import Answer, Part, StandIn, refusal
 
 pytestmark = pytest.mark.slow
@@ -25,11 +24,6 @@ CODE: Part = (
 )
 WIDE = {"width": 1280, "height": 800}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from chromium()
 
 
 def assert_accessible(page: Page) -> None:

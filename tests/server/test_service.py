@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,52 +12,16 @@ import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.request_handle import Finish, StepOutput
+from paceline.request_handle import StepOutput
 from paceline.server.service import QueueFullError, ServerLimits, ServingEngine
 from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar import TextGrammar
 from paceline.text.grammar_source import from_pattern
-from serving import LONG, Gate, until
+from serving import LONG, Answer, Gate, submit_all, until
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}
-
-
-class Answer:
-    """What is told of one answer."""
-
-    def __init__(self) -> None:
-        self.updates: list[StepOutput] = []
-        self._over = threading.Event()
-
-    def __call__(self, update: StepOutput) -> None:
-        assert not self._over.is_set()
-        self.updates.append(update)
-        if update.finish is not None:
-            self._over.set()
-
-    @property
-    def end(self) -> Finish:
-        assert self._over.wait(LONG)
-        end = self.updates[-1].finish
-        assert end is not None
-        return end
-
-    @property
-    def text(self) -> str:
-        assert self.end.error is None
-        return "".join(update.text for update in self.updates)
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for update in self.updates for token in update.tokens]
-
-
-@pytest.fixture
-def toy() -> Iterator[LLM]:
-    with paceline.load("toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=2) as llm:
-        yield llm
 
 
 @pytest.fixture
@@ -71,16 +34,8 @@ def ask(prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 8, **more: Any) -> 
     return GenerationRequest(prompt=list(prompt), max_tokens=max_tokens, **more)
 
 
-def of(client: str, *requests: GenerationRequest, seconds: float | None = None) -> list[GenerationRequest]:
-    return [replace(one, client=client, timeout=seconds) for one in requests]
-
-
 def submit(service: ServingEngine, *requests: GenerationRequest, client: str = "a") -> list[Answer]:
-    answers = [Answer() for _ in requests]
-    service.submit(
-        of(client, *requests, seconds=service.limits.seconds), lambda at, output: answers[at](output)
-    )
-    return answers
+    return submit_all(service, requests, client)
 
 
 def at_rest(service: ServingEngine) -> bool:
@@ -138,7 +93,7 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
                 threading.Event().wait(random.random() * 0.02)
                 (answer,) = submit(service, GenerationRequest(**wanted(client, number)), client=str(client))
                 if random.random() < 0.3:  # and one that it does not wait for
-                    (handle,) = service.submit(of(str(client), ask(max_tokens=30)), lambda at, output: None)
+                    (handle,) = service.submit([ask(max_tokens=30)], lambda at, output: None)
                     service.cancel(handle)
                 got[client, number] = (answer.text, answer.tokens, answer.end.reason)
 
@@ -171,9 +126,7 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         gate.held()
         told: list[StepOutput] = []
         prompt = [1, 2, 3] * 30 if when == "reading" else [4]
-        (handle,) = service.submit(
-            of("b", ask(prompt, max_tokens=100)), lambda _, output: told.append(output)
-        )
+        (handle,) = service.submit([ask(prompt, max_tokens=100)], lambda _, output: told.append(output))
         for _ in range(4):
             gate.one()
         n = len(told)
@@ -328,7 +281,7 @@ def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
         raise RuntimeError("Event loop is closed")
 
     with ServingEngine(toy) as service:
-        service.submit(of("a", ask()), deaf)
+        service.submit([ask()], deaf)
         assert submit(service, ask())[0].text
         until(lambda: at_rest(service))
 

@@ -11,11 +11,9 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from fastapi.sse import format_sse_event
 from starlette.exceptions import HTTPException
 
 import paceline
-from paceline.api import LLM
 from paceline.request_handle import RequestHandle, StepOutput
 from paceline.server import convert as wishes
 from paceline.server import errors as refusals
@@ -44,10 +42,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
 EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        "description": "JSON, or events where stream is true",
-    }
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}  # where stream is true
 }
 
 
@@ -63,7 +58,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         redirect_slashes=False,
         responses=REFUSALS,
     )
-    began, tokenizing = int(time.time()), asyncio.Lock()  # of long texts one at a time
+    began = int(time.time())
 
     async def answer(
         request: Request, body: ChatRequest | CompletionRequest, asks: Callable[[], ParsedRequest]
@@ -85,9 +80,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             await asyncio.wait((gone, first), return_when=asyncio.FIRST_COMPLETED)
             if not first.done():
                 return Response(status_code=499)
-            choices = first.result()
+            first.result()
             if not body.stream:
-                return JSONResponse(replies.whole(choices))
+                return JSONResponse(replies.whole(answers.choices))
             streams = True
             options = body.stream_options or StreamOptions()
             return EventStreamResponse(events(answers, replies, options), answers.cancel)
@@ -153,14 +148,18 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.post("/tokenize", summary="Text to tokens")
-    async def tokenize(body: TokenizeRequest) -> Json:
-        async with tokenizing:
-            return await asyncio.to_thread(tokenized, llm, body)
+    def tokenize(body: TokenizeRequest) -> Json:
+        if not (content := typed.text("content", body.content)):
+            return {"tokens": []}
+        encode = llm.target.text.encode
+        return {"tokens": encode(content, special=body.parse_special, add_bos=body.add_special)}
 
     @app.post("/detokenize", summary="Tokens to text")
-    async def detokenize(body: DetokenizeRequest) -> Json:
-        async with tokenizing:
-            return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
+    def detokenize(body: DetokenizeRequest) -> Json:
+        size, piece = llm.target.vocab.size, llm.target.text.piece
+        if (last := max(body.tokens, default=0)) >= size:
+            raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
+        return {"content": b"".join(map(piece, body.tokens)).decode(errors="replace")}
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
     async def live() -> Response:
@@ -217,17 +216,15 @@ class CompletionHandles:
     def over(self) -> bool:
         return all(choice.end is not None for choice in self.choices)
 
-    async def queued(self) -> list[ChoiceState]:
+    async def queued(self) -> None:
         """Wait until the grammars can be used. Raises what `next` does."""
         for handle in self._handles:
             if not await asyncio.wrap_future(handle.queued):
                 await self.next()
-        return self.choices
 
-    async def all(self) -> list[ChoiceState]:
+    async def all(self) -> None:
         while not self.over:
             await self.next()
-        return self.choices
 
     def cancel(self) -> None:
         """Harmless for what is over."""
@@ -291,25 +288,7 @@ async def states(service: ServingEngine, name: str) -> AsyncIterator[str]:
 
 
 def event(data: Mapping[str, Any]) -> str:
-    said = format_sse_event(data_str=json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-    return said if isinstance(said, str) else said.decode()
-
-
-def tokenized(llm: LLM, body: TokenizeRequest) -> Json:
-    text = llm.target.text
-    content = typed.text("content", body.content)
-    return {
-        "tokens": text.encode(content, special=body.parse_special, add_bos=body.add_special)
-        if content
-        else []
-    }
-
-
-def detokenized(llm: LLM, tokens: Sequence[int]) -> str:
-    size = llm.target.vocab.size
-    if (last := max(tokens, default=0)) >= size:
-        raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
-    return b"".join(llm.target.text.piece(token) for token in tokens).decode(errors="replace")
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 async def leaves(request: Request) -> None:

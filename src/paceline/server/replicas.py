@@ -67,7 +67,7 @@ class ReplicaSettings(BaseModel):
     per_client: Count = 0
     apart: bool = False
     n_predict: Count = 0
-    sampling: dict[str, float] = Field(default_factory=dict)
+    sampling: dict[str, int | float] = Field(default_factory=dict)
     timeout: Positive = 600.0
     body_limit: Positive = 8.0
     grace: Positive = 30.0
