@@ -13,12 +13,10 @@ import paceline
 from paceline.api import LLM
 from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
-from paceline.request_handle import RequestHandle
 from paceline.speculative.errors import BatchError, ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.grammar import TextGrammar
 
 
 class Text:
@@ -126,49 +124,6 @@ def test_a_prompt_that_fails_costs_the_others_of_its_batch_nothing(models: Path)
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
         with pytest.raises(UsageError, match="the prompt has 40 tokens"):  # there is no answer to lose
             llm.generate(["b" * 40, "b" * 41], **asked)
-
-
-def test_an_empty_list_is_a_batch_and_an_empty_prompt_an_error(models: Path) -> None:
-    with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
-        assert llm.generate([]) == []
-        for empty in ("", ()):
-            with pytest.raises(UsageError, match="the prompt is empty"):
-                llm.generate(empty)
-
-
-def test_in_a_batch_the_error_of_one_is_raised_when_the_others_are_done(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Odd(TextGrammar):
-        def mask(self, path: Any) -> Any:
-            if self in made[1:2]:
-                raise ZeroDivisionError("in the grammar")
-            return super().mask(path)
-
-    made: list[Any] = []
-
-    def grammar(*given: Any) -> Any:
-        made.append(Odd(*given))
-        return made[-1]
-
-    monkeypatch.setattr("paceline.engine.TextGrammar", grammar)
-    with paceline.load(models / "target.gguf", models / "draft.gguf", sessions=3, threads=1) as llm:
-        learned: list[int] = []
-        monkeypatch.setattr(RequestHandle, "take", counted(RequestHandle.take, learned))
-        with pytest.raises(BatchError, match=r"prompt \[1\]: in the grammar") as caught:
-            llm.generate(["a", "b", "c"], max_tokens=6, regex="[a-z]{9}")
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        assert [one and one.n_tokens for one in caught.value.results] == [6, None, 6]
-        assert sum(learned) == 12  # all of the other two
-        assert all(slot.is_free for slot in llm.target.cache.slots)  # type: ignore[attr-defined]
-
-
-def counted(take: Any, tokens: list[int]) -> Any:
-    def counting(self: RequestHandle, step: Any, seconds: float) -> Any:
-        tokens.append(len(step.tokens))
-        return take(self, step, seconds)
-
-    return counting
 
 
 def test_an_engine_that_fails_in_mid_stream_leaves_the_session_free(

@@ -8,11 +8,9 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +20,6 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.speculative.errors import BusyError, UsageError
-from paceline.system.fair_lock import FairLock
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 128}
 TREES: dict[str, Any] = {"drafters": "lookup,model", "width": 3, "p_split": 0.01, "p_min": 0.0}
@@ -136,28 +133,6 @@ def test_another_thread_waits_until_a_session_is_given_back(models: Path) -> Non
         stream.close()
         other.join(PATIENCE)
         assert done == [4]
-
-
-def test_turns_come_in_the_order_in_which_they_were_asked_for() -> None:
-    """Of a lock alone the thread that asks again at once would have nearly all of them."""
-    lock, taken = FairLock(), list[int]()
-
-    def work(me: int) -> None:
-        for _ in range(30):
-            with lock.turn():
-                taken.append(me)
-                time.sleep(0.0005)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    with lock.turn():
-        for thread in threads:
-            thread.start()
-        time.sleep(0.05)
-    for thread in threads:
-        thread.join(PATIENCE)
-    changes = sum(a != b for a, b in pairwise(taken))
-    assert len(taken) == 120
-    assert changes >= 100
 
 
 FORKED = """

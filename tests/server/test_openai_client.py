@@ -15,7 +15,6 @@ from openai import OpenAI
 
 import paceline
 from paceline.api import LLM
-from paceline.server.security import SecurityRules
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import ModelError
 from real_model import smollm2
