@@ -127,10 +127,6 @@ class EngineWorker:
         self._thread.join(patience)
         return not self._thread.is_alive()
 
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
     # The thread.
 
     def _run(self) -> None:

@@ -253,9 +253,7 @@ def test_a_body_whose_rest_does_not_come(served: Served) -> None:
 )
 def test_headers_that_are_none(head: bytes, served: Served) -> None:
     got = raw(served, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n", head, b"\r\n\r\n")
-    answer = answered(got)
-    assert answer.status_code in (400, 413, 501)
-    problem(answer, answer.status_code)
+    assert answered(got).status_code in (400, 413, 501)
 
 
 @pytest.mark.parametrize("first", ["Content-Length: 60", "Transfer-Encoding: chunked"])
@@ -277,8 +275,7 @@ def test_a_body_whose_end_could_be_told_in_two_ways(first: str, served: Served) 
     ids=lambda line: repr(line[:20]),
 )  # fmt: skip
 def test_what_is_no_request_at_all(line: bytes, served: Served) -> None:
-    answer = answered(raw(served, line))
-    assert "no request" in problem(answer, 400)["message"]
+    assert answered(raw(served, line)).status_code == 400
 
 
 def test_nonsense_after_an_answer_ends_the_connection(served: Served) -> None:

@@ -15,6 +15,7 @@ from openai import OpenAI
 
 import paceline
 from paceline.api import LLM
+from paceline.server.security import SecurityRules
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import ModelError
 from real_model import smollm2
@@ -90,6 +91,21 @@ def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
     ))  # fmt: skip
     assert len({chunk.id for chunk in chunks}) == 1
     assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
+    """As vLLM's does, and guidellm asks for."""
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0, "n": 2}
+    with client.chat.completions.create(**how, stream=True, stream_options=options) as stream:
+        usage = [chunk.usage for chunk in stream]
+    last = usage[-1]
+    assert all(one is not None for one in usage)
+    assert {one.prompt_tokens for one in usage} == {last.prompt_tokens}
+    written = [one.completion_tokens for one in usage]
+    assert written == sorted(written)
+    assert (written[0], written[-1]) == (0, last.completion_tokens)
+    assert all(one.total_tokens == one.prompt_tokens + one.completion_tokens for one in usage)
 
 
 def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:

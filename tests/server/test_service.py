@@ -232,7 +232,8 @@ def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
     service.announce()
     with pytest.raises(ClosingError, match="going down"):
         submit(service, ask())
-    service.close(wait=LONG)
+    until(lambda: at_rest(service))
+    service.close()
     assert [answer.end.n_tokens for answer in answers] == [40] * 5
     assert free(toy)
 

@@ -145,11 +145,35 @@ def serve(
     models["target"] = models["target"] or "zoo:smollm2"
     names = alias or [default_name(models["target"])]
     loading = {**models, "drafters": draft, "corpora": corpora or (), **drafting}
-    if engine is not None:
-        require_unset(engine, given)
     if engine is not None or rest:
+        from paceline.config import Drafting
+        from paceline.integrations.export import Asked, command, launch
+
+        if engine is None:
+            raise UsageError(
+                f"{(rest or [''])[0]}: arguments after -- are for another engine; name it (--engine)"
+            )
+        require_unset(engine, given)
         keys = read_keys(api_key, api_key_file)
-        return other_engine(engine, rest or [], names, host, port, keys, models, draft, corpora, drafting)
+        if len(keys) > 1:
+            raise UsageError(f"{engine} takes one API key")
+        plain = {field.name: field.default for field in fields(Drafting)}
+        tuned = {name: value for name, value in drafting.items() if name in plain and plain[name] != value}
+        asked = Asked(
+            models["target"],
+            draft=models["draft"] or "",
+            drafters=tuple(draft.split(",")) if draft else ("auto",),
+            n_draft=tuned.pop("n_draft", 0),
+            n_ctx=models["n_ctx"],
+            host=host,
+            port=port,
+            name=names[0],
+            api_key=keys[0] if keys else "",
+            corpora=tuple(corpora or ()),
+            settings=tuned,
+            extra=tuple(rest or ()),
+        )
+        return launch(command(engine, asked))
     models = resolve_models(models)
     try:
         import fastapi  # noqa: F401
@@ -227,49 +251,6 @@ def require_unset(engine: str, given: Mapping[str, Any]) -> None:
             names: str = get_args(parameter.annotation)[1].default  # where typer has the first of its names
             option = names.partition("/")[0]
             raise UsageError(f"{option} is for Paceline's own server: {engine}'s arguments go after --")
-
-
-def other_engine(
-    engine: str | None,
-    rest: list[str],
-    names: list[str],
-    host: str,
-    port: int,
-    keys: list[str],
-    models: Mapping[str, Any],
-    draft: str | None,
-    corpora: list[str] | None,
-    drafting: Mapping[str, Any],
-) -> int:
-    """Become another engine's server. Raises UsageError for what it cannot do, or would change the output."""
-    from paceline.config import Drafting
-    from paceline.integrations.export import Asked, command, launch
-
-    if engine is None:
-        raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
-    if len(keys) > 1:
-        raise UsageError(f"{engine} takes one API key")
-    plain = {field.name: field.default for field in fields(Drafting)}
-    tuned = {name: value for name, value in drafting.items() if name in plain and plain[name] != value}
-    return launch(
-        command(
-            engine,
-            Asked(
-                models["target"],
-                draft=models["draft"] or "",
-                drafters=tuple(draft.split(",")) if draft else ("auto",),
-                n_draft=tuned.pop("n_draft", 0),
-                n_ctx=models["n_ctx"],
-                host=host,
-                port=port,
-                name=names[0],
-                api_key=keys[0] if keys else "",
-                corpora=tuple(corpora or ()),
-                settings=tuned,
-                extra=tuple(rest),
-            ),
-        )
-    )
 
 
 def everywhere(name: str | None) -> str | None:

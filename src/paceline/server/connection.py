@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from paceline.server.responses import problem
 
 PATIENCE = 30.0  # seconds
 _numbers = count()
@@ -66,22 +63,6 @@ class GuardedConnection(H11Protocol):
             super().handle_events()
         except h11.LocalProtocolError:  # nonsense after an answer that has begun
             self.transport.abort()
-
-    def send_400_response(self, msg: str) -> None:
-        said = "this is no request in HTTP/1.1, or its headers are too long"
-        body = json.dumps(problem(said, "invalid_request_error", "bad_request")).encode()
-        head = [
-            ("content-type", "application/json"),
-            ("content-length", str(len(body))),
-            ("connection", "close"),
-        ]
-        for event in (
-            h11.Response(status_code=400, headers=head, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
     def shutdown(self) -> None:
         with suppress(h11.LocalProtocolError):  # it has failed already

@@ -143,12 +143,8 @@ class ServingEngine(EngineObserver):
             handles = list(self._open)
         self._worker.break_off(handles)
 
-    def close(self, wait: float = 0.0, patience: float | None = None) -> bool:
-        """Take nothing more, and give those that are here `wait` seconds to end; see EngineWorker.close."""
-        self.announce()
-        until = self._clock() + wait
-        while self._open and self._worker.is_alive and (left := until - self._clock()) > 0:
-            threading.Event().wait(min(left, 0.05))
+    def close(self, patience: float | None = None) -> bool:
+        """Take nothing more, and end what is here; see EngineWorker.close."""
         return self._worker.close(patience)
 
     def __enter__(self) -> ServingEngine:
