@@ -111,6 +111,10 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         ({"threads": 0}, "0 threads"),
         ({"threads": 4096}, r"use \d+ \(threads, -t\)"),
         ({"n_drafts": 3}, "unknown setting n_drafts"),
+        ({"drafters": 5}, "drafters 5: must be text, or a list of texts"),
+        ({"n_ctx": "5"}, "n_ctx '5': must be a whole number"),
+        ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be at most 4,096"),
+        ({"p_min": "0.5"}, "p_min '0.5': must be a number"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(
@@ -166,13 +170,3 @@ def test_what_was_loaded_is_closed_where_the_rest_fails(
     with pytest.raises(UsageError, match="no policy"):
         paceline.load(models / "target.gguf", models / "draft.gguf", "model", threads=1)
     assert closed == [models / "draft.gguf", models / "target.gguf"]
-
-
-def test_a_name_will_do_in_place_of_a_file() -> None:
-    with paceline.load("zoo:target", "zoo:draft") as llm:
-        assert llm.draft is not None
-        assert (llm.target.path, llm.draft.path) == (zoo.target_path(), zoo.draft_path())
-    with pytest.raises(UsageError, match="no name of a model"):
-        paceline.load("nothing")
-    with pytest.raises(UsageError, match="paceline pull"):
-        paceline.load("user/repo:Q4_K_M")

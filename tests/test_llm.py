@@ -200,42 +200,6 @@ def test_a_prompt_that_is_neither_text_nor_tokens_is_refused(
         assert llm.generate(np.array([1, 2]), max_tokens=np.int64(1)).n_tokens == 1  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(
-    ("chat", "complaint"),
-    [
-        ("a\ud800", r"the prompt is not UTF-8 text \(character 1\)"),
-        (
-            [{"role": "user", "content": "\udcff"}],
-            r"messages\[0\]: its content is not UTF-8 text \(character 0\)",
-        ),
-        (["a"], r"messages\[0\] 'a': must be a mapping with role and content"),
-        ({"role": "user", "content": "a"}, "the chat .*: must be text, or a list of messages"),
-        (5, "the chat 5: must be text, or a list of messages"),
-    ],
-)
-def test_a_chat_that_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
-    target: Any = FakeTarget(True, [5])
-    with pytest.raises(UsageError, match=complaint):
-        LLM(target, NoDrafter(), Drafting()).chat_tokens(chat)
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"drafters": 5}, "drafters 5: must be text, or a list of texts"),
-        ({"n_ctx": "5"}, "n_ctx '5': must be a whole number"),
-        ({"n_draft": 2.5}, "n_draft 2.5: must be a whole number"),
-        ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be at most 4,096"),
-        ({"p_min": "0.5"}, "p_min '0.5': must be a number"),
-    ],
-)
-def test_what_cannot_be_loaded_with_is_refused(
-    models: Path, settings: dict[str, Any], complaint: str
-) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        paceline.load(models / "target.gguf", **{"threads": 1} | settings)
-
-
 def test_numbers_beyond_a_word_are_numbers(models: Path) -> None:
     far = 1 << 70
     with paceline.load(models / "target.gguf", drafters="lookup", threads=1) as llm:

@@ -232,21 +232,3 @@ def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> N
         assert len("".join(said)) > 60
         answer.close()
         assert server.ends() == 0
-
-
-@pytest.mark.slow
-def test_grace_has_an_end() -> None:
-    with (
-        running("-m", smollm2(), "--draft", "none", "-c", "4096", "--grace", "1") as server,
-        httpx2.Client(timeout=LONG) as client,
-    ):
-        answer = client.send(stream(server.url, 4000), stream=True)
-        lines = answer.iter_lines()
-        next(line for line in lines if line)
-        server.process.send_signal(signal.SIGTERM)
-        *_, error, done = [line for line in lines if line]
-        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
-        assert done == "data: [DONE]"
-        assert server.ends() == 0
-        answer.close()
-    assert "Traceback" not in "".join(server.err)

@@ -14,7 +14,6 @@ import pytest
 import paceline
 from paceline.server.security import SecurityRules
 from real_model import smollm2
-from schemas import ENDLESS, chain
 from serving import LONG, Served, serving
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -181,28 +180,6 @@ def test_a_prompt_that_does_not_fit_is_told_by_openai_s_code(
     error = problem(served.post(CHAT if param == "messages" else COMPLETION, body), 400)
     assert words in error["message"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
-
-
-SCHEMAS: dict[str, tuple[Any, str]] = {
-    "that nothing satisfies": ({"type": "string", "minLength": 5, "maxLength": 2}, "no text can satisfy"),
-    "that is its own definition": (
-        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "no text can satisfy"),
-    "that lies elsewhere": ({"$ref": "http://127.0.0.1:1/x.json"}, "cannot be used"),
-    "with parentheses of 5,000 levels": (
-        {"type": "string", "pattern": "(" * 5000 + "a" + ")" * 5000}, "cannot be used"),
-    "that is a chain of references": (chain(950), "nested too deeply"),
-    "that takes no end of compiling": (ENDLESS, "to compile: simplify it"),
-    "that nobody has thought of": ({"type": "array", "uniqueItems": True}, "cannot be used"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("which", SCHEMAS)
-def test_a_schema(which: str, served: Served) -> None:
-    schema, words = SCHEMAS[which]
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    error = problem(served.post(CHAT, {"messages": HI, "max_tokens": 3, "response_format": form}), 400)
-    assert words in error["message"]
-    assert "hostname" not in error["message"].replace("/etc/hostname", "")
 
 
 @pytest.mark.parametrize("depth", [900, 300])
