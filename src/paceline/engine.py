@@ -22,8 +22,8 @@ from paceline.speculative.loop import Clock
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import TOGETHER, GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
-from paceline.system.fair_lock import FairLock
 from paceline.system.forks import ForkGuard
+from paceline.system.locks import FairLock
 from paceline.text.grammar import TextGrammar
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a measurement belongs to: this model's file, this processor."""
+"""What a file and a processor are known by: hashes and names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import platform
 from functools import cache
 from pathlib import Path
 
+from paceline.system.home import keep, recall
+
 BLOCK = 1 << 20
+FOLDER = "hashes"
 
 
 @cache
@@ -30,3 +33,30 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a whole file, in hexadecimal. It is kept on the disk: a GB takes seconds the
+    first time. A file is the same while its size, inode and time of last change stay. Raises OSError."""
+    key = _key(path)
+    try:
+        kept = recall(FOLDER, key).get("sha256")
+        if isinstance(kept, str):
+            return kept
+    except (OSError, ValueError):
+        pass
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if key == _key(path):  # what changed while it was read is not what was read
+        keep(FOLDER, key, {"sha256": found}, lambda _text: None, "it is computed again the next time")
+    return found
+
+
+def _key(path: Path) -> dict[str, str | int]:
+    stat = path.stat()
+    return {
+        "file": str(path.absolute()),
+        "size": stat.st_size,
+        "changed": stat.st_mtime_ns,
+        "inode": stat.st_ino,
+    }
