@@ -41,7 +41,7 @@ def noise(seed: int, n: int) -> list[int]:
 
 def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
     # vLLM 0.33 wants another llguidance than we do: there Paceline is installed without what it depends on.
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     names = {re.split("[<>=]", line)[0].replace("-", "_") for line in project["dependencies"]} - {"numpy"}
     assert len(names) > 5
     code = f"""if True:
@@ -56,7 +56,11 @@ def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
         print(request.accepted > 10)
     """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
 
