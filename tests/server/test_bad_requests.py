@@ -255,13 +255,6 @@ def test_what_is_no_request_at_all(line: bytes, served: Served) -> None:
     assert answered(raw(served, line)).status_code == 400
 
 
-def test_nonsense_after_an_answer_ends_the_connection(served: Served) -> None:
-    got = raw(served, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n\0\0\0 nonsense \r\n\r\n")
-    assert got.startswith(b"HTTP/1.1 200")
-    chunked = b"POST /nowhere HTTP/1.1\r\nHost: evil\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
-    assert raw(served, chunked).startswith(b"HTTP/1.1 4")
-
-
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "[::2]:80", ""])
 def test_a_host_that_is_another(host: str, served: Served) -> None:
     """A web page whose name was made to lead here."""

@@ -126,30 +126,6 @@ def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:
     assert texts == [one[0].text, two[0].text]
 
 
-def test_a_stop_text_is_not_told_streamed_or_not(digits: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 30, "temperature": 0}
-    whole = digits.completions.create(**how, extra_body={"ignore_eos": True}).choices[0].text
-    stop = whole[4:7]
-    for given in (stop, [stop, "unheard"]):
-        cut = digits.completions.create(**how, stop=given, extra_body={"ignore_eos": True}).choices[0]
-        assert (cut.text, cut.finish_reason) == (whole[: whole.index(stop)], "stop")
-    chunks = digits.completions.create(**how, stop=stop, stream=True, extra_body={"ignore_eos": True})
-    assert "".join(chunk.choices[0].text for chunk in chunks) == whole[: whole.index(stop)]
-
-
-def test_the_same_seed_gives_the_same_answers_and_n_different_ones(digits: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 30, "temperature": 1.5}
-    first, again = (
-        [choice.text for choice in digits.completions.create(**how, n=4, seed=11).choices] for _ in range(2)
-    )
-    assert first == again
-    assert len(set(first)) > 1
-    assert digits.completions.create(**how, seed=11).choices[0].text == first[0]
-    assert digits.completions.create(**how, seed=-3).choices[0].text is not None
-    free = {digits.completions.create(**how).choices[0].text for _ in range(5)}
-    assert len(free) > 1
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_of_a_chat(stream: bool, client: OpenAI) -> None:
     how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 5, "temperature": 0}
@@ -305,17 +281,6 @@ def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate:
         assert late.value.status_code == 408
         assert refused(up, 408)
         up.rest()
-
-
-def test_a_client_that_gives_up_leaves_nothing_behind(toy: Served, gate: Gate) -> None:
-    with OpenAI(base_url=f"{toy.url}/v1", api_key="none", max_retries=0, timeout=0.2) as client:
-        gate.shut()
-        for stream in (False, True):
-            with pytest.raises(openai.APITimeoutError):
-                for _ in client.completions.create(model="toy", prompt="12", max_tokens=50, stream=stream):
-                    pass
-        gate.go()
-    toy.rest()
 
 
 def test_a_model_that_fails_is_the_servers_fault(

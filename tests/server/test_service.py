@@ -38,10 +38,6 @@ def submit(service: ServingEngine, *requests: GenerationRequest, client: str = "
     return submit_all(service, requests, client)
 
 
-def at_rest(service: ServingEngine) -> bool:
-    return service.is_idle
-
-
 def free(llm: LLM) -> bool:
     """Whether all its sessions can be opened."""
     sessions = [llm.target.open() for _ in range(llm.target.caps.sessions)]
@@ -103,19 +99,9 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
                 thread.start()
             for thread in threads:
                 thread.join(LONG)
-            until(lambda: at_rest(service))
+            until(lambda: service.is_idle)
         assert got == alone
         assert free(llm)
-
-
-def test_of_a_prompt_that_was_read_before_only_what_is_new_is_read(models: Path) -> None:
-    with MODELS["llama"](models, 1) as llm, ServingEngine(llm) as service:
-        cached = []
-        for prompt in ([1, 2, 3, 4] * 10, [1, 2, 3, 4] * 10 + [9, 9], [5, 6]):
-            (answer,) = submit(service, ask(prompt, max_tokens=1))
-            cached.append(answer.end.n_cached)
-    assert cached[0] == cached[2] == 0
-    assert cached[1] in (39, 40)
 
 
 @pytest.mark.parametrize("when", ["waiting", "reading", "decoding"])
@@ -136,7 +122,7 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         service.cancel(handle)
         gate.go()
         assert all(answer.text for answer in others)
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
         assert len(told) <= n + 1  # of the pass that was under way
         assert all(update.finish is None for update in told)
         service.cancel(handle)
@@ -180,7 +166,7 @@ def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: G
             assert isinstance(answer.end.error, TooSlowError)
             assert "10 seconds" in str(answer.end.error)
         assert late[0].text
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
     assert free(toy)
 
 
@@ -200,7 +186,7 @@ def test_a_pass_that_fails_ends_those_in_it_and_no_other(
         assert errors[2] is None
         assert service.problem == ""
         assert submit(service, ask())[0].text
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
     assert caplog.text.count("the model has failed at a request") == 1
     assert free(toy)
 
@@ -222,7 +208,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
         assert isinstance(first.end.error, ZeroDivisionError)
         assert second.end.n_tokens == 30
         assert len(third.text) == 9
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
     assert free(toy)
 
 
@@ -232,7 +218,7 @@ def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
     service.announce()
     with pytest.raises(ClosingError, match="going down"):
         submit(service, ask())
-    until(lambda: at_rest(service))
+    until(lambda: service.is_idle)
     service.close()
     assert [answer.end.n_tokens for answer in answers] == [40] * 5
     assert free(toy)
@@ -284,7 +270,7 @@ def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
     with ServingEngine(toy) as service:
         service.submit([ask()], deaf)
         assert submit(service, ask())[0].text
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
 
 
 def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None:
