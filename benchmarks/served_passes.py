@@ -19,7 +19,7 @@ from serve_load import chats
 from paceline.engine_worker import EngineWorker
 from paceline.loading import load
 from paceline.models import zoo
-from paceline.request_handle import Deliver, Finish, StepOutput
+from paceline.request_handle import Finish, StepOutput
 from paceline.server.service import CHUNK, ServingEngine
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import PARTS
@@ -63,12 +63,9 @@ def main() -> None:
             setattr(EngineWorker, "_run", profiled)  # noqa: B010  # looked at from outside
         service = ServingEngine(llm, chunk=args.chunk)
 
-        def deliver(_: int) -> Deliver:
-            def listen(output: StepOutput) -> None:
-                if output.finish is not None:
-                    ended.put(output.finish)
-
-            return listen
+        def deliver(_: int, output: StepOutput) -> None:
+            if output.finish is not None:
+                ended.put(output.finish)
 
         n, ends = len(left), list[Finish]()
         began = perf_counter()

@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+import paceline
 from foreign import write_foreign
 from gguf_files import write_llama
+from paceline.api import LLM
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import kernels
 from paceline.backends.llama_cpp.kernels.build import library, recipe_for
@@ -22,6 +25,9 @@ from paceline.models.zoo.inflate import write_plain
 from paceline.models.zoo.layout import layout_of
 from paceline.speculative.errors import KernelError
 from paceline.storage.costs import MeasurementEffort
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # llama.cpp's threads wait for each other without spinning: on a busy machine, spinning makes a pass of a tiny
 # model take ten times as long. OpenMP reads it when it is loaded.
@@ -143,3 +149,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     (tmp_path / "project").mkdir()
     return tmp_path / "project"
+
+
+@pytest.fixture
+def toy() -> Iterator[LLM]:
+    """A model of eight tokens that can end a text, and a draft that is often right."""
+    with paceline.load("toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=2) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """For the server's page."""
+    from page_browser import chromium
+
+    yield from chromium()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
 
@@ -13,10 +13,11 @@ import httpx2
 import uvicorn
 
 from paceline.api import LLM
+from paceline.request_handle import Finish, StepOutput
 from paceline.server import app, listen
-from paceline.server.request_limits import ServerLimits
 from paceline.server.security import SecurityMiddleware, SecurityRules
-from paceline.server.service import ServingEngine
+from paceline.server.service import ServerLimits, ServingEngine
+from paceline.speculative.request import GenerationRequest
 
 LONG = 60.0  # seconds that nothing here takes
 
@@ -120,6 +121,48 @@ class Gate:
         self._allowed.release()
 
 
+class Answer:
+    """What is told of one answer, by an engine's thread."""
+
+    def __init__(self) -> None:
+        self.updates: list[StepOutput] = []
+        self._over = threading.Event()
+
+    def take(self, _: int, update: StepOutput) -> None:
+        assert not self._over.is_set()
+        self.updates.append(update)
+        if update.finish is not None:
+            self._over.set()
+
+    @property
+    def end(self) -> Finish:
+        assert self._over.wait(LONG)
+        end = self.updates[-1].finish
+        assert end is not None
+        return end
+
+    @property
+    def text(self) -> str:
+        assert self.end.error is None
+        return "".join(update.text for update in self.updates)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for update in self.updates for token in update.tokens]
+
+
+def submit(service: ServingEngine, request: GenerationRequest, client: str = "a") -> Answer:
+    """Have a client's request decoded, within the service's limit of time."""
+    return submit_all(service, [request], client)[0]
+
+
+def submit_all(service: ServingEngine, requests: Sequence[GenerationRequest], client: str) -> list[Answer]:
+    answers = [Answer() for _ in requests]
+    given = [replace(one, client=client, timeout=service.limits.seconds) for one in requests]
+    service.submit(given, lambda at, update: answers[at].take(at, update))
+    return answers
+
+
 @contextmanager
 def serving(
     llm: LLM,
@@ -128,15 +171,13 @@ def serving(
     names: Sequence[str] = ("small",),
     patience: float = LONG,
     most: int = listen.MOST,
-    proxies: Sequence[str] = (),
     **service: Any,
 ) -> Iterator[Served]:
-    """patience: of connections, in seconds. most: of them at once. proxies: which may have any number of
-    them."""
+    """patience: of connections, in seconds. most: of them at once."""
     listening = listen.bind("127.0.0.1", 0)
     served = ServingEngine(llm, limits, **service)
     made = app.create(served, names, rules or SecurityRules(hosts=("127.0.0.1",)))
-    server = uvicorn.Server(listen.configured(made, 5.0, patience, most, proxies))
+    server = uvicorn.Server(listen.configured(made, 5.0, patience, most))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     try:
         thread.start()

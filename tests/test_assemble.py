@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 import paceline
-from gguf_files import write_llama, write_mamba
+from gguf_files import write_mamba
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import Corpora, make_drafter, make_policy
-from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
+from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_sort import build
-from paceline.hardware import threads
-from paceline.hardware.threads import choose_threads
 from paceline.loading import choose
 from paceline.models import zoo
 from paceline.speculative.errors import UsageError
@@ -48,6 +46,8 @@ def test_a_recurrent_model_decodes_plainly_and_cannot_draft(models: Path, tmp_pa
     for drafters in (None, "model", "cascade", "auto"):
         with pytest.raises(UsageError, match="the draft model is recurrent"):
             paceline.load(models / "target.gguf", mamba, drafters, threads=1)
+    with pytest.raises(UsageError, match="nothing is remembered: leave out remember"):
+        paceline.load(mamba, threads=1, remember=True)
     with pytest.raises(UsageError, match="a recurrent model's state cannot be rolled back yet"):
         paceline.load(mamba, drafters="lookup", threads=1)
 
@@ -78,14 +78,6 @@ def test_auto_is_all_there_is_something_for(
     made, resolved = make_drafter(drafting, toy, toy if draft else None, corpora)
     assert drafters_of(made) == names
     assert resolved == drafting
-
-
-def test_who_decides_by_the_rate_may_choose_from_all_that_are_named() -> None:
-    toy = ToyTarget(8)
-    made, _ = make_drafter(Drafting(drafters=("lookup", "suffix"), policy="rate"), toy, None)
-    assert drafters_of(made) == "lookup,suffix"
-    made, _ = make_drafter(Drafting(drafters=("lookup", "suffix")), toy, None)
-    assert isinstance(made, ComposedDrafter)
 
 
 def test_the_policy_is_the_one_that_was_named() -> None:
@@ -119,6 +111,10 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         ({"threads": 0}, "0 threads"),
         ({"threads": 4096}, r"use \d+ \(threads, -t\)"),
         ({"n_drafts": 3}, "unknown setting n_drafts"),
+        ({"drafters": 5}, "drafters 5: must be text, or a list of texts"),
+        ({"n_ctx": "5"}, "n_ctx '5': must be a whole number"),
+        ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be at most 4,096"),
+        ({"p_min": "0.5"}, "p_min '0.5': must be a number"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(
@@ -126,11 +122,6 @@ def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
         paceline.load("not/loaded.gguf", **arguments)
-
-
-def test_threads_default_to_physical_cores_at_most() -> None:
-    assert 1 <= choose_threads(None) <= threads.physical_cores() <= threads.logical_cores()
-    assert choose_threads(1) == 1
 
 
 def test_settings_reach_the_drafters(models: Path) -> None:
@@ -159,36 +150,6 @@ def test_closing_twice_is_harmless_and_a_second_generation_reuses_the_first(mode
     llm.close()
 
 
-def test_a_stream_left_early_keeps_its_text_and_frees_its_session(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1, n_ctx=128) as llm:
-        for _ in range(3):
-            stream = llm.stream([5, 6, 7], max_tokens=50, ignore_eos=True)
-            next(stream)
-            stream.close()
-            result = stream.result()
-            assert result.n_tokens >= 1
-            assert result.stop_reason is None
-            assert list(stream) == []
-
-
-def test_a_recurrent_model_is_told_that_it_cannot_be_drafted_for(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from paceline.backends.llama_cpp.binding import llama_cpp
-
-    monkeypatch.setattr(llama_cpp(), "llama_model_is_recurrent", lambda model: True)
-    for named in ("lookup", "auto"):
-        with pytest.raises(UsageError, match="use the drafter none"):
-            paceline.load(models / "target.gguf", drafters=named, threads=1)
-    with pytest.raises(UsageError, match="leave out remember"):
-        paceline.load(models / "target.gguf", threads=1, remember=True)
-    with paceline.load(models / "target.gguf", threads=1) as llm:  # left open: plain decoding
-        assert llm.drafting.drafters == ("none",)
-        assert llm.generate([1, 2], max_tokens=3).n_tokens >= 1
-    with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
-        assert llm.generate([1, 2], max_tokens=3).n_tokens >= 1
-
-
 def test_what_was_loaded_is_closed_where_the_rest_fails(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,24 +170,3 @@ def test_what_was_loaded_is_closed_where_the_rest_fails(
     with pytest.raises(UsageError, match="no policy"):
         paceline.load(models / "target.gguf", models / "draft.gguf", "model", threads=1)
     assert closed == [models / "draft.gguf", models / "target.gguf"]
-
-
-def test_a_prompt_may_be_text_or_tokens(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1) as llm:
-        assert llm.tokens("ab") == llm.tokens(llm.tokens("ab"))
-
-
-def test_files_of_other_kinds_are_written_for_these_tests(tmp_path: Path) -> None:
-    """The generator itself: the same seed gives the same bytes."""
-    a, b = write_llama(tmp_path / "a.gguf"), write_llama(tmp_path / "b.gguf")
-    assert a.read_bytes() == b.read_bytes()
-
-
-def test_a_name_will_do_in_place_of_a_file() -> None:
-    with paceline.load("zoo:target", "zoo:draft") as llm:
-        assert llm.draft is not None
-        assert (llm.target.path, llm.draft.path) == (zoo.target_path(), zoo.draft_path())
-    with pytest.raises(UsageError, match="no name of a model"):
-        paceline.load("nothing")
-    with pytest.raises(UsageError, match="paceline pull"):
-        paceline.load("user/repo:Q4_K_M")

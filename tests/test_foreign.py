@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import paceline
-from gguf_files import write_llama
 from paceline.api import LLM
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.slem import SlemDrafter
@@ -143,13 +142,3 @@ def test_a_closed_model_says_so_in_either_mode(unrounded: Path, foreign_draft: P
         llm.close()
         with pytest.raises(UsageError, match="the model is closed"):
             next(stream)
-
-
-def test_two_models_of_one_vocabulary_may_be_translated_too(models: Path) -> None:
-    pair = (models / "target.gguf", write_llama(models / "larger.gguf", extra_tokens=("cd", "ce")), "model")
-    for mode in ("tli", "slem"):
-        with paceline.load(*pair, threads=1, cross_vocab=mode, p_min=0.0) as llm:
-            plain = llm.generate([1, 2, 3], max_tokens=24, plain=True, ignore_eos=True)
-            drafted = llm.generate([1, 2, 3], max_tokens=24, ignore_eos=True)
-            assert drafted.tokens == plain.tokens
-            assert drafted.stats.drafted > 0

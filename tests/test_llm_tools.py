@@ -12,7 +12,6 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.api import LLM
-from paceline.speculative.errors import UsageError
 from paceline.text.messages import chosen_tools
 from paceline.text.tools.formats import forced
 from paceline.text.tools.parser import ToolCallParser, parsed
@@ -109,26 +108,3 @@ def test_control_tokens_of_a_format_become_text_where_that_is_asked_for(marked: 
     request: dict[str, Any] = {"max_tokens": 2, "logit_bias": {calls: 1000.0}, "ignore_eos": True}
     assert marked.generate("a", **request).text == ""
     assert marked.generate("a", spelled=marked.tool_spelling, **request).text == "[TOOL_CALLS]" * 2
-
-
-def test_what_an_answer_begins_with_is_read_as_control_tokens(marked: LLM) -> None:
-    must = forced(marked.tool_support.format, chosen_tools([TOOL], "required"))
-    assert must is not None
-    assert must.begin == "[TOOL_CALLS]weather[ARGS]"
-    begun, asked = marked.chat_tokens("hi", [TOOL], answer=must.begin), marked.chat_tokens("hi", [TOOL])
-    assert begun == [*asked, *marked.target.text.encode(must.begin, special=True)]
-    assert set(marked.tool_spelling) <= set(begun)
-
-
-def test_a_template_is_told_more_where_that_is_asked_for(tmp_path: Path) -> None:
-    made = write_llama(
-        tmp_path / "told.gguf",
-        chat_template="{{ mood }}{{ documents[0].text if documents }}" + TEMPLATES["mistral"],
-    )
-    with paceline.load(made, drafters="none", threads=1) as llm:
-        tokens = llm.chat_tokens("hi", chat_template_kwargs={"mood": "calm", "documents": [{"text": "D"}]})
-        assert b"".join(map(llm.target.vocab.piece, tokens)) == b"calmD[INST] hi[/INST]"
-        with pytest.raises(UsageError, match="chat_template_kwargs: messages is not to be set there"):
-            llm.chat_tokens("hi", chat_template_kwargs={"messages": []})
-        with pytest.raises(UsageError, match=r"messages\[0\]: its content has a part of type 'image_url'"):
-            llm.chat_tokens([{"role": "user", "content": [{"type": "image_url"}]}])

@@ -10,7 +10,7 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import check_needs, make_drafter
-from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, DrafterEntry, users
+from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, DrafterEntry
 from paceline.drafters.lookup import LookupDrafter
 from paceline.speculative.errors import UsageError
 
@@ -38,9 +38,3 @@ def test_what_a_drafter_cannot_do_without_must_be_there() -> None:
         check_needs(Drafting(("suffix", "cascade")), (NGRAMS, DATASTORE))
     with pytest.raises(UsageError, match="'datastore' needs a corpus that has a datastore"):
         check_needs(Drafting(("datastore",)), (DRAFT, NGRAMS))
-
-
-def test_who_uses_what() -> None:
-    assert users(DRAFTERS, DRAFT) == ["model", "cascade", "auto"]
-    assert users(("lookup", "ngram"), NGRAMS) == ["ngram"]
-    assert users((), DRAFT) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,20 +33,6 @@ def test_each_public_name_can_be_imported(name: str) -> None:
     assert namespace[name] is getattr(paceline, name)
 
 
-def test_dir_shows_the_public_names() -> None:
-    assert set(paceline.__all__) <= set(dir(paceline))
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'paceline' has no attribute 'faster'"):
         _ = paceline.faster
-
-
-def test_the_version_stands_in_one_place() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert "version" not in project["project"]
-    assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["hatch"]["version"]["path"] == "src/paceline/__init__.py"
-    places = [path for path in (ROOT / "src").rglob("*.py") if "__version__ = " in path.read_text()]
-    assert places == [ROOT / "src/paceline/__init__.py"]
-    assert re.fullmatch(r"\d+\.\d+\.\d+", paceline.__version__)

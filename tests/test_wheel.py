@@ -49,12 +49,6 @@ def test_what_made_the_models_and_the_suites_is_not_in_the_wheel(wheel: zipfile.
     }
 
 
-def test_the_wheels_metadata_has_the_packages_version_and_the_program(wheel: zipfile.ZipFile) -> None:
-    info = f"paceline-{paceline.__version__}.dist-info"
-    assert f"\nVersion: {paceline.__version__}\n" in wheel.read(f"{info}/METADATA").decode()
-    assert "paceline = paceline.__main__:main" in wheel.read(f"{info}/entry_points.txt").decode()
-
-
 def test_the_unpacked_wheel_completes_a_prompt_with_the_embedded_models(
     wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:

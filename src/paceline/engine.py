@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic, perf_counter, sleep
+from time import perf_counter, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,16 +22,15 @@ from paceline.speculative.loop import Clock
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import TOGETHER, GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
-from paceline.system.fair_lock import FairLock
 from paceline.system.forks import ForkGuard
+from paceline.system.locks import FairLock
 from paceline.text.grammar import TextGrammar
 
 if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
-# Seconds after which a thread that waits looks whether a session was given back, and after which it tries to
-# get one anyway. (A Condition would tell it, but Ctrl-C can leave one locked.)
-LOOK_SECONDS, TRY_SECONDS = 0.005, 0.1
+# Between two tries of a thread to get a session. (Ctrl-C can leave a Condition locked.)
+TRY_SECONDS = 0.005
 
 OnPrefill = Callable[[int, int], object]
 
@@ -61,11 +60,8 @@ class InferenceEngine:
         self._rule, self._remembered = rule, remembered
         self._text: Any = getattr(target, "text", None) if detokenize else None
         self._lock, self._arrivals = FairLock(), threading.Lock()
-        self._given_back = 0  # sessions of runs so far
         self._later: deque[Callable[[], None]] = deque()
-        self._holders: WeakKeyDictionary[BatchRun, int] = (
-            WeakKeyDictionary()
-        )  # of sessions, and their threads
+        self._holders = WeakKeyDictionary[BatchRun, int]()  # of sessions, and their threads
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -127,28 +123,22 @@ class InferenceEngine:
                     raise run.busy
                 self.hold(run)
                 return
-        with self._arrivals:
+        with self._arrivals:  # the others wait behind the first
             while True:
                 with self.turn():
-                    known = self._given_back
                     if begin():
                         self.hold(run)
                         return
-                    if not self._holders:  # somebody has them who will not tell
+                    if not self._holders:  # somebody has them who is no run of this engine
                         raise run.busy
-                end = monotonic() + TRY_SECONDS
-                while self._given_back == known and monotonic() < end:
-                    sleep(LOOK_SECONDS)
+                sleep(TRY_SECONDS)
 
     def hold(self, run: BatchRun) -> None:
-        """In its turn: note which thread has the run's sessions, and whether some came back."""
-        n, before = len(run.scheduler.running), run.n_sessions
-        run.n_sessions = n
-        if n:
+        """In its turn: note which thread has the run's sessions."""
+        if run.scheduler.running:
             self._holders.setdefault(run, threading.get_ident())
         else:
             self._holders.pop(run, None)
-        self._given_back += n < before
 
 
 class BatchRun:
@@ -156,7 +146,6 @@ class BatchRun:
 
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine, self.scheduler = engine, engine.scheduler()
-        self.n_sessions = 0  # that it had when it was looked at last
         self._handles: dict[ScheduledRequest, RequestHandle] = {}  # that are not over
 
     def add(self, request: GenerationRequest) -> RequestHandle:

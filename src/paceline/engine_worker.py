@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,6 @@ class EngineObserver:
     def on_pass(self, seconds: float, n_tokens: int, n_running: int) -> None: ...
 
     def on_finish(self, handle: RequestHandle, finish: Finish) -> None: ...
-
-    def on_idle(self) -> None: ...
 
 
 class EngineWorker:
@@ -105,15 +104,9 @@ class EngineWorker:
             for group in groups.values():
                 self._commands.put(partial(self._accept, group))
 
-    def cancel(self, handle: RequestHandle, error: Exception | None = None) -> None:
-        """Decode nothing more of it. Its listener is told of an error, and of nothing where there is none.
-        Harmless where it is over."""
-        self._commands.put(lambda: self._cancel(handle, error))
-
-    def evict(self, handle: RequestHandle, error: Exception) -> None:
-        """End it by the error if it has not begun."""
-        waiting = handle.scheduled
-        self._commands.put(lambda: self._cancel(handle, error) if waiting.state == "waiting" else None)
+    def cancel(self, handle: RequestHandle) -> None:
+        """Decode nothing more of it, and tell its listener nothing. Harmless where it is over."""
+        self._commands.put(lambda: self._cancel(handle, None))
 
     def announce_closing(self) -> None:
         """Take nothing more. (Of a signal handler too: it takes no lock.)"""
@@ -133,10 +126,6 @@ class EngineWorker:
         self._commands.put(self._stop)
         self._thread.join(patience)
         return not self._thread.is_alive()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
 
     # The thread.
 
@@ -163,15 +152,12 @@ class EngineWorker:
 
     def _drain_commands(self) -> None:
         """Run what has come; where there is nothing to do, wait for it."""
-        idle = self._scheduler.idle
-        try:
+        with suppress(queue.Empty):
+            idle = self._scheduler.idle
             command = self._commands.get(timeout=IDLE_SECONDS) if idle else self._commands.get_nowait()
             while True:
                 command()
                 command = self._commands.get_nowait()
-        except queue.Empty:
-            if idle:
-                self._observer.on_idle()
 
     def _reject_pending(self) -> None:
         closing: Exception = ClosingError(self.problem or "the server is going down")

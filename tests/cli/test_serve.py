@@ -19,7 +19,6 @@ import pytest
 
 from command_line import Done, command, start
 from paceline.cli.serve import read_keys
-from paceline.models.resolve import default_name
 from paceline.speculative.errors import UsageError
 from real_model import smollm2
 from serving import LONG, until
@@ -84,11 +83,11 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
     ("args", "words"),
     [
         (("--port", "65536"), "cannot listen on"),
-        (("--timeout", "nan"), "--timeout nan"),
-        (("--body-limit", "inf"), "--body-limit inf"),
+        (("--timeout", "nan"), "--timeout: Input should be"),
+        (("--body-limit", "inf"), "--body-limit: Input should be"),
         (("--temp", "-1"), "temperature"),
-        (("--trusted-proxy", "nginx"), "--trusted-proxy nginx"),
-        (("--grace", "-1"), "--grace -1"),
+        (("--trusted-proxy", "nginx"), "the trusted proxy nginx"),
+        (("--grace", "-1"), "--grace: Input should be greater"),
         (("--api-key", "two words"), "an API key must be printable ASCII"),
         (("--api-key-file", "/nowhere"), "/nowhere"),
         (("--host", "nowhere.invalid", "--api-key", "k"), "cannot listen on nowhere.invalid"),
@@ -120,12 +119,6 @@ def test_two_that_begin_at_once_on_one_port() -> None:
     assert f"UsageError: port {port}: Address already in use; choose with --port" in done.stderr.decode()
 
 
-def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    done = refused(capsys, "-m", "/nowhere.gguf", "--port", "0")
-    assert (done.code != 0, done.out) == (True, "")
-    assert "/nowhere.gguf" in done.err
-
-
 @pytest.mark.parametrize("missing", ["fastapi", "prometheus_client"])
 def test_without_the_extra_it_says_what_to_install(
     missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -147,22 +140,6 @@ def test_keys_come_from_options_a_file_or_the_environment(
     file.write_text("\n")
     with pytest.raises(UsageError, match="holds no key"):
         read_keys(None, file)
-    file.write_text("schlüssel\n")
-    with pytest.raises(UsageError, match="printable ASCII"):
-        read_keys(None, file)
-
-
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        ("zoo:smollm2", "smollm2"),
-        ("/a/b.Q4.gguf", "b.Q4"),
-        ("user/repo:Q4", "user/repo:Q4"),
-        ("toy:", "toy:"),
-    ],
-)
-def test_the_name_of_a_model(target: str, name: str) -> None:
-    assert default_name(target) == name
 
 
 @pytest.mark.slow
@@ -182,12 +159,6 @@ def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert server.ends() == 0
     assert not any("sesame" in line for line in server.err)
-
-
-@pytest.mark.slow
-def test_on_every_interface_without_a_key_it_warns() -> None:
-    with running(*TOY, "--host", "0.0.0.0") as server:
-        assert any("no --api-key: whoever reaches this machine can use it" in line for line in server.err)
 
 
 SECRET = "Xyzzy"
@@ -261,39 +232,3 @@ def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> N
         assert len("".join(said)) > 60
         answer.close()
         assert server.ends() == 0
-
-
-@pytest.mark.slow
-def test_a_second_ctrl_c_waits_for_nobody() -> None:
-    with (
-        running("-m", smollm2(), "--draft", "none", "-c", "4096") as server,
-        httpx2.Client(timeout=LONG) as client,
-    ):
-        answer = client.send(stream(server.url, 4000), stream=True)
-        lines = answer.iter_lines()
-        next(line for line in lines if line)
-        server.process.send_signal(signal.SIGINT)
-        until(lambda: not answers(server.url))
-        assert server.process.poll() is None
-        server.process.send_signal(signal.SIGINT)
-        assert server.ends() == 0
-        answer.close()
-    assert "Traceback" not in "".join(server.err)
-
-
-@pytest.mark.slow
-def test_grace_has_an_end() -> None:
-    with (
-        running("-m", smollm2(), "--draft", "none", "-c", "4096", "--grace", "1") as server,
-        httpx2.Client(timeout=LONG) as client,
-    ):
-        answer = client.send(stream(server.url, 4000), stream=True)
-        lines = answer.iter_lines()
-        next(line for line in lines if line)
-        server.process.send_signal(signal.SIGTERM)
-        *_, error, done = [line for line in lines if line]
-        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
-        assert done == "data: [DONE]"
-        assert server.ends() == 0
-        answer.close()
-    assert "Traceback" not in "".join(server.err)

@@ -98,10 +98,6 @@ def test_a_number_that_is_none_is_refused(capsys: Capture, asked: Asked, replica
     assert asked == []
 
 
-def test_less_than_nothing_is_refused(capsys: Capture, asked: Asked) -> None:
-    serve(capsys, "--replicas", "1", "--replica-cpus", "-1").refused(2, "--replica-cpus", "greater than")
-
-
 def test_any_free_port_is_refused(capsys: Capture, asked: Asked) -> None:
     serve(capsys, "--replicas", "1", "--port", "0").refused(2, "--port 0", "name a port")
 

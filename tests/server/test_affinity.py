@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.server import affinity
-from paceline.server.affinity import CHATS, LARGEST, SessionAffinityMiddleware, session_of
+from paceline.server.affinity import CHATS, LARGEST, SessionAffinityMiddleware
 from paceline.server.security import Message, Receive, Send
 
 TURNS = [
@@ -77,12 +76,6 @@ def test_a_client_s_own_session_id_is_kept() -> None:
     assert through(chat(TURNS), x_session_id="mine")[0] == ["mine"]
 
 
-def test_the_header_is_the_one_that_ray_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_SERVE_SESSION_ID_HEADER_KEY", "X-Correlation-ID")
-    assert through(chat(TURNS), x_correlation_id="mine")[0] == []
-    assert SessionAffinityMiddleware(None)._header == b"x-correlation-id"  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -104,40 +97,6 @@ def test_what_is_no_chat_goes_on_as_it_is_without_a_session(body: bytes) -> None
     assert through(body) == ([], body)
 
 
-def test_completions_are_not_looked_into() -> None:
-    assert through(chat(TURNS), path="/v1/completions")[0] == []
-
-
 def test_a_body_that_is_too_large_goes_on_whole_without_a_session() -> None:
     body = chat([{"role": "user", "content": "x" * (LARGEST + 1)}])
     assert through(body, pieces=9) == ([], body)
-
-
-def test_a_body_that_stalls_goes_on_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(affinity, "PATIENCE", 0.01)
-    came: list[Message] = []
-
-    async def whole() -> None:
-        first: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}]
-
-        async def receive() -> Message:
-            if not first:
-                await asyncio.Event().wait()
-            return first.pop()
-
-        async def send(_: Message) -> None: ...
-
-        async def app(scope: Message, receive: Receive, send: Send) -> None:
-            came.append(await receive())
-            came.append(scope)
-
-        scope = {"type": "http", "method": "POST", "path": CHATS, "headers": []}
-        await SessionAffinityMiddleware(app)(scope, receive, send)
-
-    asyncio.run(whole())
-    assert came[0]["body"] == b"{"
-    assert came[1]["headers"] == []
-
-
-def test_keys_do_not_run_into_what_is_said() -> None:
-    assert session_of(chat(TURNS), b"a") != session_of(chat(TURNS), b"")

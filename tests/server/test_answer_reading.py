@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.request_handle import Finish, StepOutput
-from paceline.server.request_limits import ToolCallParsing
+from paceline.server.convert import ToolCallParsing
 from paceline.server.tool_stream import ToolDeltaReader
 from paceline.speculative.stats import Stats
 from paceline.text.messages import declared
@@ -82,12 +82,6 @@ def test_of_an_answer_that_is_cut_in_a_call_no_half_call_is_content(
     assert (whole.content, len(whole.calls)) == (content, len(found))
 
 
-@pytest.mark.parametrize("text", ['{"answer": "Hello, w', '{"title": {"na', "a < b and <b", "<think>\nhm"])
-@pytest.mark.parametrize("form", [HERMES, GENERIC], ids=lambda one: one.name)
-def test_content_that_is_cut_stays(form: ToolFormat, text: str) -> None:
-    assert parsed(form, TOOLS, text, cut=True).content == text
-
-
 @given(st.text(alphabet='ab <>{}"tool_cal\n', max_size=80), CUTS)
 def test_content_keeps_its_drafters(text: str, cuts: list[int]) -> None:
     said = updates(text, cuts)
@@ -104,8 +98,3 @@ def test_what_the_answer_was_begun_with_counts_and_is_not_told() -> None:
     content, parts, found, n = read(calls, updates(rest, [3, 9]))
     assert (content, parts, n) == ("", [], 1)
     assert found[0]["arguments"] == "{}"
-
-
-def test_without_tools_a_call_is_text() -> None:
-    content, _, found, n = read(None, updates(CALL, [5]))
-    assert (content, found, n) == (CALL, {}, 0)

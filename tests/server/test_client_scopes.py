@@ -9,9 +9,8 @@ import pytest
 import paceline
 from paceline.request_handle import StepOutput
 from paceline.server import convert as wishes
-from paceline.server.request_limits import ServerLimits
 from paceline.server.schemas import CompletionRequest
-from paceline.server.service import ServingEngine
+from paceline.server.service import ServerLimits, ServingEngine
 
 REQUEST = {"prompt": [1, 2, 3], "max_tokens": 24, "temperature": 1.0, "seed": 3, "ignore_eos": True}
 
@@ -21,7 +20,7 @@ def accepted(service: ServingEngine, client: str) -> int:
     outputs: queue.Queue[StepOutput] = queue.Queue()
     body = CompletionRequest.model_validate(REQUEST)
     asked = wishes.of_completion(service.llm, service.limits, body, client)
-    service.submit(asked.requests, lambda _: outputs.put)
+    service.submit(asked.requests, lambda _, output: outputs.put(output))
     while (finish := outputs.get(timeout=60).finish) is None:
         pass
     assert finish.error is None

@@ -7,31 +7,21 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import paceline
 from paceline.api import LLM
-from paceline.request_handle import StepOutput
-from paceline.server.request_limits import ServerLimits
-from paceline.server.service import ServingEngine
+from paceline.server.service import ServerLimits, ServingEngine
 from paceline.speculative.errors import TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.text import grammar
 from paceline.text.grammar_check import GrammarChecker
 from paceline.text.grammar_source import GrammarSource, from_pattern, from_schema
 from schemas import ENDLESS, SLOW, WIDE, chain
-from serving import LONG, Gate, Served, serving, until
+from serving import LONG, Gate, Served, serving, submit, until
 
 COMPLETION = "/v1/completions"
-
-
-@pytest.fixture
-def toy() -> Iterator[LLM]:
-    with paceline.load("toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=2) as llm:
-        yield llm
 
 
 @pytest.fixture
@@ -57,32 +47,6 @@ def ask(syntax: GrammarSource | None = None, max_tokens: int = 8) -> GenerationR
     return GenerationRequest(
         prompt=[1, 2, 3], max_tokens=max_tokens, grammar=syntax, ignore_eos=syntax is None
     )
-
-
-class Answer:
-    """How one answer ended."""
-
-    def __init__(self, service: ServingEngine, wanted: GenerationRequest, client: str = "a") -> None:
-        self._over, self._updates = threading.Event(), list[StepOutput]()
-        request = replace(wanted, client=client, timeout=service.limits.seconds)
-        (self.handle,) = service.submit([request], lambda _: self._take)
-
-    def _take(self, update: StepOutput) -> None:
-        self._updates.append(update)
-        if update.finish is not None:
-            self._over.set()
-
-    @property
-    def error(self) -> Exception | None:
-        assert self._over.wait(LONG)
-        end = self._updates[-1].finish
-        assert end is not None
-        return end.error
-
-    @property
-    def text(self) -> str:
-        assert self.error is None
-        return "".join(update.text for update in self._updates)
 
 
 @contextmanager
@@ -132,25 +96,25 @@ def test_schemas_whose_clients_have_gone_hold_nobody_up(toy: LLM, checks: list[G
 @pytest.mark.parametrize("schema", [SLOW, WIDE], ids=["slow", "wide"])
 def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: list[GrammarSource]) -> None:
     with ServingEngine(toy) as service:
-        slow = Answer(service, ask(from_schema(schema)))
+        slow = submit(service, ask(from_schema(schema)))
         until(lambda: checks)
         for _ in range(3):
-            assert Answer(service, ask(), "b").text
-        assert not slow.handle.is_over
+            assert submit(service, ask(), "b").text
+        assert not slow.updates
         assert service.waiting == 1
         assert service.pass_seconds < LONG
-        assert isinstance(slow.error, UsageError)
+        assert isinstance(slow.end.error, UsageError)
 
 
 def test_the_timeout_holds_for_what_is_compiled(toy: LLM, checks: list[GrammarSource]) -> None:
     now = 0.0
     with ServingEngine(toy, ServerLimits(seconds=10.0), clock=lambda: now) as service:
-        answers = [Answer(service, ask(from_schema(ENDLESS)), client) for client in "abcd"]
+        answers = [submit(service, ask(from_schema(ENDLESS)), client) for client in "abcd"]
         until(lambda: checks)
         now = 11.0
-        assert all(isinstance(answer.error, TooSlowError) for answer in answers)
+        assert all(isinstance(answer.end.error, TooSlowError) for answer in answers)
         now = 12.0
-        assert Answer(service, ask(from_pattern("[1-4]{3}"))).text
+        assert submit(service, ask(from_pattern("[1-4]{3}"))).text
     assert len(checks) <= 3  # those that waited are not compiled any more
 
 
@@ -169,51 +133,30 @@ def test_a_grammar_is_compiled_once_for_all_who_send_it(
     syntax = from_pattern("[1-4]{9}")
     with ServingEngine(toy) as service:
         for client in "aab":
-            answer = Answer(service, ask(syntax, 20), client)
+            answer = submit(service, ask(syntax, 20), client)
             assert len(answer.text) == 9
         assert checks == [syntax]
         assert len(compiled) == 1
         assert compiled[0].startswith("paceline-grammars")  # not the thread that decodes
 
 
-def test_answers_of_one_request_share_its_grammar(toy: LLM, checks: list[GrammarSource]) -> None:
-    with serving(toy) as served:
-        answer = served.post(COMPLETION, body({"type": "integer"}, n=3))
-        assert len(answer.json()["choices"]) == 3
-    assert len(checks) == 1
-
-
 def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[GrammarSource]) -> None:
     many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
     with ServingEngine(toy) as service:
         for syntax in many:
-            Answer(service, ask(syntax), "many")
+            submit(service, ask(syntax), "many")
         until(lambda: checks)
         good = from_pattern("[1-4]{3}")
-        assert Answer(service, ask(good), "other").text
+        assert submit(service, ask(good), "other").text
         assert checks[:2] == [many[0], good]
-
-
-def test_a_client_that_has_gone_frees_its_place(toy: LLM, checks: list[GrammarSource]) -> None:
-    many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
-    with ServingEngine(toy) as service:
-        handles = [
-            Answer(service, ask(syntax), client).handle for syntax, client in zip(many, "abcd", strict=True)
-        ]
-        until(lambda: len(checks) == 2)
-        for handle in handles:
-            service.cancel(handle)
-        assert Answer(service, ask(from_pattern("[1-4]{3}")), "e").text
-        until(lambda: not service.waiting)
-    assert len(checks) == 3
 
 
 def test_going_down_ends_what_is_compiled(toy: LLM, checks: list[GrammarSource]) -> None:
     service = ServingEngine(toy)
-    answer = Answer(service, ask(from_schema(ENDLESS)))
+    answer = submit(service, ask(from_schema(ENDLESS)))
     until(lambda: checks)
     service.close()
-    assert "going down" in str(answer.error)
+    assert "going down" in str(answer.end.error)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-grammars")]
 
 
@@ -222,7 +165,7 @@ def test_health_tells_of_a_pass_that_does_not_end(toy: LLM) -> None:
     with serving(toy, clock=lambda: now) as served:
         assert served.get("/health").json() == {"status": "ok", "pass_seconds": 0.0}
         gate.shut()
-        answer = Answer(served.service, ask())
+        answer = submit(served.service, ask())
         gate.held()
         now = 100.0
         assert served.get("/health").json() == {"status": "ok", "pass_seconds": 100.0}

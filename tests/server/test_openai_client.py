@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -12,12 +11,12 @@ from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
 import paceline
 from paceline.api import LLM
-from paceline.server.request_limits import ServerLimits
 from paceline.server.security import SecurityRules
+from paceline.server.service import ServerLimits
 from paceline.speculative.errors import ModelError
 from real_model import smollm2
 from serving import LONG, Gate, Served, serving, until
@@ -109,22 +108,6 @@ def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
     assert all(one.total_tokens == one.prompt_tokens + one.completion_tokens for one in usage)
 
 
-def test_the_clients_own_helper_for_streams_accumulates_it(client: OpenAI) -> None:
-    how: dict[str, Any] = {
-        "model": "small",
-        "messages": ASKED,
-        "max_tokens": 30,
-        "temperature": 0,
-        "stop": " ",
-    }
-    with client.chat.completions.stream(**how) as stream:
-        for _ in stream:
-            pass
-        done = stream.get_final_completion()
-    whole = client.chat.completions.create(**how)
-    assert done.choices[0].message.content == whole.choices[0].message.content
-
-
 def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:
     how: dict[str, Any] = {"model": "toy", "max_tokens": 9, "temperature": 0}
     one, two = (digits.completions.create(prompt=prompt, **how).choices for prompt in ("12", "345"))
@@ -141,49 +124,6 @@ def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:
         for choice in chunk.choices:
             texts[choice.index] += choice.text
     assert texts == [one[0].text, two[0].text]
-
-
-def test_a_stop_text_is_not_told_streamed_or_not(digits: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 30, "temperature": 0}
-    whole = digits.completions.create(**how, extra_body={"ignore_eos": True}).choices[0].text
-    stop = whole[4:7]
-    for given in (stop, [stop, "unheard"]):
-        cut = digits.completions.create(**how, stop=given, extra_body={"ignore_eos": True}).choices[0]
-        assert (cut.text, cut.finish_reason) == (whole[: whole.index(stop)], "stop")
-    chunks = digits.completions.create(**how, stop=stop, stream=True, extra_body={"ignore_eos": True})
-    assert "".join(chunk.choices[0].text for chunk in chunks) == whole[: whole.index(stop)]
-
-
-def test_the_same_seed_gives_the_same_answers_and_n_different_ones(digits: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 30, "temperature": 1.5}
-    first, again = (
-        [choice.text for choice in digits.completions.create(**how, n=4, seed=11).choices] for _ in range(2)
-    )
-    assert first == again
-    assert len(set(first)) > 1
-    assert digits.completions.create(**how, seed=11).choices[0].text == first[0]
-    assert digits.completions.create(**how, seed=-3).choices[0].text is not None
-    free = {digits.completions.create(**how).choices[0].text for _ in range(5)}
-    assert len(free) > 1
-
-
-def test_a_bias_forces_and_forbids(digits: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 6, "temperature": 0}
-    assert digits.completions.create(**how, logit_bias={"4": 100}).choices[0].text == "444444"
-    assert "4" not in digits.completions.create(**how, logit_bias={"4": -100}).choices[0].text
-
-
-def test_penalties_change_what_is_repeated(digits: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 24, "temperature": 0}
-    plain = digits.completions.create(**how, extra_body={"ignore_eos": True}).choices[0].text
-    penalties: list[dict[str, Any]] = [{"frequency_penalty": 2.0}, {"presence_penalty": 2.0}]
-    for penalty in penalties:
-        other = digits.completions.create(**how, **penalty, extra_body={"ignore_eos": True}).choices[0].text
-        assert other != plain
-    strong = digits.completions.create(
-        **how, frequency_penalty=2.0, extra_body={"ignore_eos": True, "repeat_penalty": 1.5}
-    )
-    assert max(strong.choices[0].text.count(x) for x in "01234567") <= max(plain.count(x) for x in "01234567")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -244,15 +184,6 @@ def test_an_answer_follows_its_schema(client: OpenAI) -> None:
         assert answer.choices[0].finish_reason == "stop"
 
 
-def test_an_answer_is_an_object(client: OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="small", messages=[{"role": "user", "content": "Write {} and nothing else."}],
-        response_format={"type": "json_object"}, temperature=0, max_tokens=100,
-    )  # fmt: skip
-    content = answer.choices[0].message.content or ""
-    assert isinstance(json.loads(content), dict)
-
-
 def test_models_are_listed(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["small", "small/latest"]
     assert client.models.retrieve("small/latest").id == "small/latest"
@@ -284,47 +215,6 @@ def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:
     timings: Any = answer.model_extra["timings"]
     assert timings["predicted_n"] == 30
     assert math.isfinite(timings["predicted_per_second"])
-
-
-def test_what_is_null_counts_as_left_out(digits: OpenAI) -> None:
-    """Programs on top of the client send what they were not told as null."""
-    answer = digits.completions.create(
-        model="toy", prompt="12", max_tokens=3, temperature=0, top_p=None, n=None, stop=None, seed=None,
-        logprobs=None, presence_penalty=None, frequency_penalty=None, logit_bias=None, stream_options=None,
-        echo=None, best_of=None, suffix=None,
-    )  # fmt: skip
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens <= 3
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"temperature": -1}, "temperature"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"extra_body": {"warmth": 1}}, "warmth: this server knows no such field"),
-        ({"prompt": []}, "prompt"),
-        ({"stop": [""]}, "stop"),
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
-        ({"extra_body": {"speculative": {"drafters": ["nobody"]}}}, "choose from lookup, model"),
-    ],
-    ids=str,
-)
-def test_a_bad_request_is_one_to_the_client(asked: dict[str, Any], words: str, digits: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as told:
-        digits.completions.create(**{"model": "toy", "prompt": "12", "max_tokens": 3, **asked})
-    assert words in told.value.message
-    assert told.value.type == "invalid_request_error"
-
-
-def test_a_model_that_is_not_there(digits: OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="no model 'gpt-4' here; this server has 'toy'"):
-        digits.completions.create(model="gpt-4", prompt="12", max_tokens=3)
-
-
-def test_a_model_without_a_template_cannot_chat(digits: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="no chat template, so it cannot chat"):
-        digits.chat.completions.create(model="toy", messages=ASKED)
 
 
 def test_keys_are_asked_for(toy: Served) -> None:
@@ -393,17 +283,6 @@ def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate:
         up.rest()
 
 
-def test_a_client_that_gives_up_leaves_nothing_behind(toy: Served, gate: Gate) -> None:
-    with OpenAI(base_url=f"{toy.url}/v1", api_key="none", max_retries=0, timeout=0.2) as client:
-        gate.shut()
-        for stream in (False, True):
-            with pytest.raises(openai.APITimeoutError):
-                for _ in client.completions.create(model="toy", prompt="12", max_tokens=50, stream=stream):
-                    pass
-        gate.go()
-    toy.rest()
-
-
 def test_a_model_that_fails_is_the_servers_fault(
     toy: Served, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -417,30 +296,4 @@ def test_a_model_that_fails_is_the_servers_fault(
             assert isinstance(failed.value, openai.InternalServerError) or stream
         assert caplog.text.count("somebody") >= 2
         assert client.completions.create(model="toy", prompt="1", max_tokens=5).choices
-    toy.rest()
-
-
-def test_many_at_once_of_an_asynchronous_client_each_get_their_own(toy: Served, digits: OpenAI) -> None:
-    prompts = [f"{n % 8}{n // 8}" for n in range(24)]
-    how: dict[str, Any] = {"model": "toy", "max_tokens": 20, "temperature": 0}
-    alone = [digits.completions.create(prompt=one, **how).choices[0].text for one in prompts]
-
-    async def streamed(client: AsyncOpenAI, prompt: str) -> str:
-        said = ""
-        async with await client.completions.create(prompt=prompt, stream=True, **how) as stream:
-            async for chunk in stream:
-                said += chunk.choices[0].text
-        return said
-
-    async def whole(client: AsyncOpenAI, prompt: str) -> str:
-        answer = await client.completions.create(prompt=prompt, **how)
-        return str(answer.choices[0].text)
-
-    async def everybody() -> list[str]:
-        async with AsyncOpenAI(base_url=f"{toy.url}/v1", api_key="none", timeout=LONG) as client:
-            return await asyncio.gather(
-                *[(streamed if at % 2 else whole)(client, one) for at, one in enumerate(prompts)]
-            )
-
-    assert asyncio.run(everybody()) == alone
     toy.rest()

@@ -15,9 +15,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 import paceline
 from paceline.api import LLM
 from paceline.server import app
-from paceline.server.request_limits import ServerLimits
 from paceline.server.security import SecurityRules
-from paceline.server.service import ServingEngine
+from paceline.server.service import ServerLimits, ServingEngine
 from real_model import smollm2
 
 load_all_checks()

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 import paceline
 from paceline.api import LLM
-from page_browser import answered, ask, chromium
+from page_browser import answered, ask
 from real_model import smollm2
 from serving import LONG, Served, serving, until
 
@@ -45,11 +45,6 @@ def llm() -> Iterator[LLM]:
 def served(llm: LLM) -> Iterator[Served]:
     with serving(llm, names=("small",)) as up:
         yield up
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from chromium()
 
 
 @pytest.fixture
@@ -140,21 +135,3 @@ def test_a_call_in_a_stream_is_the_whole_one(client: OpenAI) -> None:
     calls: Any = whole.message.tool_calls
     (told,) = calls
     assert (arguments, names, reason) == (told.function.arguments, ["get_weather"], "tool_calls")
-
-
-def test_without_a_choice_of_tools_none_is_shown(client: OpenAI, llm: LLM) -> None:
-    answer = client.chat.completions.create(
-        model="small", messages=QUESTION, tools=[WEATHER], tool_choice="none", temperature=0, max_tokens=12
-    )
-    alone = llm.generate(llm.chat_tokens("What is the weather in Paris?"), max_tokens=12)
-    assert answer.choices[0].message.content == alone.text
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == alone.n_prompt
-
-
-def test_a_schema_and_a_forced_call_are_one_too_many(client: OpenAI) -> None:
-    form: Any = {"type": "json_object"}
-    with pytest.raises(Exception, match="leave out one"):
-        client.chat.completions.create(
-            model="small", messages=QUESTION, tools=[WEATHER], tool_choice="required", response_format=form
-        )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from page_browser import aloud, answered, ask, chromium, visiting
-from stand_in import Answer, Part, Refusal, StandIn, refusal, serving
+from page_browser import aloud, answered, ask, visiting
+from stand_in import Answer, Part, StandIn, refusal, serving
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +21,6 @@ HOSTILE = [
     "[link](javascript:owned=1) &lt;b&gt; ${owned=1} {{owned=1}}",
     "مرحبا بالعالم, שלום", "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é", "x" * 20_000,
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from chromium()
 
 
 def error(page: Page) -> str:
@@ -73,46 +65,6 @@ def test_a_full_queue_is_told_with_when_to_try_again_and_the_message_is_kept(bro
         assert page.locator(".error").count() == 0
         assert page.locator("article").count() == 1
     assert stand_in.asked[0] == stand_in.asked[1]
-
-
-def test_a_refused_message_can_be_changed(browser: Browser) -> None:
-    stand_in = StandIn([refusal(400, "The prompt has 9,000 tokens, the context 4,096."), Answer(PARTS)])
-    with visiting(browser, stand_in, refused=1) as page:
-        ask(page, "Very long")
-        answered(page)
-        assert error(page) == (
-            "The prompt has 9,000 tokens, the context 4,096."
-            " Change the message or the settings, then try again."
-        )
-        page.get_by_role("button", name="Edit message").click()
-        assert page.locator("article").count() == 0
-        expect(page.locator("#message")).to_be_focused()
-        page.keyboard.type("!")
-        page.keyboard.press("Enter")
-        assert answered(page) == WHOLE
-    assert [message["content"] for message in stand_in.asked[1]["messages"]] == ["Very long!"]
-
-
-def test_a_question_without_an_answer_is_not_sent_with_the_next(browser: Browser) -> None:
-    stand_in = StandIn([refusal(500, "Out of memory."), Answer(PARTS)])
-    with visiting(browser, stand_in, refused=1) as page:
-        ask(page, "Count")
-        answered(page)
-        assert "Out of memory. Try again; if it stays, the server's own output says more." in error(page)
-        ask(page, "Once more")
-        answered(page, 2)
-        assert page.get_by_role("button", name="Try again").count() == 0
-        page.reload()
-        assert page.get_by_role("button", name="Try again").count() == 0
-    assert [message["content"] for message in stand_in.asked[1]["messages"]] == ["Once more"]
-
-
-def test_an_error_without_a_reason_is_told_by_its_status(browser: Browser) -> None:
-    page_of_a_proxy = Refusal(502, b"<html>Bad Gateway</html>")
-    with visiting(browser, StandIn([page_of_a_proxy]), refused=1) as page:
-        ask(page, "Count")
-        answered(page)
-        assert "The server answered with status 502, and gave no reason." in error(page)
 
 
 @pytest.mark.parametrize(
@@ -186,20 +138,6 @@ def test_a_server_that_goes_away_and_comes_back(browser: Browser) -> None:
         context.close()
 
 
-def test_a_server_without_a_live_view_can_be_talked_to(browser: Browser) -> None:
-    with ExitStack() as stack:
-        stand_in = StandIn([Answer(PARTS)])
-        stack.enter_context(serving(stand_in))
-        context = stack.enter_context(browser.new_context())
-        page = context.new_page()
-        page.route("**/live", lambda route: route.fulfill(status=404, body="{}"))
-        page.goto(stand_in.url)
-        expect(page.locator("#live-state")).to_have_text("This server has no live view")
-        ask(page, "Count")
-        assert answered(page) == WHOLE
-        assert "plain decoding" not in page.locator(".figures").inner_text()
-
-
 def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Browser) -> None:
     stand_in = StandIn([Answer(PARTS)], key="right")
     # Twice each for the models and the live view: without a key, and with the wrong one.
@@ -220,19 +158,6 @@ def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Br
         expect(page.locator("#live-state")).to_have_text("Live")
         ask(page, "Count")
         assert answered(page) == WHOLE
-
-
-def test_a_message_waits_for_the_key_and_can_be_stopped_there(browser: Browser) -> None:
-    stand_in = StandIn([Answer(PARTS)], key="right")
-    with visiting(browser, stand_in, refused=4) as page:
-        ask(page, "Count")
-        page.locator("#stop").wait_for()
-        page.click("#stop")
-        answered(page)
-        page.get_by_role("button", name="Try again").click()
-        page.fill("#key", "right")
-        page.press("#key", "Enter")
-        expect(page.locator(".answer")).to_have_text(WHOLE)
 
 
 def test_hostile_text_is_text(browser: Browser) -> None:
@@ -264,37 +189,3 @@ def test_characters_that_show_nothing_or_turn_others_around_are_shown(browser: B
         answered(page)
         shown = page.locator(".answer .prose").text_content()
         assert shown == "a‹U+0000›b‹U+001B›[31mc‹U+007F›‹U+0085›d‹U+202E›e‹U+2066›f\n\tg"
-
-
-@pytest.mark.parametrize("answers", [[Answer([])], [Answer([("", "target")])]])
-def test_an_empty_answer_is_told(browser: Browser, answers: list[Answer | Refusal]) -> None:
-    with visiting(browser, StandIn(answers)) as page:
-        ask(page, "Count")
-        assert answered(page) == ""
-        assert page.locator(".figures").inner_text().startswith("The model ended its answer at once")
-
-
-def test_a_long_answer_of_many_parts_is_followed_to_its_end(browser: Browser) -> None:
-    parts: list[Part] = [(f"line {n}\n", "lookup" if n % 3 else "target") for n in range(2000)]
-    in_sight = (
-        "[...document.querySelectorAll('.answer .mark')].at(-1).getBoundingClientRect().bottom < innerHeight"
-    )
-    with visiting(browser, StandIn([Answer([parts[i : i + 20] for i in range(0, 2000, 20)])])) as page:
-        ask(page, "Count")
-        assert answered(page).count("\n") == 1999
-        page.wait_for_function(in_sight)
-
-
-def test_a_reader_who_scrolled_away_is_left_there(browser: Browser) -> None:
-    stand_in = StandIn([Answer([[("line\n", "target")] * 200, ("more\n" * 50, "lookup")], holds_after=1)])
-    with visiting(browser, stand_in) as page:
-        ask(page, "Count")
-        expect(page.locator(".answer")).to_contain_text("line")
-        frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        page.evaluate(frames)  # what came is shown
-        page.evaluate("document.querySelector('#turns').scrollTop = 100")
-        page.evaluate(frames)
-        stand_in.gate.set()
-        answered(page)
-        page.evaluate("new Promise(requestAnimationFrame)")
-        assert page.evaluate("document.querySelector('#turns').scrollTop") == 100

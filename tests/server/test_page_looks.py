@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from page_browser import PHONE, answered, ask, chromium, visiting
+from page_browser import PHONE, answered, ask, visiting
 from stand_in import Answer, Part, StandIn, refusal
 
 pytestmark = pytest.mark.slow
@@ -25,11 +24,6 @@ CODE: Part = (
 )
 WIDE = {"width": 1280, "height": 800}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from chromium()
 
 
 def assert_accessible(page: Page) -> None:
@@ -93,35 +87,6 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser: Browser) -> N
         assert page.evaluate(ground) == light
 
 
-def test_the_live_view_is_beside_the_chat_and_below_it_on_a_phone(browser: Browser) -> None:
-    box = "id => document.getElementById(id).getBoundingClientRect().toJSON()"
-    with visiting(browser, StandIn(), viewport=WIDE) as page:
-        chat, live = page.evaluate(box, "chat"), page.evaluate(box, "live")
-        assert live["left"] >= chat["right"]
-        assert live["top"] == chat["top"]
-        page.set_viewport_size({"width": 360, "height": 740})
-        chat, live = page.evaluate(box, "chat"), page.evaluate(box, "live")
-        assert live["left"] == chat["left"]
-        assert live["top"] >= chat["bottom"]
-        page.get_by_role("link", name="Live view").click()
-        assert page.evaluate(box, "live")["top"] < 740
-
-
-def test_on_a_phone_the_message_stays_in_sight_and_so_does_the_end_of_the_answer(browser: Browser) -> None:
-    stand_in = StandIn([Answer([("line\n", "target")] * 100 + [("end", "lookup")])])
-    with visiting(browser, stand_in, viewport=PHONE, has_touch=True) as page:
-        ask(page, "Count")
-        answered(page)
-        end, message = page.locator(".answer .mark"), page.locator("#message")
-        page.wait_for_function(
-            "document.querySelector('.answer .mark').getBoundingClientRect().bottom < innerHeight"
-        )
-        above, below = end.bounding_box(), message.bounding_box()
-        assert above is not None
-        assert below is not None
-        assert 0 < above["y"] + above["height"] < below["y"] < 740
-
-
 def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser: Browser) -> None:
     where = """() => {
         const at = document.activeElement;
@@ -148,47 +113,3 @@ def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser:
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("#message")).to_be_focused()
-
-
-def test_the_settings_open_and_close_by_keyboard(browser: Browser) -> None:
-    with visiting(browser, StandIn()) as page:
-        button = page.get_by_role("button", name="Settings")
-        button.focus()
-        page.keyboard.press("Enter")
-        assert button.get_attribute("aria-expanded") == "true"
-        page.keyboard.press("Tab")  # past "New chat"
-        for name in ("model", "temperature", "top_k", "top_p", "min_p", "longest", "system", "drafting"):
-            page.keyboard.press("Tab")
-            expect(page.locator(f"#{name}")).to_be_focused()
-        page.keyboard.press("Escape")
-        assert page.locator("#settings").is_hidden()
-        expect(button).to_be_focused()
-        assert button.get_attribute("aria-expanded") == "false"
-
-
-def test_what_a_screen_reader_finds_its_way_by(browser: Browser) -> None:
-    with visiting(browser, StandIn([Answer([*PARTS, CODE])])) as page:
-        ask(page, "Count")
-        answered(page)
-        for role, name in (
-            ("main", "Chat"),
-            ("complementary", "Live view"),
-            ("region", "Conversation"),
-            ("form", "New message"),
-            ("textbox", "Message"),
-            ("group", "Code, python"),
-            ("meter", "Answering 2 of 8 slots"),
-        ):
-            assert page.get_by_role(role, name=name, exact=True).count() == 1, name  # type: ignore[arg-type]
-        headings = page.locator("#chat h2, #chat h3").filter(visible=True).all_inner_texts()
-        assert headings == ["Chat", "You", "Answer"]
-
-
-def test_nothing_moves_for_those_who_want_no_motion(browser: Browser) -> None:
-    moving = """[...document.querySelectorAll("*")].map(getComputedStyle)
-        .filter(s => parseFloat(s.transitionDuration) || s.animationName !== "none").length"""
-    with visiting(browser, StandIn(), reduced_motion="no-preference") as page:
-        expect(page.locator("#live-state")).to_have_text("Live")
-        assert page.evaluate(moving) > 0
-        page.emulate_media(reduced_motion="reduce")
-        assert page.evaluate(moving) == 0

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import MutableMapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from paceline.server.cluster import check_room, last_error
+from paceline.server.cluster import check_room
 from paceline.server.metrics import Metrics, written
 from paceline.server.replicas import (
-    Replica,
-    ReplicaHeaderMiddleware,
     ReplicaSettings,
     bounds,
-    build,
     labelled,
     merged,
 )
-from paceline.server.security import Receive, Send
 from paceline.speculative.errors import UsageError
 
 
@@ -37,20 +30,6 @@ def test_replicas_are_a_number_or_a_range(said: str, meant: tuple[int, int]) -> 
 def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
     with pytest.raises(ValidationError, match=r"say how many, 4 or 2\.\.8"):
         ReplicaSettings(replicas=said)
-
-
-def test_yaml_may_say_a_number() -> None:
-    assert ReplicaSettings.model_validate({"replicas": 3}).most == 3
-
-
-def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        ReplicaSettings.model_validate({"session": 3})
-
-
-def test_sessions_are_said_once() -> None:
-    with pytest.raises(UsageError, match="beside load"):
-        build(ReplicaSettings(load={"sessions": 2}))
 
 
 @pytest.mark.parametrize(
@@ -74,31 +53,6 @@ def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
         check_room(ReplicaSettings(num_gpus=0.5), {"CPU": 4.0})
 
 
-@pytest.mark.parametrize(
-    ("told", "meant"),
-    [
-        ("", ""),
-        (
-            "Error:\n  File x\npaceline.speculative.errors.UsageError: no such file: a.gguf\n",
-            "no such file: a.gguf",
-        ),
-        ("Error:\nTypeError: load() got 1\n\n", "TypeError: load() got 1"),
-    ],
-)
-def test_why_a_replica_did_not_start_is_the_last_line_of_its_traceback(told: str, meant: str) -> None:
-    assert last_error(told) == meant
-
-
-def test_a_replica_is_healthy_as_long_as_its_service_is() -> None:
-    service = SimpleNamespace(health="", close=lambda: None)
-    replica = object.__new__(Replica)
-    replica._service, replica._llm = service, service  # type: ignore[assignment]  # what is asked of them
-    replica.check_health()
-    service.health = "the model failed"
-    with pytest.raises(RuntimeError, match="the model failed"):
-        replica.check_health()
-
-
 def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:
     first, second = Metrics(), Metrics()
     first.refused(429)
@@ -112,22 +66,3 @@ def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:
         counts = {one.labels["replica"]: one.value for one in refused if one.name.endswith("_total")}
         assert counts == {"a": 1.0, "b": 1.0}
         assert [one.value for one in families[f"{prefix}num_requests_running"].samples] == [3.0, 3.0]
-
-
-def test_replies_name_their_replica_and_leave_the_request_s_name_to_the_proxy() -> None:
-    sent: list[MutableMapping[str, Any]] = []
-
-    async def app(_scope: Any, _receive: Receive, send: Send) -> None:
-        headers = [(b"X-Request-Id", b"1"), (b"content-type", b"text/plain")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"said"})
-
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.disconnect"}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(ReplicaHeaderMiddleware(app, "abc")({"type": "http"}, receive, send))
-    assert sent[0]["headers"] == [(b"content-type", b"text/plain"), (b"x-replica", b"abc")]
-    assert sent[1] == {"type": "http.response.body", "body": b"said"}

@@ -23,12 +23,11 @@ from typing import Any
 
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 import paceline
 from paceline import LLM
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
-from paceline.server.replicas import NAME, ReplicaSettings, build, deployment
+from paceline.server.replicas import NAME, ReplicaSettings, build
 
 pytestmark = [
     pytest.mark.serial,
@@ -184,17 +183,6 @@ def states() -> Counter[str]:
     return Counter({str(state): n for state, n in found.items() if n})
 
 
-def counted(site: Site, name: str, **labels: str) -> float:
-    """The sum over all replicas."""
-    text = site.client().get("/metrics".replace("/", "../", 1), cast_to=str)
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
-
-
 @dataclass
 class Load:
     """Clients that ask one thing after the other in the background, until told to end."""
@@ -274,15 +262,6 @@ def test_every_replica_answers_as_the_model_does_and_streams(site: Site, llm: LL
     assert len({replica for _, replica in said}) == 3
 
 
-def test_a_conversation_stays_with_its_replica(site: Site) -> None:
-    homes = list[str]()
-    for session in "abcdefgh":
-        replicas = {asked(site, at, session=session)[1] for at in range(3)}
-        assert len(replicas) == 1
-        homes += replicas
-    assert len(set(homes)) > 1
-
-
 def test_a_chat_without_a_session_id_stays_too(site: Site) -> None:
     """(The toy cannot chat; who says so is in the reply.)"""
     first = [[{"role": "user", "content": f"question {at}"}] for at in range(8)]
@@ -297,76 +276,6 @@ def test_a_chat_without_a_session_id_stays_too(site: Site) -> None:
         assert len(replicas) == 1
         homes += replicas
     assert len(set(homes)) > 1
-
-
-def test_metrics_are_of_all_replicas(site: Site) -> None:
-    before = counted(site, "paceline:generation_tokens_total")
-    for at in range(6):
-        asked(site, at)
-    assert counted(site, "paceline:generation_tokens_total") == before + 6 * LENGTH
-
-
-def test_a_client_that_goes_ends_its_answer_in_the_replica(site: Site) -> None:
-    from ray import serve
-
-    serve.run(build(settings(load={"target": SLOW, "n_ctx": 1 << 20}, replicas="1")), name=NAME)
-    stream = site.client().completions.create(
-        model="toy", prompt="12", max_tokens=1_000_000, temperature=1.0, seed=1, stream=True
-    )
-    next(iter(stream))
-    assert counted(site, "paceline:num_requests_running") == 1
-    stream.close()
-    until(lambda: counted(site, "paceline:num_requests_running") == 0, "nothing runs any more")
-    assert counted(site, "paceline:request_failure_total", reason="cancelled") == 1
-
-
-def test_replicas_follow_the_load(site: Site) -> None:
-    from ray import serve
-    from ray.serve.config import AutoscalingConfig
-
-    scaled = settings(load={"target": SLOW, "n_ctx": 1 << 20}, replicas="1..3")
-    quick = AutoscalingConfig(
-        min_replicas=1,
-        max_replicas=3,
-        target_ongoing_requests=scaled.sessions,
-        upscale_delay_s=0.5,
-        downscale_delay_s=1.0,
-        metrics_interval_s=0.2,
-        look_back_period_s=1.0,
-    )
-    app = deployment(scaled).options(autoscaling_config=quick).bind(scaled)
-    serve.run(app, name=NAME, route_prefix="/")
-    until(lambda: states() == {"RUNNING": 1}, "one replica")
-    client = site.client()
-    streams = [
-        client.completions.create(
-            model="toy", prompt=str(at), max_tokens=1_000_000, temperature=1.0, seed=at, stream=True
-        )
-        for at in range(4)
-    ]
-    for stream in streams[:2]:  # the others wait for a session
-        next(iter(stream))
-    until(lambda: states()["RUNNING"] >= 2, "more replicas")
-    for stream in streams:
-        stream.close()
-    until(lambda: states() == {"RUNNING": 1}, "one replica again")
-
-
-def test_a_rolling_deploy_fails_no_request(site: Site, llm: LLM) -> None:
-    from ray import serve
-
-    serve.run(build(settings()), name=NAME, route_prefix="/")
-    before = {asked(site, at)[1] for at in range(16)}
-    with Load(lambda at: asked(site, at)[0] if at % 2 else streamed(site, at)) as load:
-        until(lambda: len(load.answers) > 8, "some answers")
-        serve.run(build(settings(release="2")), name=NAME, route_prefix="/")
-        until(lambda: states() == {"RUNNING": 3}, "three replicas")
-        n = len(load.answers)
-        until(lambda: len(load.answers) > n + 8, "some more answers")
-    load.check(llm)
-    after = {asked(site, at)[1] for at in range(16)}
-    assert len(before) == len(after) == 3
-    assert not before & after
 
 
 def test_when_a_node_dies_requests_that_are_tried_again_come_to_their_end(site: Site, llm: LLM) -> None:

@@ -10,8 +10,8 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.server import convert as wishes
-from paceline.server.request_limits import ServerLimits
 from paceline.server.schemas import CompletionRequest
+from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.text.default_sampling import LOCAL, chat_sampling

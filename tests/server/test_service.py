@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,54 +12,16 @@ import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.models import zoo
-from paceline.request_handle import Deliver, Finish, StepOutput
-from paceline.server.request_limits import QueueFullError, ServerLimits
-from paceline.server.service import ServingEngine
+from paceline.request_handle import StepOutput
+from paceline.server.service import QueueFullError, ServerLimits, ServingEngine
 from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar import TextGrammar
-from paceline.text.grammar_source import GrammarSource, from_pattern
-from serving import LONG, Gate, until
+from paceline.text.grammar_source import from_pattern
+from serving import LONG, Answer, Gate, submit_all, until
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}
-
-
-class Answer:
-    """What is told of one answer."""
-
-    def __init__(self) -> None:
-        self.updates: list[StepOutput] = []
-        self._over = threading.Event()
-
-    def __call__(self, update: StepOutput) -> None:
-        assert not self._over.is_set()
-        self.updates.append(update)
-        if update.finish is not None:
-            self._over.set()
-
-    @property
-    def end(self) -> Finish:
-        assert self._over.wait(LONG)
-        end = self.updates[-1].finish
-        assert end is not None
-        return end
-
-    @property
-    def text(self) -> str:
-        assert self.end.error is None
-        return "".join(update.text for update in self.updates)
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for update in self.updates for token in update.tokens]
-
-
-@pytest.fixture
-def toy() -> Iterator[LLM]:
-    with paceline.load("toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=2) as llm:
-        yield llm
 
 
 @pytest.fixture
@@ -73,18 +34,8 @@ def ask(prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 8, **more: Any) -> 
     return GenerationRequest(prompt=list(prompt), max_tokens=max_tokens, **more)
 
 
-def of(client: str, *requests: GenerationRequest, seconds: float | None = None) -> list[GenerationRequest]:
-    return [replace(one, client=client, timeout=seconds) for one in requests]
-
-
 def submit(service: ServingEngine, *requests: GenerationRequest, client: str = "a") -> list[Answer]:
-    answers = [Answer() for _ in requests]
-    service.submit(of(client, *requests, seconds=service.limits.seconds), lambda at: answers[at])
-    return answers
-
-
-def at_rest(service: ServingEngine) -> bool:
-    return service.is_idle
+    return submit_all(service, requests, client)
 
 
 def free(llm: LLM) -> bool:
@@ -138,7 +89,7 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
                 threading.Event().wait(random.random() * 0.02)
                 (answer,) = submit(service, GenerationRequest(**wanted(client, number)), client=str(client))
                 if random.random() < 0.3:  # and one that it does not wait for
-                    (handle,) = service.submit(of(str(client), ask(max_tokens=30)), lambda _: lambda _: None)
+                    (handle,) = service.submit([ask(max_tokens=30)], lambda at, output: None)
                     service.cancel(handle)
                 got[client, number] = (answer.text, answer.tokens, answer.end.reason)
 
@@ -148,53 +99,9 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
                 thread.start()
             for thread in threads:
                 thread.join(LONG)
-            until(lambda: at_rest(service))
+            until(lambda: service.is_idle)
         assert got == alone
         assert free(llm)
-
-
-def test_answers_of_a_trained_model_are_the_plain_ones(unrounded: Path) -> None:
-    prompts = ["Once upon a time", "The cat sat", "One day, Tom", "Lily had a"]
-    with paceline.load(unrounded, zoo.draft_path(), "auto", sessions=3, **EXACT) as llm:
-        plain = [llm.generate(one, max_tokens=32, plain=True) for one in prompts]
-        with ServingEngine(llm) as service:
-            answers = submit(
-                service, *[GenerationRequest(prompt=llm.tokens(one), max_tokens=32) for one in prompts]
-            )
-            assert [answer.text for answer in answers] == [one.text for one in plain]
-            assert [answer.tokens for answer in answers] == [list(one.tokens) for one in plain]
-
-
-def test_answers_to_one_request_are_told_apart(toy: LLM) -> None:
-    asks = [ask(sampling=Sampling(temperature=1.0), seed=seed) for seed in (5, 6, 5)]
-    with ServingEngine(toy) as service:
-        first, second, third = (answer.tokens for answer in submit(service, *asks) if answer.end)
-    assert first == third != second
-
-
-def test_what_is_told_adds_up(toy: LLM) -> None:
-    with ServingEngine(toy) as service:
-        (answer,) = submit(service, ask(max_tokens=20, logprobs=2))
-        end = answer.end
-    parts = [part for update in answer.updates for part in update.parts]
-    assert "".join(text for text, _ in parts) == answer.text
-    assert {source for _, source in parts} <= {"target", "lookup", "model"}
-    logprobs = [one for update in answer.updates for one in update.logprobs]
-    assert (len(logprobs), len(logprobs[0].top)) == (20, 2)
-    assert (end.n_prompt, end.n_tokens, end.reason) == (3, 20, "length")
-    assert end.stats.tokens == 20
-    assert 0 <= end.n_cached < 3
-    assert min(end.queue_seconds, end.first_token_seconds, end.decode_seconds) >= 0
-
-
-def test_of_a_prompt_that_was_read_before_only_what_is_new_is_read(models: Path) -> None:
-    with MODELS["llama"](models, 1) as llm, ServingEngine(llm) as service:
-        cached = []
-        for prompt in ([1, 2, 3, 4] * 10, [1, 2, 3, 4] * 10 + [9, 9], [5, 6]):
-            (answer,) = submit(service, ask(prompt, max_tokens=1))
-            cached.append(answer.end.n_cached)
-    assert cached[0] == cached[2] == 0
-    assert cached[1] in (39, 40)
 
 
 @pytest.mark.parametrize("when", ["waiting", "reading", "decoding"])
@@ -205,7 +112,7 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         gate.held()
         told: list[StepOutput] = []
         prompt = [1, 2, 3] * 30 if when == "reading" else [4]
-        (handle,) = service.submit(of("b", ask(prompt, max_tokens=100)), lambda _: told.append)
+        (handle,) = service.submit([ask(prompt, max_tokens=100)], lambda _, output: told.append(output))
         for _ in range(4):
             gate.one()
         n = len(told)
@@ -215,62 +122,13 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         service.cancel(handle)
         gate.go()
         assert all(answer.text for answer in others)
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
         assert len(told) <= n + 1  # of the pass that was under way
         assert all(update.finish is None for update in told)
         service.cancel(handle)
         assert submit(service, ask())[0].text
     assert free(toy)
     assert b'request_failure_total{reason="cancelled"} 1.0' in service.metrics.text(0, 0)
-
-
-def test_a_full_queue_is_told_with_a_time_to_come_back(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(queue=3)) as service:
-        gate.shut()
-        answers = submit(service, *[ask()] * 3)
-        answers += submit(service, *[ask()] * 2)
-        with pytest.raises(QueueFullError, match="the queue is full") as full:
-            submit(service, ask())
-        assert 1 <= full.value.seconds <= 60
-        gate.go()
-        assert all(answer.text for answer in answers)
-        until(lambda: at_rest(service))
-        assert submit(service, ask())[0].text
-
-
-def test_of_a_full_queue_whoever_holds_most_is_refused_first(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(queue=4)) as service:
-        gate.shut()
-        running = submit(service, ask(), ask(), client="many")
-        gate.held()
-        many = [submit(service, ask(), client="many")[0] for _ in range(4)]
-        one, two = submit(service, ask(), client="one"), submit(service, ask(), client="two")
-        for client in ("many", "one"):  # they would have as many as anybody who would make room
-            with pytest.raises(QueueFullError, match="the queue is full"):
-                submit(service, ask(), client=client)
-        with pytest.raises(QueueFullError, match="the queue is full"):  # not for both
-            submit(service, ask(), ask(), client="three")
-        assert service.waiting == 4
-        gate.go()
-        assert all(answer.text for answer in (*running, *many[:2], *one, *two))
-        for answer in many[2:]:
-            assert isinstance(answer.end.error, QueueFullError)
-        until(lambda: at_rest(service))
-    assert free(toy)
-
-
-def test_a_place_that_is_taken_while_its_grammar_is_compiled(toy: LLM, gate: Gate) -> None:
-    pattern = from_pattern("[1-5]{9}")
-    with ServingEngine(toy, ServerLimits(queue=2)) as service:
-        gate.shut()
-        running = submit(service, ask(), ask())
-        gate.held()
-        first, last = submit(service, ask(), ask(grammar=pattern, ignore_eos=False))
-        other = submit(service, ask(), client="b")
-        gate.go()
-        assert all(answer.text for answer in (*running, first, *other))
-        assert isinstance(last.end.error, QueueFullError)
-        until(lambda: at_rest(service))
 
 
 def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
@@ -295,24 +153,6 @@ def test_more_answers_than_there_will_ever_be_room_for_are_refused(
         assert all(answer.text for answer in submit(service, *[ask(max_tokens=1)] * most))
 
 
-def test_a_client_that_sends_fifty_does_not_keep_another_waiting(toy: LLM, gate: Gate) -> None:
-    order: list[str] = []
-
-    def noting(name: str) -> Callable[[int], Deliver]:
-        return lambda at: lambda update: order.append(name) if update.finish else None
-
-    with ServingEngine(toy) as service:
-        gate.shut()
-        service.submit(of("many", *[ask()] * 50), noting("many"))
-        gate.held()
-        service.submit(of("one", ask()), noting("one"))
-        service.submit(of("two", *[ask()] * 2), noting("two"))
-        gate.go()
-        until(lambda: len(order) == 53)
-    assert order.index("one") < 6
-    assert [at for at, name in enumerate(order) if name == "two"][1] < 8
-
-
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
     now = 0.0
     with ServingEngine(toy, ServerLimits(seconds=10.0), clock=lambda: now) as service:
@@ -326,7 +166,7 @@ def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: G
             assert isinstance(answer.end.error, TooSlowError)
             assert "10 seconds" in str(answer.end.error)
         assert late[0].text
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
     assert free(toy)
 
 
@@ -346,7 +186,7 @@ def test_a_pass_that_fails_ends_those_in_it_and_no_other(
         assert errors[2] is None
         assert service.problem == ""
         assert submit(service, ask())[0].text
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
     assert caplog.text.count("the model has failed at a request") == 1
     assert free(toy)
 
@@ -368,16 +208,8 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
         assert isinstance(first.end.error, ZeroDivisionError)
         assert second.end.n_tokens == 30
         assert len(third.text) == 9
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
     assert free(toy)
-
-
-def test_what_cannot_begin_ends_alone(toy: LLM) -> None:
-    nothing = GrammarSource("the schema", '%llguidance {"no_forcing": true}\nstart: /[^0-9]+/')
-    with ServingEngine(toy) as service:
-        first, second = submit(service, ask(grammar=nothing, ignore_eos=False), ask())
-        assert isinstance(first.end.error, UsageError)
-        assert second.text
 
 
 def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
@@ -386,7 +218,8 @@ def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
     service.announce()
     with pytest.raises(ClosingError, match="going down"):
         submit(service, ask())
-    service.close(wait=LONG)
+    until(lambda: service.is_idle)
+    service.close()
     assert [answer.end.n_tokens for answer in answers] == [40] * 5
     assert free(toy)
 
@@ -403,21 +236,6 @@ def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -
     assert service.close()
     assert not service._open
     assert free(toy)
-
-
-def test_closing_at_once_tells_everybody(toy: LLM, gate: Gate) -> None:
-    service = ServingEngine(toy)
-    gate.shut()
-    answers = submit(service, *[ask(max_tokens=200)] * 5)
-    gate.held()
-    closing = threading.Thread(target=service.close)
-    closing.start()
-    gate.go()
-    closing.join(LONG)
-    assert all(isinstance(answer.end.error, ClosingError) for answer in answers)
-    assert not service._open
-    assert free(toy)
-    service.close()
 
 
 def test_a_service_that_dies_says_so(
@@ -446,13 +264,13 @@ def test_a_service_that_dies_says_so(
 
 
 def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
-    def deaf(update: StepOutput) -> None:
+    def deaf(at: int, update: StepOutput) -> None:
         raise RuntimeError("Event loop is closed")
 
     with ServingEngine(toy) as service:
-        service.submit(of("a", ask()), lambda _: deaf)
+        service.submit([ask()], deaf)
         assert submit(service, ask())[0].text
-        until(lambda: at_rest(service))
+        until(lambda: service.is_idle)
 
 
 def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None:
@@ -476,29 +294,3 @@ def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None
             thread.join(LONG)
         assert all(answer.end for answer in let_in)
         assert not service._open
-
-
-@pytest.mark.parametrize(
-    ("wish", "drafters", "longest"),
-    [
-        ({}, {"lookup", "model"}, 8),
-        ({"n_draft": 0}, set(), 0),
-        ({"n_draft": 1}, {"lookup", "model"}, 1),
-        ({"drafters": frozenset({"model"})}, {"model"}, 8),
-        ({"drafters": frozenset({"lookup"}), "n_draft": 2}, {"lookup"}, 2),
-    ],
-    ids=["nothing", "plain", "one", "the model", "two of lookup"],
-)
-def test_how_a_request_is_drafted_for_is_its_own_matter(
-    wish: dict[str, Any], drafters: set[str], longest: int, toy: LLM
-) -> None:
-    """Beside one that says nothing; and its text is the same."""
-    with ServingEngine(toy) as service:
-        other, answer = submit(
-            service, ask([1, 2] * 8, max_tokens=60), ask([1, 2] * 8, max_tokens=60, **wish)
-        )
-        assert answer.text == other.text
-        end = answer.end
-    assert {name for name, one in end.stats.by_source.items() if one.drafted} == drafters
-    assert {name for name, one in other.end.stats.by_source.items() if one.drafted} == {"lookup", "model"}
-    assert max(len(update.tokens) for update in answer.updates) <= longest + 1

@@ -178,13 +178,6 @@ def test_what_no_machine_has_is_told_in_words(cells: dict[int, float], words: st
     assert words in fault({64: TRUE[0], 256: cells})
 
 
-def test_one_row_takes_no_less_than_its_weights_take_to_be_read() -> None:
-    assert fault({256: {1: 8e-5, 2: 1e-4}}) == ""
-    said = fault({256: {1: 8e-5, 2: 1e-4}}, fastest=0.0018)
-    assert said == "one row takes 0.08 ms, and to read the weights at least 1.8 ms"
-    assert fault({256: {1: 0.002, 2: 0.003}}, fastest=0.0018) == ""
-
-
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.integers(1, 64), st.floats(10.0, 1e6))
 def test_rows_that_cost_up_to_a_pass_each_are_believed_and_one_that_is_far_off_never(
     steps: list[float], n: int, far: float

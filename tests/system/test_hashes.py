@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.system.hashes import sha256_of
+from paceline.system.identity import sha256_of
 
 
 @pytest.fixture
@@ -44,13 +44,6 @@ def test_what_was_kept_and_is_damaged_is_computed_again(file: Path) -> None:
         assert sha256_of(file) == first
 
 
-def test_where_nothing_can_be_kept_it_is_computed_each_time(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACELINE_HOME", str(file))
-    assert sha256_of(file) == sha256_of(file) == hashlib.sha256(b"some weights").hexdigest()
-
-
 def test_what_changes_while_it_is_read_is_not_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = hashlib.file_digest
 
@@ -63,8 +56,3 @@ def test_what_changes_while_it_is_read_is_not_kept(file: Path, monkeypatch: pyte
         patch.setattr("hashlib.file_digest", slow)
         sha256_of(file)
     assert sha256_of(file) == hashlib.sha256(b"changed meanwhile").hexdigest()
-
-
-def test_a_file_that_is_not_there_is_an_error_of_the_disk(file: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        sha256_of(file.with_name("none"))

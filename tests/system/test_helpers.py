@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -52,13 +51,6 @@ def test_threads_that_take_turns_let_theirs_go_at_each() -> None:
     other = elsewhere(helpers.worked)
     helpers.worked()
     assert library.released == [other, threading.get_ident()]
-
-
-def test_without_such_a_library_nothing_happens() -> None:
-    for library in (None, SimpleNamespace()):
-        helpers = OpenMPThreads(library)
-        helpers.worked()
-        helpers.release()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

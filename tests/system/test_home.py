@@ -20,15 +20,6 @@ def test_the_environment_names_another_place(tmp_path: Path, monkeypatch: pytest
     assert not home().exists()
 
 
-@pytest.mark.parametrize("given", [None, ""])
-def test_without_it_the_platforms_place_is_taken(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if given is None:
-        monkeypatch.delenv("PACELINE_HOME", raising=False)
-    else:
-        monkeypatch.setenv("PACELINE_HOME", given)
-    assert home() == platformdirs.user_data_path("paceline")
-
-
 def test_what_can_be_made_again_lies_in_the_platforms_cache_or_in_the_place_that_was_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
-import pytest
-
-from paceline.system.identity import BLOCK, cpu_name, fingerprint
+from paceline.system.identity import BLOCK, fingerprint
 
 
 def test_a_files_size_beginning_and_end_are_its_fingerprint(tmp_path: Path) -> None:
@@ -20,8 +17,3 @@ def test_a_files_size_beginning_and_end_are_its_fingerprint(tmp_path: Path) -> N
     assert of("a", whole) == of("c", whole.replace(b"a", b"b"))  # the middle is not read
     others = [whole + b"\0", b"x" + whole[1:], whole[:-1] + b"x", b"", b"x"]
     assert len({of(f"d{i}", data) for i, data in enumerate([whole, *others])}) == 6
-
-
-def test_where_linux_does_not_tell_the_platform_names_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "exists", lambda self: False)
-    assert cpu_name() == platform.processor()

@@ -58,13 +58,6 @@ def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> 
     assert names(tmp_path) == set()
 
 
-def test_what_was_given_another_name_stays(tmp_path: Path) -> None:
-    with scratch_file(tmp_path) as file, scratch_folder(tmp_path) as folder:
-        file.rename(tmp_path / "file")
-        folder.rename(tmp_path / "folder")
-    assert names(tmp_path) == {"file", "folder"}
-
-
 def test_modes_are_those_of_the_umask_or_the_users_alone(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -107,10 +100,6 @@ def test_files_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
     tidy(tmp_path)
     assert names(tmp_path) == before
     assert (tmp_path / "precious").read_bytes() == b"precious"
-
-
-def test_a_folder_that_is_not_there_needs_no_tidying(tmp_path: Path) -> None:
-    tidy(tmp_path / "missing")
 
 
 def test_a_process_that_ends_without_unwinding_takes_its_own_along(tmp_path: Path) -> None:

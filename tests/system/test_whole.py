@@ -57,14 +57,6 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, error: type[BaseExceptio
     assert only(tmp_path).read_bytes() == b"old"
 
 
-def test_writers_of_one_file_do_not_meet_and_the_last_one_stays(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    with whole(path) as first, whole(path) as second:
-        first.write_bytes(b"first")
-        second.write_bytes(b"second")
-    assert only(tmp_path).read_bytes() == b"first"
-
-
 def test_a_name_that_was_taken_meanwhile_is_kept_where_it_had_to_be_new(tmp_path: Path) -> None:
     path = tmp_path / "out"
 

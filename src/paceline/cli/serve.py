@@ -139,20 +139,41 @@ def serve(
     http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end.
     """
     given = dict(locals()) | sampling
-    for name, value in (("--timeout", timeout), ("--body-limit", body_limit), ("--grace", grace)):
-        if not 0 < value < 1e6:  # NaN, too
-            raise UsageError(f"{name} {value:g}: must be above 0")
 
     from paceline.models.resolve import default_name
 
-    keys = read_keys(api_key, api_key_file)
     models["target"] = models["target"] or "zoo:smollm2"
     names = alias or [default_name(models["target"])]
     loading = {**models, "drafters": draft, "corpora": corpora or (), **drafting}
-    if engine is not None:
-        require_unset(engine, given)
     if engine is not None or rest:
-        return other_engine(engine, rest or [], names, host, port, keys, models, draft, corpora, drafting)
+        from paceline.config import Drafting
+        from paceline.integrations.export import Asked, command, launch
+
+        if engine is None:
+            raise UsageError(
+                f"{(rest or [''])[0]}: arguments after -- are for another engine; name it (--engine)"
+            )
+        require_unset(engine, given)
+        keys = read_keys(api_key, api_key_file)
+        if len(keys) > 1:
+            raise UsageError(f"{engine} takes one API key")
+        plain = {field.name: field.default for field in fields(Drafting)}
+        tuned = {name: value for name, value in drafting.items() if name in plain and plain[name] != value}
+        asked = Asked(
+            models["target"],
+            draft=models["draft"] or "",
+            drafters=tuple(draft.split(",")) if draft else ("auto",),
+            n_draft=tuned.pop("n_draft", 0),
+            n_ctx=models["n_ctx"],
+            host=host,
+            port=port,
+            name=names[0],
+            api_key=keys[0] if keys else "",
+            corpora=tuple(corpora or ()),
+            settings=tuned,
+            extra=tuple(rest or ()),
+        )
+        return launch(command(engine, asked))
     models = resolve_models(models)
     try:
         import fastapi  # noqa: F401
@@ -163,25 +184,22 @@ def serve(
             f"serving needs {error.name}: pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
         ) from error
 
-    from paceline.server.security import LOCAL, is_address
+    from pydantic import ValidationError
 
-    proxies = trusted_proxy or []
-    if wrong := [one for one in proxies if not is_address(one)]:
-        raise UsageError(f"--trusted-proxy {wrong[0]}: is no IP address; name the proxy's, such as 127.0.0.1")
+    from paceline.server import cluster, listen
+    from paceline.server.replicas import ReplicaSettings
+    from paceline.server.security import LOCAL
 
-    local = host in LOOPBACK
-    hosts = (*LOCAL, host) if local and not keys else ()
+    keys, local = read_keys(api_key, api_key_file), host in LOOPBACK
     if not local and not keys:
         note("no --api-key: whoever reaches this machine can use it")
-    if replicas is not None:
-        return serve_replicas(
-            host,
-            port,
+    try:
+        settings = ReplicaSettings(
             load=loading,
             alias=names,
-            trusted_proxy=proxies,
+            trusted_proxy=trusted_proxy or [],
             api_key=keys,
-            hosts=list(hosts),
+            hosts=[*LOCAL, host] if local and not keys else [],
             sessions=sessions,
             queue=queue,
             per_client=per_client,
@@ -194,29 +212,33 @@ def serve(
             chunk=chunk,
             log_json=log_json,
             quiet=quiet,
-            replicas=replicas,
+            replicas=replicas or "1",
             num_cpus=replica_cpus,
             num_gpus=replica_gpus,
         )
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = str(wrong["loc"][0]).replace("_", "-").replace("num-", "replica-")
+        raise UsageError(f"--{name}: {wrong['msg'].removeprefix('Value error, ')}") from error
+    settings.rules(), settings.limits()  # what cannot be is told before a model is loaded
+    if replicas is not None:
+        if port == 0:
+            raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
+        for name in ("target", "draft"):
+            settings.load[name] = everywhere(settings.load[name])
+        settings.load["corpora"] = [everywhere(one) for one in settings.load["corpora"]]
+        return cluster.run(settings, host, port)
 
     from paceline.loading import load
-    from paceline.server import app, listen
-    from paceline.server.request_limits import ServerLimits
-    from paceline.server.security import SecurityRules
-    from paceline.server.service import ServingEngine
 
-    limits = ServerLimits(apart, queue, per_client, timeout, n_predict, sampling)
     listening = listen.bind(host, port)  # a port in use is told before a model is loaded
     try:
         with load(**(loading | models), sessions=sessions) as llm:
-            listen.logs(log_json, quiet)
-            rules = SecurityRules(keys, hosts, proxies, round(body_limit * 1e6))
-            service = ServingEngine(llm, limits, chunk=chunk)
-            made = app.create(service, names, rules)
+            service, made = settings.server(llm)
             at = listening.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
             note(f"{names[0]} at http://{shown}:{at}/v1, a page at http://{shown}:{at}/")
-            listen.run(made, service, listening, grace, proxies)
+            listen.run(made, service, listening, grace)
     finally:
         listening.close()
     return 0
@@ -231,83 +253,18 @@ def require_unset(engine: str, given: Mapping[str, Any]) -> None:
             raise UsageError(f"{option} is for Paceline's own server: {engine}'s arguments go after --")
 
 
-def other_engine(
-    engine: str | None,
-    rest: list[str],
-    names: list[str],
-    host: str,
-    port: int,
-    keys: list[str],
-    models: Mapping[str, Any],
-    draft: str | None,
-    corpora: list[str] | None,
-    drafting: Mapping[str, Any],
-) -> int:
-    """Become another engine's server. Raises UsageError for what it cannot do, or would change the output."""
-    from paceline.config import Drafting
-    from paceline.integrations.export import Asked, command, launch
-
-    if engine is None:
-        raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
-    if len(keys) > 1:
-        raise UsageError(f"{engine} takes one API key")
-    plain = {field.name: field.default for field in fields(Drafting)}
-    tuned = {name: value for name, value in drafting.items() if name in plain and plain[name] != value}
-    return launch(
-        command(
-            engine,
-            Asked(
-                models["target"],
-                draft=models["draft"] or "",
-                drafters=tuple(draft.split(",")) if draft else ("auto",),
-                n_draft=tuned.pop("n_draft", 0),
-                n_ctx=models["n_ctx"],
-                host=host,
-                port=port,
-                name=names[0],
-                api_key=keys[0] if keys else "",
-                corpora=tuple(corpora or ()),
-                settings=tuned,
-                extra=tuple(rest),
-            ),
-        )
-    )
-
-
-def serve_replicas(host: str, port: int, **given: Any) -> int:
-    """Raises UsageError for what replicas cannot be given, and MissingExtraError without Ray."""
-    from pydantic import ValidationError
-
-    from paceline.server import cluster
-    from paceline.server.replicas import ReplicaSettings
-
-    if port == 0:
-        raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
-    loading = given.pop("load")
-    for name in ("target", "draft"):
-        loading[name] = everywhere(loading[name])
-    loading["corpora"] = [everywhere(one) for one in loading["corpora"]]
-    try:
-        settings = ReplicaSettings(load=loading, **given)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        name = str(wrong["loc"][0]).replace("_", "-").replace("num-", "replica-")
-        raise UsageError(f"--{name}: {wrong['msg'].removeprefix('Value error, ')}") from error
-    return cluster.run(settings, host, port)
-
-
 def everywhere(name: str | None) -> str | None:
     """A path from the root, for processes that are elsewhere; a name is what each node has by it."""
     return name if name is None or not Path(name).exists() else str(Path(name).absolute())
 
 
 def read_keys(given: list[str] | None, file: Path | None) -> list[str]:
-    """Raises UsageError for keys that HTTP cannot carry."""
-    from paceline.server import keys
-
+    """API keys of options, a file or the environment. Raises UsageError for a file without any."""
     found = list(given or [])
     if file is not None:
-        found += keys.of_text(read_text(file), file)
+        found += [line.strip() for line in read_text(file).splitlines() if line.strip()]
+        if not found:
+            raise UsageError(f"{file}: holds no key; write one a line")
     elif not found and (variable := os.environ.get(options.variable("--api-key"))):
         found = [variable]
-    return keys.checked(found)
+    return found

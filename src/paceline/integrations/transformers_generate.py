@@ -54,16 +54,14 @@ def hf_generate(
     stop_tokenizer: Any = None,
     **given: Any,
 ) -> Any:
-    """For `generate(custom_generate=...)`: greedy decoding and sampling, of one text or several at once.
+    """Decode greedily or sample, one text or several; given to `generate` as `custom_generate`.
 
-    drafters: names, as `paceline run --draft` has them. draft_model: another loaded model with the same
-    vocabulary, or a part of this one ("view:exit=22", see backends/views.py). drafting: other settings of
-    drafters (config.py). stream_to: a streamer; transformers does not pass its own `streamer` on.
-    stop_strings: as `generate` has them; stop_tokenizer: the tokenizer that they need, since transformers
-    does not pass its own `tokenizer` on either. All are given to `generate`. Returns what `generate` returns,
-    without scores. Raises UsageError for beams, several answers to one prompt, and what else only
-    transformers' own loop does.
-    """
+    drafters: names, as `paceline run --draft` has them.
+    draft_model: another loaded model with the same vocabulary, or a part of this one ("view:exit=22").
+    drafting: other settings of drafters (config.py).
+    stream_to, stop_tokenizer: the streamer, and the tokenizer of `stop_strings`; transformers does not pass
+    its own on. Returns what `generate` returns, without scores. Raises UsageError for beams, several answers
+    to one prompt, and what else only transformers' own loop does."""
     import torch
 
     check(generation_config)

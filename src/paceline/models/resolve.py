@@ -10,8 +10,8 @@ from paceline.models import zoo
 from paceline.models.names import HF, is_toy, is_transformers, is_view
 from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.system.hashes import sha256_of
 from paceline.system.home import expanded
+from paceline.system.identity import sha256_of
 
 
 def file_of(text: str | os.PathLike[str]) -> Path:

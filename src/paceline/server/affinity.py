@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 from collections import deque
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -21,7 +22,7 @@ CALLBACK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"  # Ray's: what its proxie
 IMPORT_PATH = "paceline.server.affinity:middlewares"
 CHATS = "/v1/chat/completions"
 LARGEST = 4 << 20  # bytes of a body that is looked into: parsing holds up all that goes through the proxy
-PATIENCE = 30.0  # seconds for the next piece of a body, as in security.py
+PATIENCE = 30.0  # seconds for a body
 
 
 class SessionAffinityMiddleware:
@@ -33,12 +34,11 @@ class SessionAffinityMiddleware:
         self._header = os.environ.get(VARIABLE, "x-session-id").lower().encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._to_name(scope):
-            await self._app(scope, receive, send)
-            return
-        taken, body = await taken_from(receive)
-        if body is not None and (name := session_of(body, key_of(scope))):
-            scope["headers"] = [*scope["headers"], (self._header, name.encode())]
+        taken: deque[Message] = deque()
+        if scope["type"] == "http" and self._to_name(scope):
+            body = await body_of(receive, taken)
+            if body is not None and (name := session_of(body, key_of(scope))):
+                scope["headers"] = [*scope["headers"], (self._header, name.encode())]
 
         async def again() -> Message:
             return taken.popleft() if taken else await receive()
@@ -51,21 +51,19 @@ class SessionAffinityMiddleware:
         return chats and self._header.replace(b"_", b"-") not in names
 
 
-async def taken_from(receive: Receive) -> tuple[deque[Message], bytes | None]:
-    """The messages of a body, and the body; None where it did not come to its end within the limits."""
-    taken: deque[Message] = deque()
-    n = 0
-    while n <= LARGEST:
-        try:
-            taken.append(await asyncio.wait_for(receive(), PATIENCE))
-        except TimeoutError:
-            return taken, None
-        if taken[-1]["type"] == "http.disconnect":
-            return taken, None
-        n += len(taken[-1].get("body", b""))
-        if n <= LARGEST and not taken[-1].get("more_body", False):
-            return taken, b"".join(message.get("body", b"") for message in taken)
-    return taken, None
+async def body_of(receive: Receive, taken: deque[Message]) -> bytes | None:
+    """The body, whose messages are added to `taken`; None where it did not end within the limits."""
+    body = bytearray()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while len(body) <= LARGEST:
+                taken.append(message := await receive())
+                if message["type"] == "http.disconnect":
+                    break
+                body += message.get("body", b"")
+                if not message.get("more_body", False):
+                    return bytes(body) if len(body) <= LARGEST else None
+    return None
 
 
 def session_of(body: bytes, key: bytes) -> str:

@@ -11,16 +11,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from fastapi.sse import format_sse_event
 from starlette.exceptions import HTTPException
 
 import paceline
-from paceline.api import LLM
-from paceline.request_handle import Deliver, RequestHandle, StepOutput
+from paceline.request_handle import RequestHandle, StepOutput
 from paceline.server import convert as wishes
 from paceline.server import errors as refusals
 from paceline.server import page
-from paceline.server.request_limits import ModelFailedError, ParsedRequest
+from paceline.server.convert import ParsedRequest
+from paceline.server.errors import ModelFailedError
 from paceline.server.responses import ChoiceState, Json, ResponseBuilder, counted, ended
 from paceline.server.schemas import (
     ChatRequest,
@@ -43,10 +42,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
 EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        "description": "JSON, or events where stream is true",
-    }
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}  # where stream is true
 }
 
 
@@ -62,7 +58,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         redirect_slashes=False,
         responses=REFUSALS,
     )
-    began, tokenizing = int(time.time()), asyncio.Lock()  # of long texts one at a time
+    began = int(time.time())
 
     async def answer(
         request: Request, body: ChatRequest | CompletionRequest, asks: Callable[[], ParsedRequest]
@@ -72,15 +68,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             wanted = await asyncio.to_thread(asks)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
-        wish, chat = body.speculative, isinstance(body, ChatRequest)
-        replies = ResponseBuilder(
-            llm,
-            body.model or names[0],
-            chat,
-            body.n,
-            wanted,
-            report=wish is not None and wish.report,
-        )
+        report = body.speculative is not None and body.speculative.report
+        chat = isinstance(body, ChatRequest)
+        replies = ResponseBuilder(llm, body.model or names[0], chat, body.n, wanted, report=report)
         answers = CompletionHandles(service, wanted, request.state.told)
         gone = asyncio.ensure_future(leaves(request))
         # Of a stream, too, what cannot begin is an error by its status.
@@ -90,9 +80,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             await asyncio.wait((gone, first), return_when=asyncio.FIRST_COMPLETED)
             if not first.done():
                 return Response(status_code=499)
-            choices = first.result()
+            first.result()
             if not body.stream:
-                return JSONResponse(replies.whole(choices))
+                return JSONResponse(replies.whole(answers.choices))
             streams = True
             options = body.stream_options or StreamOptions()
             return EventStreamResponse(events(answers, replies, options), answers.cancel)
@@ -145,6 +135,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             },
         }
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether it answers")
     async def health() -> Response:
         if service.health:
@@ -157,14 +148,18 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.post("/tokenize", summary="Text to tokens")
-    async def tokenize(body: TokenizeRequest) -> Json:
-        async with tokenizing:
-            return await asyncio.to_thread(tokenized, llm, body)
+    def tokenize(body: TokenizeRequest) -> Json:
+        if not (content := typed.text("content", body.content)):
+            return {"tokens": []}
+        encode = llm.target.text.encode
+        return {"tokens": encode(content, special=body.parse_special, add_bos=body.add_special)}
 
     @app.post("/detokenize", summary="Tokens to text")
-    async def detokenize(body: DetokenizeRequest) -> Json:
-        async with tokenizing:
-            return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
+    def detokenize(body: DetokenizeRequest) -> Json:
+        size, piece = llm.target.vocab.size, llm.target.text.piece
+        if (last := max(body.tokens, default=0)) >= size:
+            raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
+        return {"content": b"".join(map(piece, body.tokens)).decode(errors="replace")}
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
     async def live() -> Response:
@@ -179,9 +174,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     for path, (content, kind) in shown.items():
         show(path, kind, content)
     refusals.explain(app)
-    app.add_middleware(
-        SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown)
-    )
+    open_to_all = ("/health", *shown)
+    app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     return app
 
 
@@ -193,11 +187,8 @@ class CompletionHandles:
         self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def deliver(index: int) -> Deliver:
-            def to_queue(update: StepOutput) -> None:
-                loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
-
-            return to_queue
+        def deliver(index: int, update: StepOutput) -> None:
+            loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
 
         self.choices = [ChoiceState(at) for at in range(len(asked.requests))]
         self._handles: list[RequestHandle] = service.submit(asked.requests, deliver)
@@ -225,17 +216,15 @@ class CompletionHandles:
     def over(self) -> bool:
         return all(choice.end is not None for choice in self.choices)
 
-    async def queued(self) -> list[ChoiceState]:
+    async def queued(self) -> None:
         """Wait until the grammars can be used. Raises what `next` does."""
         for handle in self._handles:
             if not await asyncio.wrap_future(handle.queued):
                 await self.next()
-        return self.choices
 
-    async def all(self) -> list[ChoiceState]:
+    async def all(self) -> None:
         while not self.over:
             await self.next()
-        return self.choices
 
     def cancel(self) -> None:
         """Harmless for what is over."""
@@ -288,46 +277,18 @@ async def events(
 async def states(service: ServingEngine, name: str) -> AsyncIterator[str]:
     engine = str(service.llm.target.identity().get("engine", ""))
     while not service.problem:
-        state = {
-            "model": name,
-            "engine": engine,
+        counts = {
             "running": service.running,
             "sessions": service.sessions,
             "waiting": service.waiting,
             "queue": service.limits.queue,
-            **service.lately.state(),
         }
-        yield event(state)
+        yield event({"model": name, "engine": engine, **counts, **service.lately.state()})
         await asyncio.sleep(LIVE)
 
 
 def event(data: Mapping[str, Any]) -> str:
-    said = format_sse_event(data_str=json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-    return said if isinstance(said, str) else said.decode()
-
-
-def tokenized(llm: LLM, body: TokenizeRequest) -> Json:
-    text = llm.target.text
-    content = typed.text("content", body.content)
-    tokens = text.encode(content, special=body.parse_special, add_bos=body.add_special) if content else []
-    if not body.with_pieces:
-        return {"tokens": tokens}
-    return {"tokens": [{"id": token, "piece": spelled(text.piece(token))} for token in tokens]}
-
-
-def detokenized(llm: LLM, tokens: Sequence[int]) -> str:
-    size = llm.target.vocab.size
-    if (last := max(tokens, default=0)) >= size:
-        raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
-    return b"".join(llm.target.text.piece(token) for token in tokens).decode(errors="replace")
-
-
-def spelled(piece: bytes) -> str | list[int]:
-    """As llama-server has it: text, or bytes where it is none."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return list(piece)
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 async def leaves(request: Request) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -55,18 +54,12 @@ def check_room(settings: ReplicaSettings, has: Mapping[str, float]) -> None:
 
 
 def reason() -> str:
-    """Why the last replica that was tried did not start; empty where Ray does not say."""
+    """The last line of what the last replica that was tried said; empty where Ray does not tell."""
     from ray import serve
 
     application = serve.status().applications.get(NAME)
     known = application is not None and NAME in application.deployments
-    return last_error(application.deployments[NAME].message) if known else ""
-
-
-def last_error(traceback: str) -> str:
-    """Its last line, without the name of an error of ours."""
-    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
-    return re.sub(r"^paceline\.[\w.]+: ", "", lines[-1]) if lines else ""
+    return application.deployments[NAME].message.strip().rpartition("\n")[2] if known else ""
 
 
 def join(quiet: bool) -> bool:

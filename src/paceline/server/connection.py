@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -12,12 +10,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from paceline.server.responses import problem
-
 PATIENCE = 30.0  # seconds
-REFUSED = 32  # connections over the limit that are told so
-FEWEST_IDLE = 8  # from one address, whatever the limit
-IDLE_SHARE = 0.25  # of all connections that may stand idle from one address
 _numbers = count()
 
 
@@ -27,15 +20,16 @@ class GuardedConnection(H11Protocol):
     a request is the guard's.)"""
 
     patience = PATIENCE
-    proxies: Sequence[str] = ()  # addresses that stand for many clients
     number = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
         self.number = next(_numbers)
-        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency + REFUSED:
-            transport.abort()  # uvicorn would wait for a request before it refuses that
-        self._make_room()
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            others = [one for one in self.connections if isinstance(one, GuardedConnection) and one._idle]
+            # Without room every request would be refused: the oldest connection that stands idle makes some.
+            if len(others) > 1:
+                min(others, key=lambda one: one.number).transport.abort()
         self._before: tuple[str, Any] | None = None
         self._timer = self.loop.call_later(self.patience, self._look)
 
@@ -47,22 +41,6 @@ class GuardedConnection(H11Protocol):
     @property
     def _idle(self) -> bool:
         return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
-
-    def _make_room(self) -> None:
-        """Drop the oldest idle connection of the same address, where there are too many of them."""
-        if self.limit_concurrency is None or self.client is None or self.client[0] in self.proxies:
-            return
-        address = self.client[0]
-        idle = [
-            one
-            for one in self.connections
-            if isinstance(one, GuardedConnection)
-            and one._idle
-            and one.client is not None
-            and one.client[0] == address
-        ]
-        if len(idle) > max(FEWEST_IDLE, IDLE_SHARE * self.limit_concurrency):
-            min(idle, key=lambda one: one.number).transport.abort()
 
     def _look(self) -> None:
         now = self._standing()
@@ -85,27 +63,6 @@ class GuardedConnection(H11Protocol):
             super().handle_events()
         except h11.LocalProtocolError:  # nonsense after an answer that has begun
             self.transport.abort()
-
-    def send_400_response(self, msg: str) -> None:
-        body = json.dumps(
-            problem(
-                "this is no request in HTTP/1.1, or its headers are too long",
-                "invalid_request_error",
-                "bad_request",
-            )
-        ).encode()
-        head = [
-            ("content-type", "application/json"),
-            ("content-length", str(len(body))),
-            ("connection", "close"),
-        ]
-        for event in (
-            h11.Response(status_code=400, headers=head, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
     def shutdown(self) -> None:
         with suppress(h11.LocalProtocolError):  # it has failed already

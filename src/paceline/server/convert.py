@@ -5,22 +5,43 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.api import LLM
 from paceline.config import checked
-from paceline.server.request_limits import ParsedRequest, ServerLimits, ToolCallParsing
 from paceline.server.schemas import ChatRequest, CompletionRequest, NamedTool, ResponseFormat, SamplingRequest
+from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar_source import GrammarSource, from_schema
-from paceline.text.messages import chosen_tools
-from paceline.text.tools.formats import forced
+from paceline.text.messages import Tool, chosen_tools
+from paceline.text.tools.formats import ToolFormat, forced
 
 STOPS = 16
+
+
+@dataclass(frozen=True)
+class ToolCallParsing:
+    """How an answer is read for tool calls.
+
+    begun: with what the answer begins, in its prompt already.
+    spelled: control tokens that are a part of the format, and text to whoever reads it."""
+
+    format: ToolFormat
+    tools: Sequence[Tool]
+    begun: str
+    spelled: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class ParsedRequest:
+    """An HTTP request as the engine takes it: one GenerationRequest an answer."""
+
+    requests: Sequence[GenerationRequest]
+    calls: ToolCallParsing | None = None
 
 
 def of_completion(

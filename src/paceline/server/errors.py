@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,27 +10,41 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from paceline.server.request_limits import ModelFailedError, QueueFullError
 from paceline.server.responses import Json, problem
-from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
+from paceline.server.service import QueueFullError
+from paceline.speculative.errors import (
+    ClosingError,
+    ContextError,
+    ModelError,
+    PacelineError,
+    TooSlowError,
+    UsageError,
+)
 from paceline.speculative.printable import printable, shortened
+
+
+class ModelFailedError(PacelineError):
+    """The model has failed at a request; the log says why."""
+
+
+# Kinds of errors, the first that fits: status, type, code, and headers.
+KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
+    (QueueFullError, 429, "rate_limit_error", "rate_limit_exceeded", {"retry-after": "1"}),
+    (ClosingError, 503, "server_error", "unavailable", {"retry-after": "5"}),
+    (TooSlowError, 408, "server_error", "timeout", {"x-should-retry": "false"}),  # else it is sent again
+    # By this code clients choose a model with a larger context.
+    (ContextError, 400, "invalid_request_error", "context_length_exceeded", {}),
+    (UsageError, 400, "invalid_request_error", None, {}),
+    (ModelError, 400, "invalid_request_error", None, {}),
+    (ModelFailedError, 500, "server_error", "model_failed", {}),
+]
 
 
 def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
     """Status, body and headers."""
-    if isinstance(error, QueueFullError):
-        wait = str(max(1, round(error.seconds)))
-        return 429, problem(str(error), "rate_limit_error", "rate_limit_exceeded"), {"retry-after": wait}
-    if isinstance(error, ClosingError):
-        return 503, problem(str(error), "server_error", "unavailable"), {"retry-after": "5"}
-    if isinstance(error, TooSlowError):  # OpenAI's clients would send it again
-        return 408, problem(str(error), "server_error", "timeout"), {"x-should-retry": "false"}
-    if isinstance(error, ContextError):  # by this code clients choose a model with a larger context
-        return 400, problem(str(error), "invalid_request_error", "context_length_exceeded"), {}
-    if isinstance(error, UsageError | ModelError):
-        return 400, problem(str(error), "invalid_request_error"), {}
-    if isinstance(error, ModelFailedError):
-        return 500, problem(str(error), "server_error", "model_failed"), {}
+    for kind, status, name, code, headers in KINDS:
+        if isinstance(error, kind):
+            return status, problem(str(error), name, code), headers
     return 500, problem("the server has failed at this request; its log says why", "server_error"), {}
 
 
@@ -70,8 +84,6 @@ def explain(app: FastAPI) -> None:
             said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
         elif allowed:
             said = f"{request.method} is not for this path: use {allowed}"
-            if "GET" in allowed:  # what answers GET answers HEAD (`security.py`)
-                return JSONResponse(problem(said, kind, code), status, {"Allow": f"{allowed}, HEAD"})
         return JSONResponse(problem(said, kind, code), status, error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
@@ -93,15 +105,8 @@ def explain(app: FastAPI) -> None:
         said = f"{where or 'the body'}: {wrong(first)}"
         return JSONResponse(problem(said, "invalid_request_error", None, where or None), 400)
 
-    handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
-        UsageError: ours,
-        ModelError: ours,
-        ClosingError: ours,
-        TooSlowError: ours,
-        ModelFailedError: ours,
-        Exception: ours,
-        HTTPException: http,
-        RequestValidationError: invalid,
-    }
-    for kind, handler in handlers.items():
-        app.add_exception_handler(kind, handler)
+    for kind, *_ in KINDS:
+        app.add_exception_handler(kind, ours)
+    app.add_exception_handler(Exception, ours)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)

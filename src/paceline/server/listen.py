@@ -8,7 +8,6 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from math import ceil
 from types import FrameType
 from typing import Any
@@ -129,12 +128,10 @@ def room(most: int = MOST) -> int:
     return max(FEWEST, min(most, soft - FILES))
 
 
-def configured(
-    app: Any, grace: float, patience: float = PATIENCE, most: int = MOST, proxies: Sequence[str] = ()
-) -> uvicorn.Config:
+def configured(app: Any, grace: float, patience: float = PATIENCE, most: int = MOST) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=type("Patient", (GuardedConnection,), {"patience": patience, "proxies": proxies}),
+        http=type("Patient", (GuardedConnection,), {"patience": patience}),
         ws="none",
         log_config=None,
         access_log=False,
@@ -148,13 +145,11 @@ def configured(
     )
 
 
-def run(
-    app: Any, service: ServingEngine, listening: socket.socket, grace: float, proxies: Sequence[str] = ()
-) -> None:
+def run(app: Any, service: ServingEngine, listening: socket.socket, grace: float) -> None:
     """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
     server listens on the same port by now, and PacelineError where the service has failed: whoever started
     this process may start another."""
-    config = configured(app, grace, most=room(), proxies=proxies)
+    config = configured(app, grace, most=room())
     # uvicorn sends itself the signal again when all is done: by then it is answered.
     before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.api import LLM
-from paceline.request_handle import Finish
 from paceline.speculative.stats import PARTS, Step
 
-WINDOW, PAUSE = 10.0, 2.0  # seconds that a speed is read over, and of silence after which there is none
-STEPS = 256  # steps that shares and acceptance are read over
+PAUSE = 2.0  # seconds of silence after which there is no speed
+STEPS = 256  # steps, and passes, that figures are read over
 SHOWN = 16  # draft positions
 EVERY = 0.5  # seconds between two looks at the policy
-FRESH = 0.2  # seconds that one state is shown, to however many
 
 
 class LiveStats:
@@ -23,16 +21,14 @@ class LiveStats:
     def __init__(self, llm: LLM, clock: Callable[[], float]) -> None:
         self._llm, self._clock = llm, clock
         self._began = clock()
-        self._passes: deque[tuple[float, float, int]] = deque()  # when each ended, its seconds and tokens
+        self._passes: deque[tuple[float, int]] = deque(maxlen=STEPS)  # the seconds and tokens of each
+        self._passed = -PAUSE  # when the last of them ended
         self._steps: deque[Step] = deque(maxlen=STEPS)
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
         self._decision, self._looked = "Nothing has been asked yet.", -EVERY
         self._plain: float | None = None
         self._plain_each: float | None = None  # of one among those who decode
-        self.seconds = 1.0  # that an answer takes
-        self._state: dict[str, Any] = {}
-        self._made = -FRESH  # when
 
     def step(self, step: Step) -> None:
         if not step.tokens:
@@ -41,18 +37,9 @@ class LiveStats:
         self._drafted.update(step.drafted)
         self._accepted.update(step.accepted)
 
-    def passed(self, seconds: float, tokens: int) -> None:
-        self._passes.append((self._clock(), seconds, tokens))
-
-    def end(self, end: Finish) -> None:
-        if end.n_tokens:
-            took = end.first_token_seconds + end.decode_seconds - end.queue_seconds
-            self.seconds += 0.2 * (took - self.seconds)
-
-    def look(self, running: int) -> None:
-        """At the policy, every now and then."""
-        now = self._clock()
-        self._forget(now)
+    def passed(self, seconds: float, tokens: int, running: int) -> None:
+        self._passed = now = self._clock()
+        self._passes.append((seconds, tokens))
         if now - self._looked < EVERY:
             return
         self._looked = now
@@ -60,14 +47,6 @@ class LiveStats:
         if self._plain is not None and running:
             self._plain_each = self._plain / running
         self._decision = self._sentence()
-
-    def rest(self) -> None:
-        """Nobody asks anything."""
-        self._forget(self._clock())
-
-    def _forget(self, now: float) -> None:
-        while self._passes and self._passes[0][0] < now - WINDOW:
-            self._passes.popleft()
 
     def _plain_rate(self, running: int) -> float | None:
         """Tokens a second that plain decoding would bring with as many at once, by the measured costs."""
@@ -94,16 +73,10 @@ class LiveStats:
         return f"{said}; most came from {best}." if best else f"{said}."
 
     def state(self) -> dict[str, Any]:
-        """For the page. Its numbers are a snapshot, each right by itself. Not to be changed."""
-        now = self._clock()
-        if now - self._made >= FRESH:
-            self._state, self._made = self._computed(now), now
-        return self._state
-
-    def _computed(self, now: float) -> dict[str, Any]:
-        steps, passes = list(self._steps), list(self._passes)
+        """For the page. Its numbers are a snapshot, each right by itself."""
+        now, steps, passes = self._clock(), list(self._steps), list(self._passes)
         # While something is decoded: how long nobody asks is no matter of speed.
-        busy = sum(seconds for _, seconds, _ in passes) if passes and passes[-1][0] > now - PAUSE else 0.0
+        busy = sum(seconds for seconds, _ in passes) if self._passed > now - PAUSE else 0.0
         depths: list[int] = [0] * SHOWN
         right: list[int] = [0] * SHOWN
         for step in steps:
@@ -118,7 +91,7 @@ class LiveStats:
                 times[name] += getattr(step.times, name)
         total = sum(times.values()) or 1.0
         return {
-            "tokens_per_second": sum(n for *_, n in passes) / busy if busy else 0.0,
+            "tokens_per_second": sum(n for _, n in passes) / busy if busy else 0.0,
             "plain_tokens_per_second": self._plain,
             "plain_tokens_per_second_each": self._plain_each,
             "acceptance": [r / d for r, d in zip(right, depths, strict=True) if d],

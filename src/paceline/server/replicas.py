@@ -12,19 +12,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fastapi import FastAPI
 from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from paceline.api import LLM
 from paceline.loading import load
 from paceline.models.resolve import default_name
-from paceline.server import app, keys, listen
+from paceline.server import app, listen
 from paceline.server.metrics import written
-from paceline.server.request_limits import ServerLimits
 from paceline.server.security import App, Message, Receive, SecurityRules, Send
-from paceline.server.service import CHUNK, ServingEngine
+from paceline.server.service import CHUNK, ServerLimits, ServingEngine
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class ReplicaSettings(BaseModel):
     per_client: Count = 0
     apart: bool = False
     n_predict: Count = 0
-    sampling: dict[str, float] = Field(default_factory=dict)
+    sampling: dict[str, int | float] = Field(default_factory=dict)
     timeout: Positive = 600.0
     body_limit: Positive = 8.0
     grace: Positive = 30.0
@@ -90,6 +91,32 @@ class ReplicaSettings(BaseModel):
     @property
     def most(self) -> int:
         return bounds(self.replicas)[1]
+
+    def rules(self) -> SecurityRules:
+        keys, file = list(self.api_key), self.api_key_file
+        if file is not None:
+            in_file = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            if not in_file:  # without keys anybody could ask
+                raise UsageError(f"{file}: holds no key; write one a line")
+            keys += in_file
+        return SecurityRules(keys, self.hosts, self.trusted_proxy, round(self.body_limit * 1e6))
+
+    def limits(self) -> ServerLimits:
+        return ServerLimits(
+            queue=self.queue,
+            each=self.per_client,
+            seconds=self.timeout,
+            n_predict=self.n_predict,
+            sampling=self.sampling,
+            apart=self.apart,
+        )
+
+    def server(self, llm: LLM) -> tuple[ServingEngine, FastAPI]:
+        """The engine of a loaded model, and what answers HTTP with it."""
+        listen.logs(self.log_json, self.quiet)
+        service = ServingEngine(llm, self.limits(), chunk=self.chunk)
+        names = self.alias or [default_name(str(self.loading()["target"]))]
+        return service, app.create(service, names, self.rules())
 
     def loading(self) -> dict[str, Any]:
         """Arguments for `load`, in a replica."""
@@ -115,33 +142,14 @@ class Replica:
     def __init__(self, settings: ReplicaSettings) -> None:
         from ray import serve
 
-        self._settings = settings
         self._name = serve.get_replica_context().replica_id.unique_id
-        listen.logs(settings.log_json, settings.quiet)
-        limits = ServerLimits(
-            queue=settings.queue,
-            each=settings.per_client,
-            seconds=settings.timeout,
-            n_predict=settings.n_predict,
-            sampling=settings.sampling,
-            apart=settings.apart,
-        )
         self._llm = load(**settings.loading())
-        self._service = ServingEngine(self._llm, limits, chunk=settings.chunk)
+        self._service, self._app = settings.server(self._llm)
+        self._app.router.routes.insert(0, Route("/metrics", self._metrics))  # before that of one process
 
     def __serve_build_asgi_app__(self) -> App:
         """Ray asks for it when this is made."""
-        said = self._settings
-        in_file = keys.in_file(said.api_key_file) if said.api_key_file is not None else []
-        known = keys.checked([*said.api_key, *in_file])
-        names = said.alias or [default_name(str(said.loading()["target"]))]
-        made = app.create(
-            self._service,
-            names,
-            SecurityRules(known, said.hosts, said.trusted_proxy, round(said.body_limit * 1e6)),
-        )
-        made.router.routes.insert(0, Route("/metrics", self._metrics))  # before that of one process
-        return ReplicaHeaderMiddleware(made, self._name)
+        return ReplicaHeaderMiddleware(self._app, self._name)
 
     def check_health(self) -> None:
         """Ray replaces a replica that raises here a few times. (While Ray itself ends one, nothing is amiss:

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.request_handle import Finish, StepOutput
-from paceline.server.request_limits import ParsedRequest
+from paceline.server.convert import ParsedRequest
 from paceline.server.tool_stream import ChunkDelta, ToolDeltaReader
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Logprob

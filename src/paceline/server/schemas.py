@@ -50,7 +50,9 @@ class Strict(BaseModel):
     def _given(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        return {name: value for name, value in few(data, FIELDS).items() if value is not None}
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        given = few(data, FIELDS).items()
+        return {name: value for name, value in given if value is not None or name not in known}
 
 
 class Speculative(Strict):
@@ -189,7 +191,6 @@ class TokenizeRequest(Strict):
     content: Text
     add_special: bool = False
     parse_special: bool = False
-    with_pieces: bool = False
 
 
 class DetokenizeRequest(Strict):

@@ -19,8 +19,11 @@ from ipaddress import ip_address
 from time import monotonic
 from typing import Any
 
+from starlette.datastructures import Headers
+
 from paceline.server.metrics import Metrics
 from paceline.server.responses import problem
+from paceline.speculative.errors import UsageError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -39,16 +42,29 @@ log = logging.getLogger("paceline.server.requests")
 
 @dataclass(frozen=True)
 class SecurityRules:
-    """keys: one of them has to be sent, where there are any. hosts: that a request may name; none: any (a
-    server on the loopback interface is asked by web pages too, under whatever name they gave it).
-    proxies: addresses whose X-Forwarded-For names the client. body: bytes. patience: seconds for a body, and
-    what it takes at the slowest speed."""
+    """What a request must be to be read. Raises UsageError.
+
+    keys: one of them has to be sent, where there are any.
+    hosts: that a request may name; none: any (a server on the loopback interface is asked by web pages too,
+    under whatever name they gave it).
+    proxies: addresses whose X-Forwarded-For names the client.
+    body: bytes. patience: seconds for a body, and what it takes at the slowest speed."""
 
     keys: Sequence[str] = ()
     hosts: Sequence[str] = ()
     proxies: Sequence[str] = ()
     body: int = 8 << 20
     patience: float = 30.0
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if not key or not key.isascii() or not key.isprintable() or " " in key:
+                raise UsageError("an API key must be printable ASCII without spaces, and not empty")
+        for proxy in self.proxies:
+            if not is_address(proxy):
+                raise UsageError(
+                    f"the trusted proxy {proxy}: is no IP address; name the proxy's, such as 127.0.0.1"
+                )
 
 
 class SecurityMiddleware:
@@ -63,17 +79,13 @@ class SecurityMiddleware:
         self._held = 0  # bytes of bodies
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] != "http":  # no route takes WebSockets
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # no WebSockets here
-            await send({"type": "websocket.close", "code": 1000})
-            return
-        began = monotonic()
-        headers = _headers(scope)
+        began, headers = monotonic(), Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = given if NAME.fullmatch(given) else f"req-{secrets.token_hex(8)}"
-        scope.setdefault("state", {}).update(name=name, client=self._client(scope, headers), told={})
+        scope.setdefault("state", {}).update(client=self._client(scope, headers), told={})
         status = 0
 
         async def answer(message: Message) -> None:
@@ -103,76 +115,51 @@ class SecurityMiddleware:
                 },
             )
 
-    def _client(self, scope: Message, headers: dict[str, str]) -> str:
+    def _client(self, scope: Message, headers: Headers) -> str:
         """Who asks: a key, by the beginning of its hash, or an address."""
         key = _key(headers)
         if self._keys and key:
             return f"key-{sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
-        address = scope["client"][0] if scope.get("client") else "local"
+        address: str = scope["client"][0] if scope.get("client") else "local"
         if address not in self._rules.proxies:
             return address
         # Each proxy adds whom it was asked by: what stands before the last of ours may be anything.
-        named = [one.strip() for one in headers.get("x-forwarded-for", "").split(",")]
+        named = [one.strip() for one in ",".join(headers.getlist("x-forwarded-for")).split(",")]
         last = next((one for one in reversed(named) if one not in self._rules.proxies), "")
         return last if is_address(last) else address
 
-    async def _let_in(self, scope: Message, headers: dict[str, str], receive: Receive, send: Send) -> None:
-        if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
-            await refuse(send, 421, f"this server answers to {', '.join(self._rules.hosts)} only", "bad_host")
-            return
-        if self._keys and scope["path"] not in self._open and not self._knows(headers):
-            await refuse(
-                send, 401, "a key is needed here: send it as 'Authorization: Bearer KEY'", "invalid_api_key"
-            )
-            return
-        if "content-length" in headers and "transfer-encoding" in headers:
-            # Whatever stands between may go by the other one, and take the rest for a request of its own.
-            both = "Content-Length and Transfer-Encoding are both there: send one of them"
-            await refuse(send, 400, both, "bad_header", close=True)
-            return
-        size = headers.get("content-length", "0")
-        if not (size.isascii() and size.isdecimal() and len(size) < 20):
-            await refuse(send, 400, "Content-Length is no number", "bad_header")
-            return
+    async def _let_in(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []
         try:
-            if await self._read(int(size), receive, pieces):
+            announced = self._check(scope["path"], headers)
+            if await self._read(announced, receive, pieces):
                 pieces[:] = [b"".join(pieces)]
-                await self._pass(scope, pieces[0], receive, send)
+                await self._app(scope, replayed(pieces[0], receive), send)
         except RequestRejected as refused:
             self._held -= sum(map(len, pieces))
             pieces.clear()
-            rest = receive if refused.status != 408 else None
-            await refuse(send, refused.status, str(refused), refused.code, rest)
+            await refuse(send, refused, receive)
         finally:
             self._held -= sum(map(len, pieces))
 
-    async def _pass(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
-        told = False
+    def _check(self, path: str, headers: Headers) -> int:
+        """Refuse by the headers alone. Returns the bytes that they announce."""
+        if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
+            said = f"this server answers to {', '.join(self._rules.hosts)} only"
+            raise RequestRejected(421, said, "bad_host")
+        if self._keys and path not in self._open and not self._knows(headers):
+            said = "a key is needed here: send it as 'Authorization: Bearer KEY'"
+            raise RequestRejected(401, said, "invalid_api_key")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Whatever stands between may go by the other one, and take the rest for a request of its own.
+            both = "Content-Length and Transfer-Encoding are both there: send one of them"
+            raise RequestRejected(400, both, "bad_header")
+        size = headers.get("content-length", "0")
+        if not (size.isascii() and size.isdecimal() and len(size) < 20):
+            raise RequestRejected(400, "Content-Length is no number", "bad_header")
+        return int(size)
 
-        async def whole() -> Message:
-            nonlocal told
-            if not told:
-                told = True
-                return {"type": "http.request", "body": body, "more_body": False}
-            return await receive()
-
-        if scope["method"] != "HEAD":
-            await self._app(scope, whole, send)
-            return
-        over = False
-
-        async def head(message: Message) -> None:
-            nonlocal over
-            if message["type"] == "http.response.body" and not over:
-                over = True  # of a stream without an end, too
-                await send({"type": "http.response.body", "body": b""})
-            elif not over:
-                await send(message)
-
-        await self._app({**scope, "method": "GET"}, whole, head)
-
-    def _knows(self, headers: dict[str, str]) -> bool:
+    def _knows(self, headers: Headers) -> bool:
         """All keys are compared, each in the same time, whatever was sent."""
         sent = sha256(_key(headers).encode("utf-8", "replace")).digest()
         return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
@@ -211,25 +198,33 @@ class RequestRejected(Exception):  # noqa: N818  # a way out, not a failure
         self.status, self.code = status, code
 
 
-async def refuse(
-    send: Send, status: int, message: str, code: str, rest: Receive | None = None, *, close: bool = False
-) -> None:
-    """rest: of a body; who hangs up while it is still being sent is not heard. close: the connection."""
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """The whole body as one message, and then what comes after it."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_next() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_next
+
+
+async def refuse(send: Send, refused: RequestRejected, receive: Receive) -> None:
+    status = refused.status
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    body = json.dumps(problem(message, kind, code)).encode()
+    body = json.dumps(problem(str(refused), kind, refused.code)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if close or status in (408, 413, 503):  # what is left of the body would be taken for the next request
+    if status in (400, 408, 413, 503):  # what is left of the body would be taken for the next request
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": rest is not None})
-    if rest is not None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    if status in (413, 503):  # who hangs up while a body is still being sent is not heard
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
-                while (await rest()).get("more_body", False):
+                while (await receive()).get("more_body", False):
                     pass
-        await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def is_address(text: str) -> bool:
@@ -240,18 +235,7 @@ def is_address(text: str) -> bool:
     return True
 
 
-def _headers(scope: Message) -> dict[str, str]:
-    """Of a list that comes in several lines, all."""
-    found: dict[str, str] = {}
-    for name, value in (
-        (one.decode("latin-1").lower(), two.decode("latin-1")) for one, two in scope["headers"]
-    ):
-        is_more = name == "x-forwarded-for" and name in found
-        found[name] = f"{found[name]},{value}" if is_more else value
-    return found
-
-
-def _key(headers: dict[str, str]) -> str:
+def _key(headers: Headers) -> str:
     kind, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
 

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 from paceline.api import LLM
+from paceline.config import checked
 from paceline.engine_worker import EngineObserver, EngineWorker
-from paceline.request_handle import Deliver, Finish, RequestHandle
+from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
-from paceline.server.request_limits import QueueFullError, ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 
 CHUNK = 512  # tokens of prompts in a pass: what others wait for beside somebody's long prompt
 STALLED = 120.0  # seconds in one pass, after which the thread is taken to be stuck
+
+
+class QueueFullError(UsageError):
+    """More requests than the server takes now."""
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """Limits of one server. Raises UsageError.
+
+    apart: past answers of a client are drafts for that client alone.
+    queue: requests that wait, at most.
+    each: requests of one client that are open, at most; 0: as many as there is room for.
+    seconds: from a request's arrival to its last token.
+    n_predict: tokens of an answer; 0: as many as the context has.
+    sampling: fields of `Sampling` for requests that do not say; the others are OpenAI's defaults."""
+
+    apart: bool = False
+    queue: int = 64
+    each: int = 0
+    seconds: float = 600.0
+    n_predict: int = 0
+    sampling: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked(Sampling, self.sampling)
 
 
 class ServingEngine(EngineObserver):
@@ -34,8 +63,8 @@ class ServingEngine(EngineObserver):
         self.llm, self.limits = llm, limits or ServerLimits()
         self.metrics, self.lately = Metrics(), LiveStats(llm, clock)
         self._clock = clock
-        self._lock = threading.Lock()  # of the open requests, by client, in order
-        self._open: dict[str, dict[RequestHandle, None]] = {}
+        self._lock = threading.Lock()  # of the open requests
+        self._open: dict[RequestHandle, None] = {}
         self._worker = EngineWorker(llm.engine, self, chunk, clock)
 
     # What any thread may ask.
@@ -50,11 +79,7 @@ class ServingEngine(EngineObserver):
 
     @property
     def waiting(self) -> int:
-        return max(0, self._n_open - self.running)
-
-    @property
-    def _n_open(self) -> int:
-        return sum(map(len, list(self._open.values())))
+        return max(0, len(self._open) - self.running)
 
     @property
     def is_idle(self) -> bool:
@@ -83,63 +108,26 @@ class ServingEngine(EngineObserver):
         return self.problem
 
     def submit(
-        self, requests: Sequence[GenerationRequest], deliver: Callable[[int], Deliver]
+        self, requests: Sequence[GenerationRequest], deliver: Callable[[int, StepOutput], None]
     ) -> list[RequestHandle]:
-        """Queue the answers of one client's request; all of them, or none. deliver: called with every output
-        of each, in the engine's thread: it must not wait. Raises UsageError where there will never be room,
-        QueueFullError where the queue is full or the client has too much in it, and ClosingError."""
-        client, n = requests[0].client, len(requests)
+        """Queue the answers of one client's request; all of them, or none. deliver: called with the number of
+        an answer and every output of it, in the engine's thread: it must not wait. Raises UsageError where
+        there will never be room, QueueFullError where there is none now, and ClosingError."""
+        client, n, limits = requests[0].client, len(requests), self.limits
         with self._lock:
-            limits, own = self.limits, len(self._open.get(client, ()))
             if n > (most := min(self.sessions + limits.queue, limits.each or n)):
                 raise UsageError(f"{n} answers at once: this server gives at most {most}; ask for less")
+            own = sum(handle.request.client == client for handle in self._open)
             if limits.each and own + n > limits.each:
                 raise QueueFullError(
-                    f"{own} of your requests are open, and {limits.each} may be: wait for one of them",
-                    self._expected(1),
+                    f"{own} of your requests are open, and {limits.each} may be: wait for one of them"
                 )
-            outvoted = [] if self.problem else self._outvoted(client, n)
-            handles = [self._worker.handle(one, deliver(at)) for at, one in enumerate(requests)]
+            if len(self._open) + n > self.sessions + limits.queue and not self.problem:
+                raise QueueFullError(f"the queue is full ({limits.queue} requests wait): try again later")
+            handles = [self._worker.handle(one, partial(deliver, at)) for at, one in enumerate(requests)]
             self._worker.submit(handles)
-            for handle in outvoted:
-                self._release(handle)
-                self._worker.evict(handle, self._full())
-            self._open.setdefault(client, {}).update(dict.fromkeys(handles))
+            self._open.update(dict.fromkeys(handles))
         return handles
-
-    def _outvoted(self, client: str, n: int) -> list[RequestHandle]:
-        """The waiting requests whose places `n` of that client take where the queue is full: the last of
-        whoever has most there, as long as that is more than the client would have. Raises QueueFullError."""
-        waiting = {
-            name: [handle for handle in own if handle.scheduled.state == "waiting"]
-            for name, own in self._open.items()
-        }
-        would_have = len(waiting.pop(client, ())) + n
-        out: list[RequestHandle] = []
-        for _ in range(self._n_open + n - self.sessions - self.limits.queue):
-            most = max(waiting.values(), key=len, default=[])
-            if len(most) <= would_have:
-                raise self._full()
-            out.append(most.pop())
-        return out
-
-    def _full(self) -> QueueFullError:
-        return QueueFullError(
-            f"the queue is full ({self.limits.queue} requests wait): try again later",
-            self._expected(self.waiting),
-        )
-
-    def _expected(self, before: int) -> float:
-        """Seconds until so many have left the queue, guessed from how long answers took of late."""
-        return min(60.0, max(1.0, self.lately.seconds * (before / self.sessions)))
-
-    def _release(self, handle: RequestHandle) -> None:
-        """Give its place away, under the lock. Harmless where it has none."""
-        client = handle.request.client
-        own = self._open.get(client, {})
-        own.pop(handle, None)
-        if not own:
-            self._open.pop(client, None)
 
     def cancel(self, handle: RequestHandle) -> None:
         """Nothing more is told of it. Harmless where it is over."""
@@ -152,15 +140,11 @@ class ServingEngine(EngineObserver):
     def break_off(self) -> None:
         """End all answers by an error, told at once: the pass under way may take long."""
         with self._lock:
-            handles = [handle for own in self._open.values() for handle in own]
+            handles = list(self._open)
         self._worker.break_off(handles)
 
-    def close(self, wait: float = 0.0, patience: float | None = None) -> bool:
-        """Take nothing more, and give those that are here `wait` seconds to end; see EngineWorker.close."""
-        self.announce()
-        until = self._clock() + wait
-        while self._open and self._worker.is_alive and (left := until - self._clock()) > 0:
-            threading.Event().wait(min(left, 0.05))
+    def close(self, patience: float | None = None) -> bool:
+        """Take nothing more, and end what is here; see EngineWorker.close."""
         return self._worker.close(patience)
 
     def __enter__(self) -> ServingEngine:
@@ -176,14 +160,9 @@ class ServingEngine(EngineObserver):
         self.lately.step(step)
 
     def on_pass(self, seconds: float, n_tokens: int, n_running: int) -> None:
-        self.lately.passed(seconds, n_tokens)
-        self.lately.look(n_running)
+        self.lately.passed(seconds, n_tokens, n_running)
 
     def on_finish(self, handle: RequestHandle, finish: Finish) -> None:
         self.metrics.end(finish)
-        self.lately.end(finish)
         with self._lock:
-            self._release(handle)
-
-    def on_idle(self) -> None:
-        self.lately.rest()
+            self._open.pop(handle, None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.request_handle import StepOutput
-from paceline.server.request_limits import ToolCallParsing
+from paceline.server.convert import ToolCallParsing
 from paceline.text.tools.parser import MessageDelta, ToolCallParser
 
 Parts = list[tuple[str, str]]

@@ -1,13 +1,18 @@
-"""What a measurement belongs to: this model's file, this processor."""
+"""What files and processors are known by; and what was computed from files, kept while these stay."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
+
+from paceline.system.home import keep, recall
 
 BLOCK = 1 << 20
+T = TypeVar("T")
 
 
 @cache
@@ -30,3 +35,36 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
+
+
+def cached(
+    folder: str,
+    files: Sequence[Path],
+    compute: Callable[[], T],
+    dump: Callable[[T], Any],
+    load: Callable[[Any], T],
+) -> T:
+    """Return what `compute` makes of these files. dump, load: to JSON, and from it. A file counts as the same
+    while its size, inode and time of last change stay. Raises OSError, and what `compute` raises."""
+    key = _stamps(files)
+    found = recall(folder, key, lambda said: load(said["found"]))
+    if found is None:
+        found = compute()
+        if key == _stamps(files):  # what changed while it was read is not what was read
+            keep(folder, key, {"found": dump(found)}, lambda _: None, "")
+    return found
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal. Raises OSError."""
+
+    def digest() -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return cached("hashes", [path], digest, str, str)
+
+
+def _stamps(files: Sequence[Path]) -> dict[str, list[int]]:
+    stats = {str(path.absolute()): path.stat() for path in files}
+    return {path: [stat.st_size, stat.st_mtime_ns, stat.st_ino] for path, stat in stats.items()}

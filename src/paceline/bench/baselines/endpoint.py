@@ -18,10 +18,11 @@ from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic_core import from_json
+
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import shortened
-from paceline.system.deadline import Deadline, OverdueError
-from paceline.system.strict_json import loads
+from paceline.system.deadline import OverdueError, deadline
 
 BUFFER = 65536
 LARGEST_BODY = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream
@@ -91,12 +92,10 @@ class Endpoint:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
         try:
-            with Deadline(seconds) as deadline:
-                connection.connect()
-                # Where the server says that it will hang up, the connection forgets its socket as soon as the
-                # answer begins.
-                line = connection.sock
-                deadline.watch(lambda: line)
+            connection.connect()
+            # Where the server says that it will hang up, the connection forgets its socket as soon as the
+            # answer begins.
+            with deadline(connection.sock, seconds):
                 yield connection
         except (OSError, http.client.HTTPException) as error:
             raise self._failed(error) from error
@@ -160,7 +159,7 @@ class Endpoint:
 
     def parsed(self, said: bytes) -> dict[str, Any]:
         try:
-            data = loads(said) if len(said) <= LARGEST_BODY else None
+            data = from_json(said, allow_inf_nan=False) if len(said) <= LARGEST_BODY else None
         except ValueError:
             data = None
         if not isinstance(data, dict):

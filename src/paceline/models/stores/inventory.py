@@ -20,9 +20,8 @@ from paceline.models.stores.places import HUB, OLLAMA, places
 from paceline.models.stores.search import MODELS, FolderSearch, ModelCandidate, Tick, file_id, silent, walk
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
-from paceline.system.hashes import cached
 from paceline.system.home import expanded
-from paceline.system.identity import fingerprint
+from paceline.system.identity import cached, fingerprint
 
 AT_ONCE = 8  # headers; mostly they wait for the disk
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name

@@ -8,21 +8,23 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+<<<<<<< HEAD:tests/test_vllm_portfolio.py
+=======
+from gguf_files import write_llama
+>>>>>>> cut-C:tests/integrations/test_vllm_portfolio.py
 from paceline.backends.registry import open_tokenizer
 from paceline.integrations.vllm import Portfolio
-from paceline.integrations.vllm.portfolio import best_chain, within
+from paceline.integrations.vllm.portfolio import best_chain
 from paceline.models import zoo
 from paceline.prepare.corpus.build import Sources, build
 from paceline.speculative.errors import UsageError
 from paceline.speculative.tree import DraftTree
-from paceline.text.interface import Tokenizer
 from vllm_runner import Runner, Served, vllm_config
 
 SOURCE = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n"
@@ -42,7 +44,7 @@ def noise(seed: int, n: int) -> list[int]:
 
 def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
     # vLLM 0.33 wants another llguidance than we do: there Paceline is installed without what it depends on.
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     names = {re.split("[<>=]", line)[0].replace("-", "_") for line in project["dependencies"]} - {"numpy"}
     assert len(names) > 5
     code = f"""if True:
@@ -57,7 +59,11 @@ def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
         print(request.accepted > 10)
     """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
 
@@ -112,6 +118,7 @@ def test_with_stages_in_a_pipeline_a_request_may_be_missing_for_a_step(
     assert len(seen) == opened
 
 
+<<<<<<< HEAD:tests/test_vllm_portfolio.py
 def test_requests_of_one_prompt_are_told_apart_by_what_they_say() -> None:
     runner, prompt = Runner(Portfolio(vllm_config(n_draft=6))), noise(1, 100)
     first = runner.add(Served(prompt, prompt[10:60]))
@@ -145,6 +152,17 @@ def test_requests_that_ended_are_forgotten() -> None:
         runner.leave()
     runner.step()
     assert len(portfolio._requests) == len(runner.batch) == 0
+=======
+@pytest.mark.parametrize("learn", [True, False])
+def test_what_an_ended_request_said_is_drafted_for_the_next_one_unless_they_are_apart(learn: bool) -> None:
+    runner = Runner(Portfolio(vllm_config(n_draft=8, paceline={"learn": learn})))
+    answer = noise(1, 60)
+    runner.add(Served(noise(2, 8), answer))
+    runner.run()
+    second = runner.add(Served(noise(3, 8), answer))
+    runner.run()
+    assert second.accepted > 40 if learn else second.drafted == 0
+>>>>>>> cut-C:tests/integrations/test_vllm_portfolio.py
 
 
 def test_no_draft_is_longer_than_asked_or_than_the_context_has_room() -> None:
@@ -184,11 +202,22 @@ def test_an_error_in_one_row_costs_that_row_its_draft(
     assert [record.exc_info is not None for record in caplog.records] == [True]  # said once
 
 
+<<<<<<< HEAD:tests/test_vllm_portfolio.py
 def test_within_keeps_the_likeliest_tokens_of_all_chains() -> None:
     drafts = [([1, 2, 3], [0.9, 0.5, 0.4]), ([4, 5], [0.6, 0.45]), ([], [])]
     assert within(drafts, 5) == [[1, 2, 3], [4, 5], []]
     assert within(drafts, 3) == [[1, 2], [4], []]
     assert within([([1, 2], [0.5, 0.5]), ([3, 4], [0.5, 0.5])], 3) == [[1, 2], [3]]
+=======
+def test_all_rows_together_draft_no_more_than_asked_the_likeliest_tokens() -> None:
+    runner = Runner(Portfolio(vllm_config(n_draft=8, paceline={"rows": 10})))
+    requests = [runner.add(repeating(n)) for n in (1, 2, 3, 4)]
+    most = 0
+    while not all(request.ended for request in requests):
+        most = max(most, sum(map(len, runner.step())))
+    assert most == 10
+    assert all(request.accepted > 0 for request in requests)
+>>>>>>> cut-C:tests/integrations/test_vllm_portfolio.py
 
 
 def test_the_chain_is_the_path_that_gains_most_and_ends_where_a_token_costs_more_than_it_gains() -> None:
@@ -205,32 +234,39 @@ def test_the_chain_is_the_path_that_gains_most_and_ends_where_a_token_costs_more
     assert best_chain(DraftTree(), [], 0.1) == []
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Tokenizer]]:
-    """A corpus of SOURCE, with the tokenizer of the embedded model."""
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "a.py").write_text(SOURCE)
-    with pytest.MonkeyPatch.context() as patch, closing(open_tokenizer(zoo.target_path())) as tokenizer:
-        patch.setenv("PACELINE_HOME", str(folder / "home"))
-        yield build("mine", Sources([folder / "a.py"], []), tokenizer)[0].folder, tokenizer
-
-
-def test_a_corpus_is_drafted_from(corpus: tuple[Path, Tokenizer]) -> None:
-    folder, tokenizer = corpus
-    settings = {"corpora": [str(folder)]}
-    config = vllm_config(8, n_vocab=tokenizer.vocab.size, paceline=settings, tokenizer=str(tokenizer.path))
-    runner = Runner(Portfolio(config))
-    tokens = tokenizer.text.encode(SOURCE)
+def test_a_corpus_is_drafted_from_with_its_tokenizer_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    (tmp_path / "a.py").write_text(SOURCE)
+    with closing(open_tokenizer(zoo.target_path())) as tokenizer:
+        folder = build("mine", Sources([tmp_path / "a.py"], []), tokenizer)[0].folder
+        settings = {"corpora": [str(folder)]}
+        path, size = str(tokenizer.path), tokenizer.vocab.size
+        runner = Runner(Portfolio(vllm_config(8, n_vocab=size, paceline=settings, tokenizer=path)))
+        tokens = tokenizer.text.encode(SOURCE)
     request = runner.add(Served(tokens[:10], tokens[10:]))
     runner.run()
     assert request.accepted > len(request.answer) // 2
+<<<<<<< HEAD:tests/test_vllm_portfolio.py
+=======
+    other = write_llama(tmp_path / "other.gguf")
+    with pytest.raises(VocabError, match="another tokenizer"):
+        Portfolio(vllm_config(paceline=settings, tokenizer=str(other)))
+>>>>>>> cut-C:tests/integrations/test_vllm_portfolio.py
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+<<<<<<< HEAD:tests/test_vllm_portfolio.py
         ({"drafters": ["model"]}, "does not draft from texts alone: in vLLM choose from auto, suffix"),
         ({"drafters": ["lookahead"]}, "does not draft from texts alone"),
+=======
+        ({"drafters": ["model"]}, "needs a draft model, which vLLM runs itself"),
+        ({"drafters": ["lookahead"]}, "does not draft from texts; in vLLM choose from auto, suffix"),
+        ({"drafters": ["sufix"]}, "is not known"),
+>>>>>>> cut-C:tests/integrations/test_vllm_portfolio.py
         ({"drafters": ["datastore"]}, "needs a corpus"),
         ({"p_min": 1.0}, "from 0 to less than 1"),
         ({"rows": 0}, "at least 1"),

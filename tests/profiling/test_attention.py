@@ -24,12 +24,10 @@ from paceline.profiling.flash_attention import (
     SHORTEST,
     Attention,
     best,
-    recall,
     settled,
     tried,
 )
 from paceline.profiling.pass_costs import NOISY
-from paceline.speculative.errors import ModelError
 from paceline.system.home import kept_at
 from timed import TimedTarget
 
@@ -171,35 +169,6 @@ def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
     session.close()
 
 
-def test_what_a_model_is_run_like_tells_what_would_be_chosen(
-    target: LlamaTarget, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found_to_be(FASTER, monkeypatch)
-    assert settled(target) is None
-    attention.settle(target)
-    fresh = LlamaTarget(models / "target.gguf", n_ctx=2 * SHORTEST)
-    assert fresh.flash_attention is None
-    assert settled(fresh) is False
-    fresh.close()
-    other = LlamaTarget(models / "target.gguf", n_ctx=2 * SHORTEST, threads=2)
-    assert settled(other) is None
-    other.close()
-
-
-@pytest.mark.parametrize("damage", ["{", '{"flash": "no"}'])
-def test_a_damaged_choice_is_made_again(
-    damage: str, target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found_to_be(FASTER, monkeypatch)
-    attention.settle(target)
-    path = kept_at("attention", attention._key(target))
-    path.write_text("{" if damage == "{" else json.dumps(recall_file(target) | json.loads(damage)))
-    assert recall(target) is None
-    target.use_flash_attention(None)
-    attention.settle(target)
-    assert recall(target) is False
-
-
 def test_what_a_busy_machine_says_is_not_used(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = found_to_be([FASTER[0], replace(FASTER[1], noise=NOISY)], monkeypatch)
     said: list[str] = []
@@ -211,18 +180,6 @@ def test_what_a_busy_machine_says_is_not_used(target: LlamaTarget, monkeypatch: 
     found_to_be(FASTER, monkeypatch)
     attention.settle(target)
     assert target.flash_attention is False
-
-
-def test_a_choice_that_cannot_be_kept_is_used_and_told(
-    target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found_to_be(FASTER, monkeypatch)
-    home.write_text("in the way")
-    said: list[str] = []
-    attention.settle(target, warn=said.append)
-    assert target.flash_attention is False
-    (line,) = said
-    assert "cannot be written" in line
 
 
 @pytest.mark.parametrize(
@@ -250,19 +207,6 @@ def test_where_scores_would_fill_the_memory_nothing_is_tried(
     monkeypatch.setattr(attention, "free_memory", lambda: attention.SHARE * target.scores())
     attention.settle(target)
     assert target.flash_attention is False
-
-
-def test_where_no_other_context_can_be_made_the_model_is_as_it_was(
-    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*args: Any, **more: Any) -> None:
-        raise ModelError("no room")
-
-    monkeypatch.setattr(target, "use_flash_attention", full)
-    found_to_be(FASTER, monkeypatch)
-    said: list[str] = []
-    attention.settle(target, warn=said.append)
-    assert said == ["no room; flash attention stays on"]
 
 
 def test_with_kernels_of_our_own_it_is_on_and_nothing_is_tried(

@@ -139,11 +139,6 @@ def test_a_streamer_is_told_everything_once(model: Any) -> None:
     assert streamer.ended
 
 
-def test_a_dictionary_where_that_is_asked_for(model: Any) -> None:
-    out = model.generate(ids(PROMPT), custom_generate=hf_generate, return_dict_in_generate=True, **USUAL)
-    assert out.sequences[0, : len(PROMPT)].tolist() == PROMPT
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
