@@ -109,16 +109,12 @@ def a_record(
 ALL = ("greedy", "sampled", "state", "log-probabilities")
 
 
-@pytest.mark.parametrize("draft", [True, False])
-@pytest.mark.parametrize("defects", [(), ("state",), ALL], ids=len)
-@pytest.mark.parametrize("verdict", ["identical", "near-tie", "defect"])
-def test_there_are_at_most_fifteen_lines_and_each_fits_a_window(
-    draft: bool, defects: tuple[str, ...], verdict: str
-) -> None:
-    said = lines(a_record([a_run(verdict)] * 8, draft, defects, exact=True, every=[a_run(verdict)] * 8))
+@pytest.mark.parametrize(("draft", "defects"), [(True, ALL), (False, ())])
+def test_at_most_fifteen_lines_each_fit_a_window(draft: bool, defects: tuple[str, ...]) -> None:
+    runs = [a_run("near-tie")] * 8
+    said = lines(a_record(runs, draft, defects, exact=True, every=runs))
     assert len(said) <= 15
     assert max(map(len, said)) <= 115
-    assert not any("\n" in line for line in said)
 
 
 def test_what_is_certified_is_told_line_by_line() -> None:
@@ -154,22 +150,11 @@ def test_every_check_that_failed_says_so_and_the_last_line_names_them() -> None:
     said = lines(a_record([a_run("defect")], defects=ALL))
     assert [line.split()[0] for line in said if line.endswith("FAILED")] == ["sampled", "state", "logprobs"]
     assert said[-1] == "NOT CERTIFIED: greedy, sampled, state, log-probabilities"
+    assert said[5] == "          prompt 1 token 60: '\\n' or '    ', 0.012 apart, noise 0.046: defect"
 
 
-def test_a_wrong_draft_cache_is_told_and_does_not_spoil_the_verdict() -> None:
-    record = a_record() | {"draft_state": moved(passed=False)}
-    said = lines(record)
-    assert [line for line in said if line.startswith("draft ")][1].endswith("FAILED")
-    assert said[-1].startswith("CERTIFIED")
-
-
-def test_a_difference_has_its_place_its_tokens_its_gap_and_the_noise() -> None:
-    (line,) = (line for line in lines(a_record([a_run("near-tie")])) if "prompt 1" in line)
-    assert line == "          prompt 1 token 60: '\\n' or '    ', 0.012 apart, noise 0.046: near-tie"
-
-
-@pytest.mark.parametrize("odd", ["\x1b[31mred\x07", "a\nb\rc", "\u2028", "\x9b1m", "\x00"])
-def test_nothing_that_a_terminal_obeys_comes_through(odd: str) -> None:
+def test_nothing_that_a_terminal_obeys_comes_through() -> None:
+    odd = "\x1b[31mred\x07a\nb\rc\u2028\x9b1m\x00"
     record = a_record([a_run("defect", difference(text=(odd, odd)))])
     record["provenance"]["target"] = MODEL | {"name": odd, "description": odd}
     said = lines(record)

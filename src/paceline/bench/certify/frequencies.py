@@ -22,11 +22,12 @@ IMPOSSIBLE = 1e-12  # rounding's share of a probability that is zero
 # How close around the stated law the bets are: as far as so many draws would let it wander.
 CLOSENESS = (30.0, 300.0, 3000.0)
 TRIALS, HALVINGS = 200, 10  # of the search for the smallest bias
+log_gamma = np.vectorize(math.lgamma, otypes=[float])
 
 
 class OutcomeTable:
-    """Counts of outcomes of a stated law. planned: how often it will be drawn from, about; it decides, before
-    the first draw, which outcomes are too rare to be looked at one by one."""
+    """Counts of outcomes of a stated law. planned: about how often it will be drawn from, which decides
+    before the first draw which outcomes are too rare to be looked at one by one."""
 
     def __init__(self, law: Vector, planned: float) -> None:
         impossible = law <= IMPOSSIBLE
@@ -57,17 +58,6 @@ def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
     ]
     ratio = np.logaddexp.reduce(bets, axis=0) - math.log(len(CLOSENESS)) - found @ np.log(stated)
     return np.where(counts[..., -1] > 0, np.inf, ratio)
-
-
-def log_gamma(x: Any) -> Any:
-    """Of numbers above 0: Stirling's series eight further up, and the recurrence down again."""
-    above = x + 8.0
-    series = (above - 0.5) * np.log(above) - above + 0.5 * math.log(2.0 * math.pi)
-    series += 1.0 / (12.0 * above) - 1.0 / (360.0 * above**3) + 1.0 / (1260.0 * above**5)
-    below = x
-    for i in range(1, 8):
-        below = below * (x + i)
-    return series - np.log(below)
 
 
 def p_value(evidence: float) -> float:

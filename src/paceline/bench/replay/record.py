@@ -1,6 +1,6 @@
 """Figures of a replay: sums over requests, with the uncertainty of their ratios.
 
-`as_dict` is what `paceline replay --json` prints. FORMAT goes up when a name changes its meaning or goes away.
+`as_dict` is what `paceline replay --json` prints; FORMAT goes up when a name changes its meaning or goes.
 """
 
 from __future__ import annotations
