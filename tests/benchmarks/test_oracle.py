@@ -70,14 +70,6 @@ def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> 
     assert chances.passes[0] == [0, 0, 0, 2]
 
 
-def test_only_what_agrees_with_the_record_counts() -> None:
-    chances = Chances((1, 2, 3, 0))
-    chances.add(1, DraftTree((0, 2, 3, 1), (ROOT, ROOT, 1, 2), (0.5,) * 4, ("a",) * 4))
-    assert chances.passes == [[0], [0, 0, 0], [0], [0]]
-    chances.add(2, chain([3, 0, 1, 1], "a"))  # beyond the end
-    assert chances.passes[2] == [0, 0, 0]
-
-
 def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
     """By rank of the recorded token; a branch takes a leaf for each token that the model likes better."""
     chances = Chances((1, 2, 3, 0, 1), MODEL)
@@ -92,10 +84,6 @@ def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
     assert chances.passes == [[0, 1], [0], [0, 1], [0], [0, 1]]
     chances.follow(Budget(4, 4, width=2), 1)
     assert chances.passes == [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0], [0, 1]]
-    narrow = Chances((1, 2, 3, 0, 1), MODEL)
-    narrow.ranks = list(chances.ranks)
-    narrow.follow(Budget(2, 2, width=2), 1)
-    assert narrow.passes == [[0, 1], [0, 1], [0, 1], [0], [0, 1]]
 
 
 def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:

@@ -10,7 +10,6 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.bench.certify.held import (
     KINDS,
-    LENGTH,
     ContextRow,
     FixedRowsTarget,
     SamplingSetup,
@@ -41,15 +40,6 @@ def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: floa
     return SamplingSetup(
         target, drafter, place, Budget(3, 3, p_min=p_min), sampling or Sampling(temperature=1.0), "auto"
     )
-
-
-def test_every_recorded_row_is_a_place_behind_the_text_before_it() -> None:
-    texts = [[1, 2, 3, 0], [3] * 300]
-    found = recorded_places(texts, [np.zeros((3, V), np.float32), np.zeros((2, V), np.float32)])
-    assert [context.row for context in found] == [0, 1, 2, 3, 4]
-    assert [context.text for context in found] == [0, 0, 0, 1, 1]
-    assert [list(context.tokens) for context in found[:3]] == [[1], [1, 2], [1, 2, 3]]
-    assert found[3].tokens == found[4].tokens == [3] * LENGTH
 
 
 def test_what_a_mistake_would_move_is_known_from_both_models_rows() -> None:

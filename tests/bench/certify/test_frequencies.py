@@ -95,13 +95,6 @@ def test_the_smallest_bias_is_found_99_times_in_100_and_half_of_it_is_not() -> N
     assert sum(found[30:]) < 25
 
 
-def test_nothing_can_be_found_where_nothing_is_left_to_chance() -> None:
-    certain = OutcomeTable(np.array([1.0, 0.0]), 500)
-    certain.counts[0] = 500
-    assert certain.evidence == pytest.approx(0.0, abs=1e-6)
-    assert smallest_bias([certain], 1e-3, 0) == 1.0
-
-
 def test_replacing_keeps_a_distribution() -> None:
     for share in (0.0, 0.2, 0.9):
         moved = replaced(P, share)

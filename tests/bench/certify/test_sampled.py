@@ -40,12 +40,6 @@ def test_an_exact_loop_passes() -> None:
     assert found.overruns == found.ties == 0
 
 
-def test_the_same_seed_makes_the_same_check_and_another_seed_another() -> None:
-    first, again, other = (check(seed, 100)[0] for seed in (3, 3, 4))
-    assert first == again
-    assert first.p_values != other.p_values
-
-
 def test_a_bias_that_is_seen_ends_the_check() -> None:
     with MISTAKES["residual p without the rejected token"].plant():
         found, ticks = check(runs=10_000)

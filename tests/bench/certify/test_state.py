@@ -137,17 +137,6 @@ def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_
         assert StateCheck(1, 1, worst, noise, spread=2.0).passed == passed
 
 
-def test_each_walk_is_held_to_its_own_rows_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = chain([1.7, 1.2], repeat(0.0))  # of rows with spreads of 3 and 1
-    rows = chain([np.array([[-3.0, 3.0]])], repeat(np.array([[-1.0, 1.0]])))
-    monkeypatch.setattr("paceline.bench.certify.state.apart", lambda a, b: next(moved))
-    monkeypatch.setattr("paceline.bench.certify.state.afresh", lambda target, tokens, right: next(rows))
-    state = check_state(
-        ToyTarget(), [[1, 2, 3, 4]], Budget(2, 2), 1.0, sequences=12, seed=0, tick=lambda: None
-    )
-    assert (state.worst, state.spread, state.passed) == (1.2, 1.0, False)
-
-
 def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     values = chain([0.0, float("nan")], repeat(0.0))
     monkeypatch.setattr("paceline.bench.certify.state.apart", lambda a, b: next(values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -144,6 +145,8 @@ def test_a_request_does_not_know_where_its_record_ends() -> None:
     recording = Recording((3, 4, 3), (4, 3, 4))
     stats = play(engine_of(recording, LookupDrafter(1, 2), Budget(5, 5)), recording)
     assert (stats.steps, stats.drafted, stats.accepted, stats.tokens) == (1, 5, 3, 3)
+    with pytest.raises(ContractError, match="another text than was recorded"):
+        play(engine_of(recording, NoDrafter(), Budget(0, 0)), replace(recording, tokens=(4, 3, 3)))
 
 
 def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Parrot]) -> None:
@@ -157,6 +160,9 @@ def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Par
     assert [parrot.forgot for parrot in parrots] == [2]
     done.close()
     assert [parrot.closed for parrot in parrots] == [1]
+    fresh = replaying(files, fresh=True)
+    fresh.run()
+    assert [one.accepted for one in fresh.results()[0].each] == [0, 0, 0, 0]
 
 
 def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Path) -> None:
@@ -189,13 +195,6 @@ def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
         interval = done.results()[0].tokens_per_step
         spans.append(interval.high - interval.low)
     assert spans[0] > 0.0 == spans[1]
-
-
-def test_another_text_than_the_record_is_a_defect() -> None:
-    recording = Recording((1,), (2, 3))
-    engine = engine_of(Recording((1,), (2, 4)), NoDrafter(), Budget(0, 0))
-    with pytest.raises(ContractError, match="another text than was recorded"):
-        play(engine, recording)
 
 
 def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
@@ -270,14 +269,7 @@ def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
     assert plain.predicted.speedup.value == 1.0
     assert lookup.predicted.speedup.value == pytest.approx(plain.predicted.seconds / lookup.predicted.seconds)
     assert [one.seconds for one in plain.each] == [pytest.approx(7.5), pytest.approx(4.5)]
-    record = done.as_dict()
-    assert record["costs"]["step"] == 0.25
-    shown = said(record)
-    assert "predicted from what passes cost" in shown
-    assert "not speed" not in shown
-    again = replaying([trace(tmp_path, CYCLE, SAME)], "lookup", costs=FLAT)
-    again.run()
-    assert again.as_dict() == record
+    assert "predicted from what passes cost" in said(done.as_dict())
 
 
 def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
