@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.backends.recorded import numbered
@@ -104,6 +104,7 @@ REQUEST = st.fixed_dictionaries(
 
 
 @given(st.lists(REQUEST, min_size=1, max_size=4), st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
 def test_what_is_recorded_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, requests: list[dict[str, Any]], top_k: int
 ) -> None:
