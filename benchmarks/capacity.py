@@ -28,9 +28,10 @@ from rate import CURVES
 from rate import costs as costs_of_1b
 
 from paceline.backends.recorded import Recording
+from paceline.backends.registry import open_tokenizer
 from paceline.bench.method import Method
 from paceline.bench.replay.lane import ReplayContext
-from paceline.bench.replay.replay import conversation, methods_of
+from paceline.bench.replay.replay import methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.cli import replay_input
 from paceline.cli.interrupts import Interrupts
@@ -78,7 +79,7 @@ def conversations(traces: Sequence[Trace]) -> list[Conversation]:
     out: dict[tuple[int, int | str], list[Recording]] = {}
     for number, trace in enumerate(traces):
         for one in trace.requests:
-            out.setdefault((number, conversation(one)), []).append(one.recording)
+            out.setdefault((number, one.conversation), []).append(one.recording)
     return list(out.values())
 
 
@@ -204,7 +205,7 @@ def main() -> None:
 def run(given: argparse.Namespace, interrupts: Interrupts, stack: ExitStack) -> None:
     text = None
     if given.tokenizer is not None:
-        text = stack.enter_context(closing(replay_input.opened(given.tokenizer)))
+        text = stack.enter_context(closing(open_tokenizer(given.tokenizer)))
     costs: DecodingCosts | None
     if given.cost_curve in CURVES:
         costs = costs_of_1b(CURVES[given.cost_curve], zoo.draft_path())

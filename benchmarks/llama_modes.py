@@ -174,7 +174,7 @@ def recorded_texts(
     """Hold our target to what it answers plainly, which is returned, by prompt."""
     target, file = models.plain.target, folder / "record.jsonl"
     record_plainly(models.plain, Recorder(file, print), arguments.suite, Sampling(), arguments)
-    recordings = rehearse(models, [traces.read(file, traces.lines(file), target.text)])
+    recordings = rehearse(models, [traces.read(file, target.text)])
     return {one.prompt: spelled(target, one.tokens) for one in recordings}
 
 

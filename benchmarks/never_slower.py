@@ -120,7 +120,7 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
         with load(target, drafters="none", **settings(arguments)) as llm:
             record_plainly(llm, Recorder(file, print), suite, sampling, arguments)
             text = llm.target.text
-            recorded = [traces.read(file, traces.lines(file), text)]
+            recorded = [traces.read(file, text)]
         draft = drafts_of(arguments)
         with both_models(target, draft, settings(arguments)) as (big, small, costs):
             grid = ",".join([*COPIED, *SURE, *GUESSED])

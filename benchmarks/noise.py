@@ -87,8 +87,8 @@ def over_plain(trace: Trace, target: LLM, curve: dict[int, float]) -> float:
 
 
 def without_noise(trace: Trace) -> Trace:
-    requests = (replace(one, recording=replace(one.recording, noise=None)) for one in trace.requests)
-    return replace(trace, requests=tuple(requests))
+    requests = [replace(one, recording=replace(one.recording, noise=None)) for one in trace.requests]
+    return replace(trace, requests=requests)
 
 
 def mean(of: Sequence[Guessed], name: str) -> float:
@@ -117,7 +117,7 @@ def main() -> None:
                 file = Path(folder) / f"{name}-{temperature}.jsonl"
                 sampling = Sampling(temperature=temperature)
                 record_plainly(target, Recorder(file, print), WORKLOADS[name][0], sampling, arguments)
-                trace = traces.read(file, traces.lines(file), target.target.text)
+                trace = traces.read(file, target.target.text)
                 of = [one for r in trace.requests for one in guesses(target, draft, r.recording)]
                 print(
                     f"{name:8}  {temperature:4}                {mean(of, 'likeliest'):.2f}, "

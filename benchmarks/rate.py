@@ -146,7 +146,7 @@ def main() -> None:
             suite, temperature = workload_of(workload)
             file = Path(folder) / f"{workload}.jsonl"
             record_plainly(llm, Recorder(file, print), suite, Sampling(temperature=temperature), arguments)
-            recorded = [traces.read(file, traces.lines(file), llm.target.text)]
+            recorded = [traces.read(file, llm.target.text)]
             for name, curve in curves.items():
                 both = [
                     predicted(recorded, methods, llm, draft, curve) for methods in (grid, arguments.methods)

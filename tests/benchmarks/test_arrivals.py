@@ -62,11 +62,6 @@ def test_one_request_takes_a_pass_a_token_and_one_more_a_chunk_of_its_prompt() -
     assert (one.n_prompt, one.n_cached, one.n_tokens) == (101, 0, 4)
 
 
-def test_a_short_prompt_is_read_with_the_first_token_and_costs_its_rows() -> None:
-    (one,) = serve([[said(0, n_prompt=9)]], [0.0], means(per_row=PASS / 2))
-    assert one.ttft == PASS + 8 * PASS / 2
-
-
 def test_a_second_request_waits_for_the_only_session_and_not_for_one_of_two() -> None:
     both: list[Conversation] = [[said(0)], [said(1)]]
     alone = serve(both, [0.0, 0.0], means())

@@ -11,10 +11,6 @@ from fleet import Curve, capacity, shares
 CURVE = Curve((1.0, 2.0, 4.0), (0.0, 0.0, 0.2))
 
 
-def test_between_loads_misses_lie_on_a_line_and_beyond_the_last_all_are_late() -> None:
-    assert list(CURVE.at(np.array([0.5, 2.0, 3.0, 4.0, 4.1]))) == pytest.approx([0.0, 0.0, 0.1, 0.2, 1.0])
-
-
 def test_equal_replicas_take_as_many_times_what_one_does() -> None:
     one = capacity(CURVE, [1.0], 0.1)
     assert one == pytest.approx(3.0)

@@ -9,7 +9,7 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import Asked, Chances, Oracle, paid, seconds, unbound
+from oracle import Asked, Chances, Oracle, seconds, unbound
 
 from paceline.backends.recorded import Recording, numbered
 from paceline.backends.toy import ToyTarget
@@ -47,28 +47,12 @@ def known(tokens: Sequence[int], *longest: int) -> Chances:
 # Hand-made.
 
 
-def test_without_proposals_it_is_plain_decoding() -> None:
-    chances = known([1, 2, 3], 0, 0, 0)
-    assert seconds(chances, 5, costs(1.0, 1.5, step=0.25)) == pytest.approx(3 * 1.25)
-
-
 def test_a_right_draft_is_taken_where_it_pays() -> None:
     chances = known([1, 2, 3, 1], 3, 0, 0, 0)
     assert seconds(chances, 5, costs(1.0, 1.1, 1.2, 1.3)) == pytest.approx(1.3)
     # Three rows cost more than a pass of two and one of two.
     assert seconds(chances, 5, costs(1.0, 1.1, 4.0, 4.0)) == pytest.approx(1.1 + 2.0)
     assert seconds(chances, 5, costs(1.0, 9.0, 9.0, 9.0)) == pytest.approx(4.0)
-
-
-def test_a_pass_may_be_filled_up_to_a_cheaper_one() -> None:
-    chances = known([1, 2, 3], 2, 1, 0)
-    assert seconds(chances, 5, costs(1.0, 1.8, 2.4, 1.2)) == pytest.approx(1.2)
-
-
-def test_the_last_token_is_the_targets_own() -> None:
-    """A draft that reaches the end is verified without its last node."""
-    chances = known([1, 2], 2, 1)
-    assert seconds(chances, 5, costs(1.0, 2.0, 50.0)) == pytest.approx(2.0)
 
 
 def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> None:
@@ -86,21 +70,6 @@ def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> 
     assert chances.passes[0] == [0, 0, 0, 2]
 
 
-def test_costs_grow_with_the_depth() -> None:
-    deep = PassCosts({256: {1: 1.0}, 1024: {1: 3.0}})
-    chances = known([1] * 3, 0, 0, 0)
-    assert seconds(chances, 2000, DecodingCosts(deep)) == pytest.approx(9.0)
-    assert seconds(chances, 20, DecodingCosts(deep)) == pytest.approx(3.0)
-
-
-def test_only_what_agrees_with_the_record_counts() -> None:
-    chances = Chances((1, 2, 3, 0))
-    chances.add(1, DraftTree((0, 2, 3, 1), (ROOT, ROOT, 1, 2), (0.5,) * 4, ("a",) * 4))
-    assert chances.passes == [[0], [0, 0, 0], [0], [0]]
-    chances.add(2, chain([3, 0, 1, 1], "a"))  # beyond the end
-    assert chances.passes[2] == [0, 0, 0]
-
-
 def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
     """By rank of the recorded token; a branch takes a leaf for each token that the model likes better."""
     chances = Chances((1, 2, 3, 0, 1), MODEL)
@@ -115,10 +84,6 @@ def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
     assert chances.passes == [[0, 1], [0], [0, 1], [0], [0, 1]]
     chances.follow(Budget(4, 4, width=2), 1)
     assert chances.passes == [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0], [0, 1]]
-    narrow = Chances((1, 2, 3, 0, 1), MODEL)
-    narrow.ranks = list(chances.ranks)
-    narrow.follow(Budget(2, 2, width=2), 1)
-    assert narrow.passes == [[0, 1], [0, 1], [0, 1], [0], [0, 1]]
 
 
 def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
@@ -127,13 +92,6 @@ def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
     assert "samples" in (unbound(Drafting(("model",), temperature=1.0), draft=True) or "")
     assert unbound(Drafting(("auto",), temperature=1.0), draft=False) is None
     assert unbound(Drafting(("lookup",), temperature=1.0), draft=True) is None
-
-
-def test_tokens_are_paid_for_where_each_takes_a_pass() -> None:
-    model, lookup = ModelDrafter(ToyTarget(V), V), LookupDrafter()
-    settled = Drafting(("lookup", "model"))
-    assert paid(PortfolioDrafter([lookup, model]), settled) == MODEL
-    assert paid(model, Drafting(("model",), cross_vocab="tli")) == frozenset()
 
 
 # By brute force.

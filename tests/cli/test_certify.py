@@ -53,12 +53,6 @@ def certify(capsys: Capture, *args: str | Path) -> Done:
     return command(capsys, "certify", "-t", "1", *SMALL, *args)
 
 
-def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    for one in [*record["greedy"], *record["every_draft"]]:
-        del one["stats"]["time"]
-    return record
-
-
 @pytest.mark.slow
 def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, models: Path) -> None:
     """With the built-in prompts."""
@@ -72,11 +66,11 @@ def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, m
         "CERTIFIED:",
     ]  # fmt: skip
     assert "8 prompts, 32 tokens" in done.out
-    assert said[0].startswith("losslessness certificate of what `paceline run` does, ")
     assert said[3].startswith("drafting  auto by rate, ")
     assert said[5].startswith("          with every draft verified (")
 
 
+@pytest.mark.slow
 def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tuple[str, ...]) -> None:
     done = certify(capsys, *pair, "--json")
     assert (done.code, done.err) == (0, "")
@@ -105,14 +99,10 @@ def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tup
     assert request["sampling"]["typical_p"] == 0.99
 
 
-@pytest.mark.slow
-def test_prompts_are_lines_of_text_or_of_json(
-    capsys: Capture, pair: tuple[str, ...], text: Path, tmp_path: Path
-) -> None:
+def test_prompts_are_lines_of_text_or_of_json(text: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "ab ab ab ab", "id": 7}\r\n{"prompt": "hello\\nhello"}\n')
-    record = certify(capsys, *pair[:4], "--prompts", file, "--json").json
-    assert record["provenance"]["request"]["prompts"] == ["ab ab ab ab", "hello\nhello"]
+    assert read_prompts(file) == ["ab ab ab ab", "hello\nhello"]
     text.write_bytes(b"ab ab ab ab\r\nform\x0cfeed")
     assert read_prompts(text) == ["ab ab ab ab", "form\x0cfeed"]
 
@@ -120,22 +110,15 @@ def test_prompts_are_lines_of_text_or_of_json(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("missing.txt", None, "missing.txt: cannot be read (No such file or directory)"),
         ("gap.txt", b"one\n\ntwo\n", "gap.txt, line 2: is empty"),
-        ("latin-1.txt", b"one\ncaf\xe9\n", "latin-1.txt: is not UTF-8 text (byte 7)"),
-        ("gap.jsonl", b'{"prompt": "a"}\n\n', "gap.jsonl, line 2: is no JSON"),
-        ("deep.jsonl", b"[" * 100_000, "deep.jsonl, line 1: is no JSON object"),
         ("none.jsonl", b'{"text": "a"}', 'none.jsonl, line 1: is no JSON object with a "prompt"'),
-        ("number.jsonl", b'{"prompt": 5}', "number.jsonl, line 1 "),
-        ("half.jsonl", b'{"prompt": "\\ud800"}', "half.jsonl, line 1 is not UTF-8 text (character 0)"),
         ("long.txt", b"a\n" + b"hello" * 200, "the prompt has 1,000 tokens, the context 512"),
     ],
 )
 def test_prompts_that_cannot_be_used_are_refused(
-    capsys: Capture, pair: tuple[str, ...], tmp_path: Path, name: str, content: bytes | None, words: str
+    capsys: Capture, pair: tuple[str, ...], tmp_path: Path, name: str, content: bytes, words: str
 ) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(content)
     certify(capsys, *pair[:4], "--prompts", tmp_path / name).refused(2, words)
 
 
@@ -144,10 +127,6 @@ def test_prompts_that_cannot_be_used_are_refused(
     [
         ("--samples 10", "Invalid value for"),
         ("--draft none", "--draft none: nothing to certify"),
-        (
-            "--exact-greedy --kernels off --width 2",
-            "exact greedy output without kernels of our own needs drafts that are chains: use width 1",
-        ),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(
@@ -166,21 +145,6 @@ def test_a_recurrent_model_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rule", "width"),
-    [("token", 1), ("block", 1), ("recursive", 2), ("traversal", 2)],
-)
-def test_every_rule_for_sampled_drafts_is_certified(
-    capsys: Capture, pair: tuple[str, ...], rule: str, width: int
-) -> None:
-    args = ["--draft-temp", "1", "--p-min", "0", "--p-split", "0", "--n-draft", "2", "--draft", "model"]
-    done = certify(capsys, *pair, *args, "--verify", rule, "--width", str(width), "--json")
-    assert (done.code, done.err) == (0, "")
-    assert done.json["sampled"]["accepted"] > 0
-    assert done.json["provenance"]["drafting"]["verify"] == rule
-
-
-@pytest.mark.slow
 def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
     capsys: Capture, pair: tuple[str, ...]
 ) -> None:
@@ -193,7 +157,7 @@ def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", ["greedy", "sampled", "the verdict"])
+@pytest.mark.parametrize("check", ["greedy", "sampled"])
 def test_ctrl_c_ends_any_check_and_nothing_is_printed(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
@@ -208,7 +172,6 @@ def test_ctrl_c_ends_any_check_and_nothing_is_printed(
     checks: Any = certificate
     monkeypatch.setattr(checks, "check_greedy", pressed("greedy", checks.check_greedy))
     monkeypatch.setattr(checks, "check_sampled", pressed("sampled", checks.check_sampled))
-    monkeypatch.setattr(checks, "Certificate", pressed("the verdict", checks.Certificate))
     closed: list[str] = []
     close = LlamaTarget.close
 
@@ -247,24 +210,20 @@ def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["residual p without the rejected token", "accepted with p alone"])
-def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
-    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize("broken_logprob", [None, np.nan])
+def test_log_probabilities_of_another_row_or_that_are_no_numbers_are_a_defect(
+    capsys: Capture,
+    pair: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    broken_logprob: float | None,
 ) -> None:
-    monkeypatch.setattr("paceline.speculative.loop.verify", broken.VERIFICATIONS[name])
-    args = ("--draft", "model", "--draft-temp", "1", "--p-min", "0", "--n-draft", "2", "--samples", "300")
-    names = defects(certify(capsys, *pair, *args, "--temp", "1", "--json"))
-    assert "sampled" in names
+    def wrong(request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]) -> Any:
+        first_row = (logprob(out.logits(0), token, 0) for token in tokens)
+        if broken_logprob is None:
+            return tuple(Logprob(*one) for one in first_row)
+        return tuple(Logprob(broken_logprob if i else -1.0, ()) for i, _ in enumerate(tokens))
 
-
-@pytest.mark.slow
-def test_log_probabilities_of_another_row_are_a_defect(
-    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told(request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]) -> Any:
-        return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
-
-    monkeypatch.setattr("paceline.speculative.loop.token_logprobs", told)
+    monkeypatch.setattr("paceline.speculative.loop.token_logprobs", wrong)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
 
 
@@ -295,23 +254,6 @@ def test_rejected_cells_that_stay_are_a_defect_of_the_state(
 
 
 @pytest.mark.slow
-def test_a_wrong_branch_that_is_committed_is_a_defect_of_the_state(
-    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trunk keeps the first child's cells, whichever was accepted."""
-    commit = LlamaSession._commit
-
-    def commits(session: LlamaSession, path: Sequence[int]) -> None:
-        slot = session.slot
-        if session._cache._path.stem == "target" and path and len(session._tree) > len(path):
-            session._sequence[path[-1]] = slot.sequence
-        commit(session, path)
-
-    monkeypatch.setattr(LlamaSession, "_commit", commits)
-    assert "state" in defects(certify(capsys, *pair, "--width", "3", "--sequences", "6", "--json"))
-
-
-@pytest.mark.slow
 def test_a_wrong_draft_cache_costs_acceptance_only_and_is_told(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,14 +279,3 @@ def test_a_draft_of_another_vocabulary_is_certified(
     assert done.json["certified"]
     assert done.json["draft_state"]["passed"]
     assert done.json["sampled"]["accepted"] > 0
-
-
-@pytest.mark.slow
-def test_log_probabilities_that_are_no_numbers_are_a_defect(
-    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told(request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]) -> Any:
-        return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
-
-    monkeypatch.setattr("paceline.speculative.loop.token_logprobs", told)
-    assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]

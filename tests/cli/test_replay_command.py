@@ -43,16 +43,6 @@ def curve(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_tables_go_to_stdout_and_nothing_anywhere_else(capsys: Capture) -> None:
-    done = replay(capsys, TOKENS, "--methods", "plain,lookup,lookup:ngram_min=1")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("file      tokens.jsonl: 8 requests\nreplayed  8 requests, 320 tokens after ")
-    for name in ("plain", "lookup", "lookup:ngram_min=1"):
-        assert f"\n{name} " in done.out
-    assert "learned from the requests before, of the same file" in done.out
-    assert "tokens/s " not in done.out
-
-
 def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Capture) -> None:
     args = (TOKENS, "--methods", "lookup", "--n-draft", "5", "--json")
     first, second = (replay(capsys, *args) for _ in range(2))
@@ -69,6 +59,10 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
     assert lookup["steps"] + lookup["accepted"] >= 320  # a record may end with an accepted token
     assert 0 < lookup["accepted"] < lookup["drafted"]
     assert record == second.json
+    done = replay(capsys, TOKENS, "--methods", "plain,lookup,lookup:ngram_min=1")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("file      tokens.jsonl: 8 requests\nreplayed  8 requests, 320 tokens after ")
+    assert "\nlookup:ngram_min=1 " in done.out
 
 
 @pytest.mark.parametrize(
@@ -77,26 +71,13 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
         ([TEXTS], ["texts.jsonl, line 1", "holds text", "--tokenizer"]),
         ([TOKENS, TOKENS], ["tokens.jsonl", "named twice"]),
         ([TOKENS, "--corpus", "code"], ["--corpus", "--tokenizer"]),
-        ([TOKENS, "--limit", "-1"], ["'--limit'"]),
-        ([TOKENS, "--ctx-size", "-1"], ["'--ctx-size'"]),
-        ([TOKENS, "--methods", "auto"], ["'auto'", "--cost-curve", "paceline doctor --json"]),
         ([TOKENS, "--cost-curve", "missing.json"], ["missing.json", "cannot be read", "doctor --json"]),
         ([TOKENS, "--cost-curve", TOKENS], ["tokens.jsonl", "doctor --json"]),
         ([TOKENS, "-md", zoo.draft_path()], ["no method names 'model'"]),
-        ([TOKENS, "--tokenizer", "missing.gguf"], ["missing.gguf", "no such file"]),
-        ([], ["Missing argument 'FILE'", "replay --help"]),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(capsys: Capture, args: list[Any], words: list[str]) -> None:
     replay(capsys, *args).refused(2, *words)
-
-
-def test_a_trace_of_another_vocabulary_is_refused(capsys: Capture, models: Path, tmp_path: Path) -> None:
-    file = models / "target.gguf"
-    replay(capsys, TOKENS, "--tokenizer", file).refused(2, "tokens.jsonl, line 1", "another vocabulary")
-    other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps({"prompt_tokens": [1], "tokens": [2], "n_vocab": 10}) + "\n")
-    replay(capsys, TOKENS, other).refused(2, "other.jsonl, line 1", "of 10 tokens and not 8,192")
 
 
 def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,29 +95,24 @@ def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: p
     assert (done.code, done.err) == (130, "")
     assert (done.json["status"], len(done.json["requests"])) == ("interrupted", 3)
     assert [one["requests"] for one in done.json["results"]] == [3, 3]
-    played.clear()
-    said = replay(capsys, TOKENS, "--methods", "plain,lookup")
-    assert said.code == 130
-    assert "\nstatus    interrupted: what was replayed until then\n" in said.out
 
 
 # Speeds.
 
 
 def test_a_cost_curve_predicts_speeds(capsys: Capture, curve: Path) -> None:
-    args = (TOKENS, "--methods", "lookup,suffix+lookup:policy=rate", "--cost-curve", curve)
+    args = (TOKENS, "--methods", "lookup,ngram+lookup:policy=rate", "--limit", "3", "--cost-curve", curve)
     done = replay(capsys, *args)
     assert (done.code, done.err) == (0, "")
     assert "\ncosts     curve.json\n" in done.out
     assert "speed-up" in done.out
     assert "not speed" not in done.out
     first, second = (replay(capsys, *args, "--json").json for _ in range(2))
-    assert first["cost_curve"] == "curve.json"
     plain, lookup, rate = (one["predicted"] for one in first["results"])
     assert plain["tokens_per_second"]["value"] == pytest.approx(1 / 0.0205)
     assert lookup["speedup"]["value"] > 1.0
     for one in (lookup, rate):
-        assert one["tokens_per_second"]["value"] == pytest.approx(320 / one["seconds"])
+        assert one["tokens_per_second"]["value"] == pytest.approx(120 / one["seconds"])
     assert first == second
 
 
@@ -190,18 +166,15 @@ def test_a_draft_model_of_another_vocabulary_is_refused(
 ) -> None:
     given = ("-t", "1", "--methods", "model")
     draft = models / "draft.gguf"
-    replay(capsys, TOKENS, "-md", draft, *given).refused(
-        2, "draft.gguf", "another one of 8,192", "--tokenizer"
-    )
     replay(capsys, TOKENS, "-md", draft, *TOKENIZER, *given).refused(2, "the draft has another vocabulary")
     file = tmp_path / "ids.jsonl"
-    line = {"prompt_tokens": [1], "tokens": [2]}
-    file.write_text(json.dumps(line) + "\n")
-    replay(capsys, file, "-md", draft, *given).refused(2, "the record a vocabulary it does not tell")
-    file.write_text(json.dumps(line | {"n_vocab": 8192, "vocab": "0" * 64}) + "\n")
-    replay(capsys, file, "-md", zoo.draft_path(), *given).refused(2, "another one of 8,192")
+    for n_vocab, model in ((None, draft), (8192, draft), (8192, zoo.draft_path())):
+        line = {"prompt_tokens": [1], "tokens": [2], "n_vocab": n_vocab, "vocab": "0" * 64}
+        file.write_text(json.dumps(line) + "\n")
+        replay(capsys, file, "-md", model, *given).refused(2, "the record another or one that it does not")
 
 
+@pytest.mark.slow
 def test_token_ids_need_no_llama_cpp(tmp_path: Path) -> None:
     """Where it is not installed, text says what to install, and how long that takes."""
     (tmp_path / "llama_cpp.py").write_text("raise ImportError('not here')\n")

@@ -77,17 +77,6 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: 
     assert "zoo:smollm2" not in zoo.real()
 
 
-<<<<<<< HEAD:tests/test_naming.py
-def test_a_shipped_file_that_is_gone_asks_for_paceline_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zoo, "MODELS", tmp_path)
-    with pytest.raises(UsageError, match=r"zoo:draft is not on this machine: install Paceline again"):
-        file_of("zoo:draft")
-
-
-=======
->>>>>>> cut-C:tests/models/test_naming.py
 def test_a_name_that_the_zoo_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="the zoo has no 'other': choose from target, draft, smollm2, smoll"):
         file_of("zoo:other")

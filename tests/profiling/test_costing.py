@@ -200,30 +200,10 @@ def test_a_curve_that_no_machine_has_is_not_believed_where_it_was_kept(
     assert "2 rows take 303 times what one row does); they are measured again" in said[0]
 
 
-<<<<<<< HEAD:tests/test_costing.py
 def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:
     save(target, None, DecodingCosts(GOOD))
     save(target, None, DecodingCosts(PassCosts.flat(1.0), usual=False))
     assert costs_of(target).target.table == GOOD.table
-=======
-def test_one_row_that_is_faster_than_its_weights_can_be_read_is_not_believed(
-    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where it is known how fast memory is read, which is not measured for that."""
-    quick = PassCosts({16: {1: 0.4e-4, 2: 1e-4}})
-    assert costing.fastest(target, quick) == 0.0
-    size = target.memory
-    monkeypatch.setattr("paceline.hardware.bandwidth.known", lambda threads: size * 1e3)
-    monkeypatch.setattr("paceline.hardware.bandwidth.last_level", lambda files: 0)
-    assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_MEMORY)
-    assert doubt(GOOD, target) == ""
-    assert "to read the weights at least 0.2 ms" in doubt(quick, target)
-    monkeypatch.setattr("paceline.hardware.bandwidth.last_level", lambda files: 1 << 30)
-    assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_CACHE)
-    experts = SimpleNamespace(experts=8)
-    monkeypatch.setattr("paceline.models.headers.header.read", lambda path, tokens: experts)
-    assert costing.fastest(target, quick) == 0.0  # a token needs some of them
->>>>>>> cut-C:tests/profiling/test_costing.py
 
 
 def test_where_no_draft_ever_pays_it_is_measured_once_more_and_longer(

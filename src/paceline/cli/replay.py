@@ -82,15 +82,19 @@ def replay(
     model_draft = resolve_models({"draft": model_draft})["draft"]
     drafting.pop("exact_greedy")  # nothing is computed that could differ
 
+    import paceline
+    from paceline.backends.registry import open_tokenizer
     from paceline.bench.replay import tables
+    from paceline.bench.replay.record import FORMAT
     from paceline.bench.replay.replay import Replay, ReplayContext, methods_of
     from paceline.cli.progress import progress
     from paceline.drafter_factory import Corpora
+    from paceline.system.identity import cpu_name
 
     costs = replay_input.costs_of(cost_curve, tokenizer, model_draft, threads)
     chosen = methods_of(methods, drafting, draft=model_draft is not None, costs=costs is not None)
     with Interrupts() as interrupts, ExitStack() as stack:
-        text = None if tokenizer is None else stack.enter_context(closing(replay_input.opened(tokenizer)))
+        text = None if tokenizer is None else stack.enter_context(closing(open_tokenizer(tokenizer)))
         traces = replay_input.read(files, text, limit, interrupts, template=chat_template)
         draft = None
         if model_draft is not None:
@@ -108,24 +112,19 @@ def replay(
         except KeyboardInterrupt:
             if replaying.done == 0:
                 raise
-        known = {
+        record = {
+            "format": FORMAT,
+            "paceline": paceline.__version__,
+            "processor": cpu_name(),
             "tokenizer": None if text is None else text.path.name,
             "cost_curve": None if costs is None else tables.KEPT if cost_curve is None else cost_curve.name,
             "draft_model": None if model_draft is None else Path(model_draft).name,
             "n_vocab": vocab.size,
             "limit": limit,
+            **replaying.as_dict(),
         }
-        record = provenance() | known | replaying.as_dict()
     if as_json:
         print_json(record)
     else:
         tables.write(record, sys.stdout)
     return INTERRUPTED if interrupts.pressed else 0
-
-
-def provenance() -> dict[str, Any]:
-    import paceline
-    from paceline.bench.replay.record import FORMAT
-    from paceline.system.identity import cpu_name
-
-    return {"format": FORMAT, "paceline": paceline.__version__, "processor": cpu_name()}

@@ -22,21 +22,17 @@ if TYPE_CHECKING:
 def costs_of(
     curve: Path | None, model: Path | None, draft: str | None, threads: int | None
 ) -> DecodingCosts | None:
-    """What passes take: as a file says, or as it was measured when the models were loaded on this machine,
-    without options for their engine; None where it was not."""
+    """Return the costs of passes: those of the file, or those that were measured when the models were loaded
+    on this machine with the usual settings; None where they are not known."""
     from paceline.speculative.policy.cost_model import DecodingCosts
 
-    if curve is None:
-        return None if model is None else kept_costs(model, None if draft is None else Path(draft), threads)
-
-    try:
-        return DecodingCosts.read(json.loads(read_text(curve)))
-    except (UsageError, ValueError, RecursionError) as error:
-        raise UsageError(f"--cost-curve {curve}: {error}; `paceline doctor --json` prints one") from error
-
-
-def kept_costs(model: Path, draft: Path | None, threads: int | None) -> DecodingCosts | None:
-    """Return the costs of both, or None: as if the models had been loaded with the usual settings."""
+    if curve is not None:
+        try:
+            return DecodingCosts.read(json.loads(read_text(curve)))
+        except (UsageError, ValueError, RecursionError) as error:
+            raise UsageError(f"--cost-curve {curve}: {error}; `paceline doctor --json` prints one") from error
+    if model is None:
+        return None
     from paceline.backends.registry import BackendSpec
     from paceline.doctor.stored_costs import known_costs
     from paceline.hardware.threads import choose_threads
@@ -49,16 +45,10 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Decoding
         "cache_type": "f16",
         "exact_rows": 0,
     }
-    paths = {"target": model} if draft is None else {"target": model, "draft": draft}
+    paths = {"target": model} | ({} if draft is None else {"draft": Path(draft)})
     found = {role: known_costs(BackendSpec(path, usual), role) for role, path in paths.items()}
-    known = {role: kept for role, kept in found.items() if kept is not None}
+    known = {role: costs for role, costs in found.items() if costs is not None}
     return as_costs(known) if len(known) == len(paths) else None
-
-
-def opened(path: Path) -> Tokenizer:
-    from paceline.backends.registry import open_tokenizer
-
-    return open_tokenizer(path)
 
 
 def draft_model(
@@ -79,29 +69,27 @@ def draft_model(
 def read(
     files: list[Path], text: Tokenizer | None, limit: int, interrupts: Interrupts, *, template: bool
 ) -> list[Trace]:
-    """All files, one after another until there are `limit` requests. What of them cannot be used is told."""
+    """Read the files until there are `limit` requests, and warn of lines that cannot be used."""
     from paceline.bench.replay import traces
     from paceline.cli.progress import progress
     from paceline.models.fingerprint import fingerprint
 
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
         raise UsageError(f"{twice[0]}: is named twice")
-    said = [(file, traces.lines(file)) for file in files]
     out: list[Trace] = []
     encoder = n_vocab = vocab = None
     if text is not None:
         encoder, n_vocab, vocab = text.text, text.vocab.size, fingerprint(text.vocab)
     left = limit or None
-    with progress({traces.LINE: sum(len(lines) for _, lines in said)}, interrupts) as tick:
-        for file, lines in said:
-            if left == 0:
-                break
+    with progress({traces.LINE: sum(map(traces.count_lines, files))}, interrupts) as tick:
+        for file in files:
             trace = traces.read(
-                file, lines, encoder, n_vocab=n_vocab, vocab=vocab, template=template, limit=left, tick=tick
+                file, encoder, n_vocab=n_vocab, vocab=vocab, template=template, limit=left, tick=tick
             )
             out.append(trace)
             n_vocab, vocab = trace.n_vocab, trace.vocab
-            left = None if left is None else left - len(trace.requests)
+            if left is not None and (left := left - len(trace.requests)) == 0:
+                break
     for trace in out:
         for warning in traces.warnings(trace):
             note(f"paceline: {warning}")
@@ -120,11 +108,9 @@ def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | Non
         return numbered(max(trace.n_vocab or trace.needed for trace in traces))
     from paceline.models.fingerprint import fingerprint
 
-    said = traces[-1].vocab
-    if size != draft.vocab.size or said not in (None, fingerprint(draft.vocab)):
-        recorded = "a vocabulary it does not tell" if size is None else f"another one of {size:,}"
+    if size != draft.vocab.size or traces[-1].vocab not in (None, fingerprint(draft.vocab)):
         raise UsageError(
-            f"{draft.path}: has a vocabulary of {draft.vocab.size:,} tokens, the record {recorded}; name the "
-            "model that was recorded with --tokenizer FILE.gguf"
+            f"{draft.path}: has a vocabulary of {draft.vocab.size:,} tokens, and the record another or one "
+            "that it does not tell; name the model that was recorded with --tokenizer FILE.gguf"
         )
     return draft.vocab

@@ -15,7 +15,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     known = record["provenance"]
     failed = ", ".join(record["defects"])
     return [
-        f"losslessness certificate {subject(known)}, paceline {known['paceline']}, {known['engine']}",
+        f"losslessness certificate, paceline {known['paceline']}, {known['engine']}",
         f"target    {model(known['target'])}",
         *([f"draft     {model(known['draft'])}"] if known["draft"] else []),
         f"drafting  {settings(known)}",
@@ -35,22 +35,13 @@ def model(it: Mapping[str, Any]) -> str:
     return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}{altered}"
 
 
-def subject(known: Mapping[str, Any]) -> str:
-    """What was tested: the settings that `paceline run` has by itself, or some that were named."""
-    drafting = known["drafting"]
-    usual = drafting["policy"] == "rate" and list(drafting["drafters"]) == ["auto"]
-    return "of what `paceline run` does" if usual else "of the drafting below"
-
-
 def settings(known: Mapping[str, Any]) -> str:
     drafting = known["drafting"]
-    who = f"{','.join(drafting['drafters'])} by {drafting['policy']}"
-    parts = [who, f"n_draft {drafting['n_draft']}"]
-    parts += [f"{name} {drafting[name]}" for name in ("width", "temperature", "verify")]
+    parts = [f"{','.join(drafting['drafters'])} by {drafting['policy']}"]
+    parts += [f"{name} {drafting[name]}" for name in ("n_draft", "width", "temperature", "verify")]
     if drafting["cross_vocab"] != "off":
         parts.append(f"cross_vocab {drafting['cross_vocab']}")
-    if known["exact_rows"]:
-        parts.append("exact greedy")
+    parts += ["exact greedy"] * bool(known["exact_rows"])
     return ", ".join([*parts, f"threads {known['threads']}"])
 
 
@@ -80,23 +71,16 @@ def counted(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def sampled(it: Mapping[str, Any]) -> str:
     least = min(min(it[test]["p_values"]) for test in ("draft", "first_token", "first_pair"))
-    said = f"p {least:.2g} (limit {it['level']:.1g})"
-    smallest = it["smallest_bias"]
-    bias = f"a bias of {smallest:.1%} would show" if smallest < 1.0 else "no bias could show"
-    kept = f"{it['accepted']:,} of {it['drafted']:,} drafts kept" if it["drafted"] else "nothing was drafted"
-    wrong = [
-        f"{it[name]} {what}"
-        for name, what in (("overruns", "ran past the end"), ("ties", "ties misjudged"))
-        if it[name]
-    ]
-    told = "; ".join(wrong or [said, bias])
-    return f"sampled   {it['runs']:,} runs ({kept}): {told}: {verdict(it)}"
+    found = f"p {least:.2g} (limit {it['level']:.1g}); a bias of {it['smallest_bias']:.1%} would show"
+    if it["overruns"] or it["ties"]:
+        found = f"{it['overruns']} ran past the end, {it['ties']} ties misjudged"
+    drafts = f"{it['accepted']:,} of {it['drafted']:,} drafts kept"
+    return f"sampled   {it['runs']:,} runs ({drafts}): {found}: {verdict(it)}"
 
 
 def state(name: str, it: Mapping[str, Any]) -> str:
     beside = " beside another session" if it["beside"] else ""
-    what = f"walks{beside}" if name == "state" else "walks of the draft's own cache"
-    return f"{name:9} {it['sequences']} {what}, {it['rows']:,} rows: {off(it)}"
+    return f"{name:9} {it['sequences']} walks{beside}, {it['rows']:,} rows: {off(it)}"
 
 
 def logprobs(it: Mapping[str, Any]) -> str:

@@ -23,4 +23,3 @@ def test_no_text_is_longer_than_the_context() -> None:
 def test_a_plan_that_leaves_nothing_to_chance_is_given_a_temperature() -> None:
     assert CertifyPlan(sampling=Sampling(top_k=5)).sampling == Sampling(temperature=1.0, top_k=5)
     assert CertifyPlan(sampling=Sampling(temperature=0.3)).sampling.temperature == 0.3
-    assert CertifyPlan().as_dict()["prompts"] == list(CertifyPlan().prompts)

@@ -10,7 +10,6 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.bench.certify.held import (
     KINDS,
-    LENGTH,
     ContextRow,
     FixedRowsTarget,
     SamplingSetup,
@@ -43,15 +42,6 @@ def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: floa
     )
 
 
-def test_every_recorded_row_is_a_place_behind_the_text_before_it() -> None:
-    texts = [[1, 2, 3, 0], [3] * 300]
-    found = recorded_places(texts, [np.zeros((3, V), np.float32), np.zeros((2, V), np.float32)])
-    assert [context.row for context in found] == [0, 1, 2, 3, 4]
-    assert [context.text for context in found] == [0, 0, 0, 1, 1]
-    assert [list(context.tokens) for context in found[:3]] == [[1], [1, 2], [1, 2, 3]]
-    assert found[3].tokens == found[4].tokens == [3] * LENGTH
-
-
 def test_what_a_mistake_would_move_is_known_from_both_models_rows() -> None:
     places = recorded_places([[0, 1, 2, 3, 0]], [np.zeros((4, V), np.float32)])
     alike, unlike, impossible, flat = (dict(zip(KINDS, moved(loop(), one), strict=False)) for one in places)
@@ -77,25 +67,9 @@ def test_nothing_moves_where_nothing_is_drafted() -> None:
         assert moved(silent, place)[:-1] == (0.0,) * len(KINDS)
 
 
-def test_a_deterministic_draft_is_one_drawn_from_a_one_hot_q() -> None:
-    place = recorded_places([[0, 1]], [np.zeros((1, V), np.float32)])[0]
-    q = first_q(loop(temperature=0.0), place)
-    assert q is not None
-    assert q.tolist() == [1.0, 0.0, 0.0, 0.0]
-
-
 def test_the_best_for_each_kind_are_taken_in_turn_each_once() -> None:
     places = recorded_places([[0, 1, 2, 3, 0]], [np.zeros((4, V), np.float32)])
     rows = [context.row for context in select_contexts(loop(), places, 4)]
     assert rows[:2] == [1, 2]  # rejected, sure
     assert sorted(rows) == [0, 1, 2, 3]
     assert len(select_contexts(loop(), places, 40)) == 4
-
-
-def test_one_kind_is_looked_for_in_another_text_each_time() -> None:
-    """The second text's rows are all alike, and still its turn comes."""
-    texts = [[0, 1, 2, 3, 0], [0, 1]]
-    places = recorded_places(texts, [np.zeros((3, V), np.float32), np.zeros((1, V), np.float32)])
-    found = select_contexts(loop(), places, 4)
-    assert found[0].text == 0
-    assert len({context.row for context in found}) == 4

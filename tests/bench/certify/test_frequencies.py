@@ -11,7 +11,6 @@ from paceline.bench.certify.frequencies import (
     CLOSENESS,
     OutcomeTable,
     evidence,
-    log_gamma,
     p_value,
     replaced,
     smallest_bias,
@@ -49,11 +48,6 @@ def test_the_evidence_is_the_textbook_ratio_of_likelihoods() -> None:
             alpha[outcome] += 1
         bets.append(drawn)
     assert evidence(counts[[0, 1, 2, 4]], p) == pytest.approx(math.log(np.mean(bets)))
-
-
-def test_log_gamma_agrees_with_the_standard_library() -> None:
-    for x in (1e-9, 0.3, 1.0, 2.5, 40.0, 1e5):
-        assert log_gamma(np.float64(x)) == pytest.approx(math.lgamma(x), rel=1e-9, abs=1e-9)
 
 
 def test_its_mean_is_one_while_the_law_holds() -> None:
@@ -101,23 +95,10 @@ def test_the_smallest_bias_is_found_99_times_in_100_and_half_of_it_is_not() -> N
     assert sum(found[30:]) < 25
 
 
-def test_nothing_can_be_found_where_nothing_is_left_to_chance() -> None:
-    certain = OutcomeTable(np.array([1.0, 0.0]), 500)
-    certain.counts[0] = 500
-    assert certain.evidence == pytest.approx(0.0, abs=1e-6)
-    assert smallest_bias([certain], 1e-3, 0) == 1.0
-
-
 def test_replacing_keeps_a_distribution() -> None:
     for share in (0.0, 0.2, 0.9):
         moved = replaced(P, share)
         assert moved.sum() == pytest.approx(1.0)
         assert (moved >= 0).all()
-    assert replaced(P, 0.2)[0] == pytest.approx(0.3)
-
-
-def test_what_is_left_of_one_outcome_is_at_most_certain() -> None:
-    p = np.array(
-        [0.7960461129317589, 0.20395388706824125, 0.0]
-    )  # by rounding the second became 1 and a little
-    assert replaced(p, 0.875).max() <= 1.0
+    nearly = np.array([0.7960461129317589, 0.20395388706824125, 0.0])
+    assert replaced(nearly, 0.875).max() <= 1.0  # by rounding the second became 1 and a little

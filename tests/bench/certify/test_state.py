@@ -31,7 +31,7 @@ def check(target: Target, budget: Budget) -> StateCheck:
     return state
 
 
-@pytest.mark.parametrize("budget", [Budget(7, 7), Budget(4, 12, width=3), Budget(1, 1), Budget(0, 0)])
+@pytest.mark.parametrize("budget", [Budget(4, 12, width=3), Budget(0, 0)])
 def test_an_exact_engine_has_the_state_of_its_text(budget: Budget) -> None:
     state = check(ToyTarget(), budget)
     assert state.passed
@@ -82,14 +82,10 @@ def noisy(target: LlamaTarget) -> StateCheck:
 def test_two_sessions_walk_side_by_side_where_there_is_room(beside: LlamaTarget, models: Path) -> None:
     state = noisy(beside)
     assert (state.passed, state.beside) == (True, True)
-    with closing(LlamaTarget(models / "target.gguf", n_ctx=128)) as alone:
-        assert not noisy(alone).beside
-
-
-def test_where_rows_are_equal_all_are_compared_to_the_last_bit(beside: LlamaTarget) -> None:
-    state = noisy(beside)
     assert state.rows > (100 if beside.caps.equal_rows else 15)
     assert not beside.caps.equal_rows or (state.worst, state.limit) == (0.0, 0.0)
+    with closing(LlamaTarget(models / "target.gguf", n_ctx=128)) as alone:
+        assert not noisy(alone).beside
 
 
 def test_rows_swapped_between_sessions_are_caught(
@@ -130,26 +126,15 @@ def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
 
 
 def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_spread() -> None:
-    assert StateCheck(1, 1, worst=0.2, noise=0.1, spread=2.0).passed
-    assert not StateCheck(1, 1, worst=0.21, noise=0.1, spread=2.0).passed
-    assert StateCheck(1, 1, worst=2.0, noise=1.5, spread=2.0).passed
-    assert not StateCheck(1, 1, worst=2.01, noise=1.5, spread=2.0).passed
-
-
-def test_each_walk_is_held_to_its_own_rows_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = chain([1.7, 1.2], repeat(0.0))  # of rows with spreads of 3 and 1
-    rows = chain([np.array([[-3.0, 3.0]])], repeat(np.array([[-1.0, 1.0]])))
-    monkeypatch.setattr("paceline.bench.certify.state.apart", lambda a, b: next(moved))
-    monkeypatch.setattr("paceline.bench.certify.state.afresh", lambda target, tokens, right: next(rows))
-    state = check_state(
-        ToyTarget(), [[1, 2, 3, 4]], Budget(2, 2), 1.0, sequences=12, seed=0, tick=lambda: None
-    )
-    assert (state.worst, state.spread, state.passed) == (1.2, 1.0, False)
-
-
-def test_without_any_noise_the_last_bits_may_still_differ_and_no_more() -> None:
-    assert StateCheck(1, 1, worst=1e-5, noise=0.0, spread=2.0).passed
-    assert not StateCheck(1, 1, worst=1e-3, noise=0.0, spread=2.0).passed
+    for worst, noise, passed in (
+        (0.2, 0.1, True),
+        (0.21, 0.1, False),
+        (2.0, 1.5, True),
+        (2.01, 1.5, False),
+        (1e-5, 0.0, True),
+        (1e-3, 0.0, False),
+    ):
+        assert StateCheck(1, 1, worst, noise, spread=2.0).passed == passed
 
 
 def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +150,7 @@ def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch
     right=st.lists(st.integers(0, 7), max_size=5),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_decoys_stay_within_the_budget_and_the_right_path_is_one(
     depth: int, width: int, nodes: int, right: list[int], seed: int
 ) -> None:

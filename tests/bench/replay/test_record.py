@@ -1,76 +1,111 @@
-"""Sums over requests: tokens, speeds, categories, and predictions beside measurements."""
+"""Sums over requests: tokens, speeds, categories, their intervals, and predictions beside measurements."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from paceline.backends.recorded import Recording
 from paceline.bench.record import Interval
-from paceline.bench.replay.record import RecordedAnswer, ReplayResult, by_category, check, figures
+from paceline.bench.replay.record import (
+    ReplayedRequest,
+    ReplayResult,
+    by_category,
+    check,
+    figures,
+    ratios,
+)
+from paceline.bench.replay.traces import TraceRequest
 
 
-def played(tokens: int, steps: int, seconds: float | None = None) -> ReplayResult:
+def result(tokens: int, steps: int, seconds: float | None = None) -> ReplayResult:
     return ReplayResult(tokens, steps, drafted=4, accepted=tokens - steps, seconds=seconds)
 
 
-TWO = [RecordedAnswer(5, 0, "code"), RecordedAnswer(7, 1, "prose")]
+def played(
+    group: int, played: ReplayResult, plain: ReplayResult | None = None, **known: Any
+) -> ReplayedRequest:
+    request = TraceRequest("x", group, Recording((1,) * 6, (2,)), **known)
+    return ReplayedRequest(request, group, played, plain)
 
 
-def test_sums_are_over_all_requests() -> None:
-    out = figures(TWO, [played(20, 10), played(9, 9)], None)
+def test_sums_are_over_all_requests_and_speeds_over_plain_decoding() -> None:
+    plain = [result(20, 20, 10.0), result(9, 9, 4.5)]
+    out = figures([played(0, result(20, 10, 4.0), plain[0]), played(1, result(9, 9, 6.0), plain[1])])
     assert (out.requests, out.n_prompt, out.n_tokens, out.steps) == (2, 12, 29, 19)
     assert (out.drafted, out.accepted, out.acceptance_rate) == (8, 10, 10 / 8)
     assert out.tokens_per_step.value == 29 / 19
-    assert out.predicted is None
-    nothing = figures(TWO[:1], [ReplayResult(3, 3, 0, 0)], None)
-    assert (nothing.acceptance_rate, nothing.tokens_per_step.value) == (None, 1.0)
-
-
-def test_speeds_are_all_tokens_over_all_seconds_and_speedups_over_plain_decoding() -> None:
-    plain = [played(20, 20, 10.0), played(9, 9, 4.5)]
-    out = figures(TWO, [played(20, 10, 4.0), played(9, 9, 6.0)], plain).predicted
-    assert out is not None
-    assert (out.seconds, out.tokens_per_second.value, out.speedup.value) == (10.0, 2.9, 1.45)
-    assert (out.speedup.low, out.speedup.high) == pytest.approx((4.5 / 6.0, 2.5))
-    itself = figures(TWO, plain, plain).predicted
+    speeds = out.predicted
+    assert speeds is not None
+    assert (speeds.seconds, speeds.tokens_per_second.value, speeds.speedup.value) == (10.0, 2.9, 1.45)
+    assert (speeds.speedup.low, speeds.speedup.high) == pytest.approx((4.5 / 6.0, 2.5))
+    itself = figures([played(i, one, one) for i, one in enumerate(plain)]).predicted
     assert itself is not None
     assert itself.speedup == Interval(1.0, 1.0, 1.0)
+    nothing = figures([played(0, ReplayResult(3, 3, 0, 0))])
+    assert (nothing.acceptance_rate, nothing.tokens_per_step.value, nothing.predicted) == (None, 1.0, None)
 
 
 def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:
-    asked = [
-        RecordedAnswer(1, 0, "prose"),
-        RecordedAnswer(1, 1, "code"),
-        RecordedAnswer(1, 2, "prose"),
-        RecordedAnswer(1, 3),
+    some = [
+        played(i, result(10 * (i + 1), 10, 1.0), result(10, 10, 2.0), category=category)
+        for i, category in enumerate(("prose", "code", "prose", ""))
     ]
-    some = [played(10 * (i + 1), 10, 1.0) for i in range(4)]
-    parts = by_category(asked, some, [played(10 * (i + 1), 10, 2.0) for i in range(4)])
+    parts = by_category(some)
     assert [(name, part.requests, part.n_tokens) for name, part in parts.items()] == [
         ("prose", 2, 40), ("code", 1, 20), ("", 1, 40),
     ]  # fmt: skip
     assert [part.predicted.speedup.value for part in parts.values() if part.predicted] == [2.0, 2.0, 2.0]
-    assert by_category([RecordedAnswer(1, 0), RecordedAnswer(1, 1)], some[:2], None) == {}
+    assert by_category(some[3:]) == {}
 
 
 def test_a_prediction_is_checked_against_what_was_measured_with_the_same_settings() -> None:
     plain: dict[str, Any] = {"drafters": ["none"]}
     lookup: dict[str, Any] = {"drafters": ["lookup"], "n_draft": 4}
-    asked = [
-        RecordedAnswer(1, 0, measured=2.0, drafting=plain),
-        RecordedAnswer(1, 1, measured=8.0, drafting=lookup),
-        RecordedAnswer(1, 2, measured=None, drafting=plain),
-        RecordedAnswer(1, 3, measured=2.0),
-        RecordedAnswer(1, 4, measured=3.0, drafting=plain),
-    ]
-    some = [played(10, 10, 4.0) for _ in asked]
-    found = check(asked, some, plain)
+    known = [(2.0, plain), (8.0, lookup), (None, plain), (2.0, None), (3.0, plain)]
+    some = [played(0, result(10, 10, 4.0), seconds=took, drafting=how) for took, how in known]
+    found = check(some, plain)
     assert found is not None
     assert (found.requests, found.measured, found.predicted) == (2, 4.0, 2.5)
     assert found.off == pytest.approx(2.5 / 4.0 - 1)
-    also = check(asked, some, lookup)
-    assert also is not None
-    assert (also.requests, also.off) == (1, 1.0)
-    assert check(asked, some, lookup | {"n_draft": 5}) is None
-    assert check(asked, [played(10, 10) for _ in asked], plain) is None
+    assert check(some, lookup | {"n_draft": 5}) is None
+    assert check([played(0, result(10, 10), seconds=2.0, drafting=plain)], plain) is None
+
+
+# Intervals.
+
+
+def one(pairs: list[tuple[int, int]], groups: list[int] | None = None) -> Interval:
+    columns = [[tokens for tokens, _ in pairs], [steps for _, steps in pairs]]
+    return ratios(columns, list(range(len(pairs))) if groups is None else groups, [(0, 1)])[0]
+
+
+some_pairs = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=12)
+
+
+@given(pairs=some_pairs)
+@settings(max_examples=10, deadline=None)
+def test_the_value_is_sum_over_sum_and_lies_in_its_interval(pairs: list[tuple[int, int]]) -> None:
+    interval = one(pairs)
+    assert interval.value == pytest.approx(sum(t for t, _ in pairs) / sum(s for _, s in pairs))
+    each = [t / s for t, s in pairs]
+    assert min(each) - 1e-9 <= interval.low <= interval.high <= max(each) + 1e-9
+
+
+def test_a_conversation_is_drawn_as_a_whole() -> None:
+    """Forty turns that are alike within four conversations tell as much as four requests do."""
+    turns = [(10 * (1 + i // 10), 10) for i in range(40)]
+    together = one(turns, [i // 10 for i in range(40)])
+    assert together == one([(100 * (1 + i), 100) for i in range(4)])
+    apart = one(turns)
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    intervals = [one([(int(n), 10) for n in random.integers(10, 31, size=40)]) for _ in range(60)]
+    assert 52 <= sum(interval.low <= 2.0 <= interval.high for interval in intervals) <= 60

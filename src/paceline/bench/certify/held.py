@@ -1,14 +1,11 @@
-"""Models whose answers are held fixed, so that drafting and verification can be run thousands of times.
+"""Models whose answers are fixed, so that drafting and verification can be run thousands of times, and the
+contexts where mistakes would show.
 
-Rows that the real models computed along a text are kept. At the chosen context each model answers what it
-said there; below it, what it said somewhere else in the text, the place depending on the path alone. With one
-vocabulary the target's and the draft's answers come from the same place, so that drafts are often right;
-with two, or below a step that another drafter drafted, they are so less often.
+Rows that the real models computed along a text are kept. At the chosen context each model answers its row
+there; below it, a row of another place in the text, which depends on the path alone. With one vocabulary the
+target's and the draft's rows come from the same place, so that drafts are often right.
 
-Which contexts the sampled check decodes after: those where mistakes would show.
-
-Where the two models agree, nothing is rejected; where nothing is drafted, nothing is verified. Of every
-recorded row both distributions are known before a single token is drawn, and so is how far four kinds of
+Of every recorded row both distributions are known before a token is drawn, and so is how far four kinds of
 mistakes would move the output there:
 
     rejected  what a rejected token left over is forgotten, and the target's own distribution drawn from
@@ -27,11 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.logit_drift import teacher_forced
-from paceline.speculative.errors import ContractError, LogitsError
+from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Caps, Drafter, Features, RequiredOutputs, Session, Target
-from paceline.speculative.loop import named
-from paceline.speculative.sampling import Probabilities, Sampling, probabilities, require_numbers, top_k
+from paceline.speculative.sampling import Probabilities, Sampling, probabilities, top_k
 from paceline.speculative.tree import ROOT, DraftTree
 from paceline.speculative.vocabulary import Vocab
 
@@ -127,15 +123,6 @@ class FixedRowsOutput(LogitsOutput):
 def recorded(target: Target, text: Sequence[int], n: int) -> Rows:
     """The rows [n, n_vocab] that predict the last `n` tokens of `text`, one at a time."""
     return teacher_forced(target, text, max(1, len(text) - n), 1).astype(np.float32)
-
-
-def require_numbers_of(target: Target, rows: Rows) -> None:
-    """Raises LogitsError for rows that its texts can come to, if they do not in what is drawn."""
-    try:
-        for largest in rows.max(axis=1):
-            require_numbers(largest)
-    except LogitsError as error:
-        raise named(error, target) from error
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class ContextCounts:
         if q is not None and shallow:
             key, how = q.tobytes(), int(kept)
             if key not in self._kept:
-                self._kept[key] = self._accepted(q, len(children))
+                self._kept[key] = np.minimum(self._p, padded(q, n))
             drawn = self._table("draft", (0, key), either(padded(q, n), self._kept[key]))
             drawn.add(tree.tokens[children[0]] + n * (not kept))
             self._siblings(tree, children)
@@ -63,24 +63,19 @@ class ContextCounts:
         firsts.add(first + n * (not wrong and how != 1))
         likely = self._kept[key][first] if how == 1 else self._p[first] - self._kept[key][first]
         if self._planned * likely >= ENOUGH:
-            self._second(how, first, likely).add(second)
+            pair = (first, b"%d" % how)
+            law = None if pair in self._tables["first_pair"] else self._loop.p(self._context, [first])
+            self._table("first_pair", pair, law, likely).add(second)
 
     def _table(
-        self, test: str, key: tuple[int, bytes], law: Probabilities, share: float = 1.0
+        self, test: str, key: tuple[int, bytes], law: Probabilities | None, share: float = 1.0
     ) -> OutcomeTable:
+        """law: needed where there is no such table yet."""
         found = self._tables[test].get(key)
         if found is None:
+            assert law is not None
             found = self._tables[test][key] = OutcomeTable(law, self._planned * share)
         return found
-
-    def _second(self, how: int, first: int, likely: float) -> OutcomeTable:
-        found = self._tables["first_pair"].get((first, b"%d" % how))
-        if found is not None:
-            return found
-        return self._table("first_pair", (first, b"%d" % how), self._loop.p(self._context, [first]), likely)
-
-    def _accepted(self, q: Probabilities, siblings: int) -> Probabilities:
-        return np.minimum(self._p, padded(q, len(self._p)))
 
     def _siblings(self, tree: DraftTree, children: Sequence[int]) -> None:
         """Each one after the first is drawn from its own q, whatever comes of those before it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,13 @@ SUSPICIOUS, LONGER = 0.03, 3  # below such a p-value it goes on, for up to so ma
 
 @dataclass(frozen=True)
 class SampledCheck:
-    """runs: of all contexts together. p_values: of each test those of the single contexts, and last that of
-    all together; they hold whenever one looks. level: the p-value below which one counts as biased, corrected
-    for their number. smallest_bias: of first tokens, that would have been found 99 times in 100.
-    overruns: texts that went on behind their end; ties: places where greedy output was another token than the
-    lowest of the likeliest. Both must be 0."""
+    """runs: of all contexts together.
+    p_values: of each test, those of the single contexts and last that of all together; they hold whenever one
+    looks.
+    level: the p-value below which one counts as biased, corrected for their number.
+    smallest_bias: of first tokens, that would have been found 99 times in 100.
+    overruns: texts that went on behind their end. ties: places where greedy output was not the lowest of the
+    likeliest tokens. Both must be 0."""
 
     contexts: int
     runs: int
@@ -48,18 +50,9 @@ class SampledCheck:
         return unbiased and self.overruns == self.ties == 0
 
     def as_dict(self) -> dict[str, Any]:
-        figures = {
-            "passed": self.passed,
-            "contexts": self.contexts,
-            "runs": self.runs,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "level": self.level,
-            "smallest_bias": self.smallest_bias,
-            "overruns": self.overruns,
-            "ties": self.ties,
-        }
-        return figures | {test: {"p_values": values} for test, values in self.p_values.items()}
+        figures = {"passed": self.passed} | asdict(self)
+        p_values = figures.pop("p_values")
+        return figures | {test: {"p_values": values} for test, values in p_values.items()}
 
 
 class ContextRuns:

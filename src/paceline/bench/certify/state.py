@@ -23,10 +23,11 @@ LEAVES = 0.2  # the chance, a pass, that the session beside a walk is closed, it
 
 @dataclass(frozen=True)
 class StateCheck:
-    """Of the walk that came nearest to its limit. worst: the most that two logits of a row moved apart from
-    the same row computed afresh. noise: what the shape of a pass alone can do. spread: the standard deviation
-    of its rows' logits. rows: how many were compared, of all walks. beside: whether another session was in
-    their passes."""
+    """Of the walk that came nearest to its limit.
+
+    worst: the most that two logits of a row moved apart from the same row computed afresh.
+    noise: what the shape of a pass alone can do. spread: the standard deviation of its rows' logits.
+    rows: how many were compared, of all walks. beside: whether another session was in their passes."""
 
     sequences: int
     tokens: int
@@ -108,7 +109,7 @@ class RandomWalk:
             at = int(self._random.integers(1, max(2, len(text) // 2)))
             session.extend(text[:at])
             while self._caps.equal_rows and session.pending_tokens and self._random.random() < 0.5:
-                self._pass(session, self._piece(session))  # a prompt in pieces
+                self._pass(session, self._piece(session))  # chunked prefill
             while at < len(text):
                 at, kept = self._stride(session, text)
                 rows += kept if self._caps.equal_rows else []

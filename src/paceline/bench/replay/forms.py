@@ -1,161 +1,187 @@
-"""What one line of a trace may look like, and the requests in it."""
+"""The forms that a line of a trace may have, and the requests in it.
+
+A message is joined to those before it as plain text, "Role:", a newline, the content and an empty line; or
+all of them go through the model's chat template. Tool calls follow their message's content, a JSON object a
+line: a log does not say how a model wrote them.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.backends.recorded import Recording
 from paceline.bench.jsonl import LineError
-from paceline.bench.replay.chats import (
-    ANSWERING,
-    ChatTokenizer,
-    Part,
-    Turn,
-    content_of,
-    parts_of,
-    text,
-    turns,
-)
 from paceline.bench.replay.recording import FORMAT
-from paceline.speculative.errors import UsageError
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.rng import DRAWS, GumbelNoise, SeededRng
 from paceline.speculative.sampling import Sampling
+from paceline.text.interface import Text
+from paceline.text.messages import conversation
 
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
-SECONDS = ("prompt", "seconds")
-COUNTS = ("steps", "drafted", "accepted")
 NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold")
+ASSISTANT = "assistant"
+Part = tuple[str, str]  # role and content
+Turn = tuple[int, Recording | None]  # number within the line, and None for an empty answer
 
 
-def requests_of(one: Mapping[str, Any], tokenizer: ChatTokenizer | None, *, template: bool) -> list[Turn]:
-    """The requests of a line, with the number of each (0 where a line has but one). template: messages go
-    through the model's own. Raises LineError, and UsageError for text without a tokenizer."""
-    if {"prompt_tokens", "tokens"} <= one.keys():
-        return [(0, _from_tokens(one))]
-    logged = _logged(one)
-    if not logged and "messages" not in one and not {"prompt", "completion"} <= one.keys():
+class MissingTokenizerError(UsageError):
+    """A line holds text, and no tokenizer was named."""
+
+
+def requests_of(line: Mapping[str, Any], tokenizer: Text | None, *, template: bool) -> list[Turn]:
+    """Return the requests of a line with their numbers, 0 where a line has only one.
+
+    template: messages go through the model's chat template. Raises UsageError for a line that cannot be used,
+    and MissingTokenizerError."""
+    if {"prompt_tokens", "tokens"} <= line.keys():
+        return [(0, _from_tokens(line))]
+    exchange = isinstance(line.get("response"), dict) and ("request" in line or "body" in line)
+    if not exchange and "messages" not in line and not {"prompt", "completion"} <= line.keys():
         raise LineError(f"has no request and answer; {FORMS}")
     if tokenizer is None:
-        raise UsageError(
+        raise MissingTokenizerError(
             "holds text, and a replay is of tokens: name the model with --tokenizer FILE.gguf "
             "(`paceline zoo path target` prints one to try with)"
         )
-    if "messages" in one:
-        parts = parts_of(one["messages"])
-        if "completion" in one:
-            parts.append((ANSWERING, text(one["completion"], "completion")))
-        if not (found := turns(parts, tokenizer, template=template)):
+    if "messages" in line:
+        parts = _parts(line["messages"])
+        if "completion" in line:
+            parts.append((ASSISTANT, typed.text("completion", line["completion"])))
+        if not (turns := list(_turns(parts, tokenizer, template))):
             raise LineError("the assistant says nothing in its messages, so there is nothing to replay")
-        return found
-    if {"prompt", "completion"} <= one.keys():
-        return [(0, _completed(one["prompt"], one["completion"], tokenizer))]
-    return _answered(one, tokenizer, template=template)
+        return turns
+    if exchange:
+        return _exchanged(line, tokenizer, template)
+    return [(0, _completed(line["prompt"], line["completion"], tokenizer))]
 
 
-def _from_tokens(one: Mapping[str, Any]) -> Recording | None:
-    # Other programs' lines may have a format too, which says nothing of ours.
-    if type(one.get("format")) is int and one["format"] > FORMAT:
-        raise LineError(f"is of format {one['format']}, and this Paceline reads {FORMAT}; update Paceline")
-    prompt, tokens = (_ids(one[name], name) for name in ("prompt_tokens", "tokens"))
-    if not prompt:
-        raise LineError("its prompt_tokens are empty; leave the line out")
-    said = one.get("top_k") or []
-    if not isinstance(said, list) or len(said) not in (0, len(tokens)):
-        raise LineError("its top_k is no list with one entry a token; leave it out")
-    top_k = tuple(_ids(row, "top_k") for row in said)
+def _from_tokens(line: Mapping[str, Any]) -> Recording | None:
+    # Other programs' lines may have a format too, which says nothing about ours.
+    if type(line.get("format")) is int and line["format"] > FORMAT:
+        raise LineError(f"is of format {line['format']}, and this Paceline reads {FORMAT}; update Paceline")
+    prompt, tokens = _ids(line, "prompt_tokens"), _ids(line, "tokens")
+    rows = line.get("top_k") or []
+    if not isinstance(rows, list):
+        raise LineError("its top_k is no list; leave it out")
+    top_k = tuple(_ids({"top_k": row}, "top_k") for row in rows)
     if not all(top_k):
         raise LineError("a row of its top_k is empty; leave top_k out")
-    return Recording(prompt, tokens, top_k, noise_of(one)) if tokens else None
+    return Recording(prompt, tokens, top_k, noise_of(line)) if tokens else None
 
 
-def noise_of(one: Mapping[str, Any]) -> GumbelNoise | None:
-    """What the tokens were drawn with, where they were and the line tells."""
-    said, seed = one.get("sampling"), one.get("seed")
-    if one.get("draws") != DRAWS or not isinstance(said, dict) or type(seed) is not int or seed < 0:
+def noise_of(line: Mapping[str, Any]) -> GumbelNoise | None:
+    """Return the noise that the tokens were drawn with, where the line tells it."""
+    settings, seed = line.get("sampling"), line.get("seed")
+    if line.get("draws") != DRAWS or not isinstance(settings, dict) or type(seed) is not int or seed < 0:
         return None
     try:
-        sampling = Sampling(**{name: said[name] for name in NOISE if name in said})
+        sampling = Sampling(**{name: settings[name] for name in NOISE if name in settings})
     except (TypeError, UsageError):
         return None
     return GumbelNoise.of(sampling, SeededRng(seed))
 
 
-def _ids(said: Any, name: str) -> tuple[int, ...]:
+def _ids(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    ids = line[name]
     # By their type: True is an int.
-    if not isinstance(said, list) or set(map(type, said)) - {int} or min(said, default=0) < 0:
+    if not isinstance(ids, list) or set(map(type, ids)) - {int} or min(ids, default=0) < 0:
         raise LineError(f"its {name} is no list of token ids")
-    return tuple(said)
+    return tuple(ids)
 
 
-def _completed(prompt: Any, answer: Any, tokenizer: ChatTokenizer) -> Recording | None:
-    asked = tokenizer.encode(text(prompt, "prompt"))
-    said = tokenizer.encode_within(text(answer, "completion"))
-    if not asked:
-        raise LineError("its prompt is empty; leave the line out")
-    return Recording(tuple(asked), tuple(said)) if said else None
+def _completed(prompt: Any, answer: Any, tokenizer: Text) -> Recording | None:
+    return _recording(
+        tokenizer.encode(typed.text("prompt", prompt)), typed.text("completion", answer), tokenizer
+    )
 
 
-def _logged(one: Mapping[str, Any]) -> bool:
-    return isinstance(one.get("response"), dict) and any(name in one for name in ("request", "body"))
+def _recording(prompt: Sequence[int], answer: str, tokenizer: Text) -> Recording | None:
+    tokens = tokenizer.encode_within(answer) if answer else ()
+    return Recording(tuple(prompt), tuple(tokens)) if tokens else None
 
 
-def _inner(said: Any) -> Any:
-    """A request or response may be logged with its headers, itself being the body."""
-    return said["body"] if isinstance(said, dict) and "body" in said else said
-
-
-def _answered(one: Mapping[str, Any], tokenizer: ChatTokenizer, *, template: bool) -> list[Turn]:
-    """What a proxy logs, and an OpenAI batch with the request beside its response. Only the response is an
-    answer: those before it in the messages stand in lines of their own. Each of several choices is a
-    request."""
-    request, response = _inner(one.get("request", one.get("body"))), _inner(one["response"])
+def _exchanged(line: Mapping[str, Any], tokenizer: Text, template: bool) -> list[Turn]:
+    """Read what a proxy logs, or an OpenAI batch with the request beside its response. Only the response is
+    an answer: those before it in the messages stand in lines of their own."""
+    request, response = _body(line.get("request", line.get("body"))), _body(line["response"])
     choices = response.get("choices") if isinstance(response, dict) else None
     if not isinstance(request, dict) or not isinstance(choices, list) or not choices:
         raise LineError("its response holds no choices (an error, or not of the OpenAI API); leave it out")
-    if not all(isinstance(choice, dict) for choice in choices):
-        raise LineError("a choice of its response is no object")
-    found: list[Recording | None]
-    if "messages" in request:
-        before = parts_of(request["messages"])
-        found = [_last([*before, _choice(choice)], tokenizer, template=template) for choice in choices]
-    else:
-        found = [_completed(request.get("prompt"), choice.get("text"), tokenizer) for choice in choices]
-    return [(number if len(found) > 1 else 0, recording) for number, recording in enumerate(found, 1)]
+    recordings: list[Recording | None] = []
+    for choice in choices:
+        message, answer = (
+            choice.get(name) if isinstance(choice, dict) else None for name in ("message", "text")
+        )
+        if "messages" not in request:
+            recordings.append(_completed(request.get("prompt"), answer, tokenizer))
+            continue
+        if not isinstance(message, dict):
+            raise LineError("a choice of its response has no message; log the whole answer, not its pieces")
+        reply = message | {"role": ASSISTANT, "content": message.get("content") or ""}
+        *_, (_, last) = _turns(_parts(request["messages"]) + _parts([reply]), tokenizer, template)
+        recordings.append(last)
+    return [(number if len(choices) > 1 else 0, one) for number, one in enumerate(recordings, 1)]
 
 
-def _choice(choice: Mapping[str, Any]) -> Part:
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        raise LineError("a choice of its response has no message; log the whole answer, not its pieces")
-    return ANSWERING, content_of(message | {"role": ANSWERING})
+def _body(logged: Any) -> Any:
+    """Return the body of a request or a response that was logged with its headers."""
+    return logged["body"] if isinstance(logged, dict) and "body" in logged else logged
 
 
-def _last(parts: list[Part], tokenizer: ChatTokenizer, *, template: bool) -> Recording | None:
-    return turns(parts, tokenizer, template=template)[-1][1]
+def _parts(messages: Any) -> list[Part]:
+    """Return the role and the content of each message, tool calls included. Raises UsageError."""
+    read = conversation(messages if isinstance(messages, list) else None)  # type: ignore[arg-type]
+    return [(one["role"], _spelled(one, logged)) for one, logged in zip(read, messages, strict=True)]
 
 
-def sampled_of(one: Mapping[str, Any]) -> bool:
-    """Whether the answer was drawn at a temperature, as far as the line tells."""
-    said = one.get("sampling")
-    if not isinstance(said, dict):
-        said = _inner(one.get("request", one.get("body")))
-    temperature = said.get("temperature") if isinstance(said, dict) else None
-    return isinstance(temperature, int | float) and temperature > 0
+def _spelled(message: Mapping[str, Any], logged: Mapping[str, Any]) -> str:
+    calls = []
+    for call in logged.get("tool_calls") or ():
+        name, arguments = call["function"]["name"], call["function"].get("arguments", "{}")
+        if not isinstance(arguments, str):  # text is JSON already, as the model wrote it
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        calls.append(f'{{"name": "{name}", "arguments": {arguments}}}')
+    content = message["content"] or ""
+    return "\n".join([content, *calls] if content else calls)
 
 
-def times_of(said: Any, n_tokens: int) -> dict[str, float] | None:
-    """Seconds and counts of the decoding that was recorded, those that are there. None for what cannot have
-    been measured: a clock that went backwards, more accepted than drafted."""
-    if not isinstance(said, dict):
-        return None
-    times = {name: said[name] for name in (*SECONDS, *COUNTS) if name in said}
-    for name, value in times.items():
-        kinds = (int,) if name in COUNTS else (int, float)
-        # Python's JSON has NaN, and whole numbers that no float can hold.
-        if type(value) not in kinds or not 0 <= value < math.inf or value > 1 << 62:
-            return None
-    if times.get("accepted", 0) > times.get("drafted", math.inf) or times.get("steps", 0) > n_tokens:
-        return None
-    return times
+def _turns(parts: Sequence[Part], tokenizer: Text, template: bool) -> Iterator[Turn]:
+    """Yield a request for each of the assistant's messages, numbered from 1. Its prompt is all that was said
+    before it. Raises LineError where the template refuses the messages."""
+    return _rendered(parts, tokenizer) if template else _joined(parts, tokenizer)
+
+
+def _joined(parts: Sequence[Part], tokenizer: Text) -> Iterator[Turn]:
+    """All requests are slices of one list, so that a prompt begins with the tokens of those before it."""
+    waiting, turn, tokens = "", 0, list[int]()
+    for role, content in parts:
+        waiting += f"{role.capitalize()}:\n"
+        if role != ASSISTANT:
+            waiting += f"{content}\n\n"
+            continue
+        turn += 1
+        tokens += tokenizer.encode_within(waiting) if tokens else tokenizer.encode(waiting)
+        recording = _recording(tokens, content, tokenizer)
+        yield turn, recording
+        tokens += recording.tokens if recording else ()
+        waiting = "\n\n"
+
+
+def _rendered(parts: Sequence[Part], tokenizer: Text) -> Iterator[Turn]:
+    """Each prompt is rendered by itself, as a server does: a template may spell earlier answers in another
+    way than they were given, and leave out reasoning."""
+    begin = tokenizer.encode("")[:1]
+    answers = [at for at, (role, _) in enumerate(parts) if role == ASSISTANT]
+    for turn, at in enumerate(answers, 1):
+        try:
+            text = tokenizer.render([{"role": role, "content": content} for role, content in parts[:at]])
+        except ModelError as error:
+            raise LineError(f"answer {turn} cannot be replayed, {error}") from error
+        # A template spells BOS itself, as a rule.
+        prompt = tokenizer.encode(text, special=True, add_bos=False)
+        prompt = prompt if prompt[:1] == begin else [*begin, *prompt]
+        yield turn, _recording(prompt, parts[at][1], tokenizer)

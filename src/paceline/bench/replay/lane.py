@@ -15,10 +15,9 @@ from paceline.drafter_factory import NO_CORPORA, Corpora, make_drafter, make_pol
 from paceline.engine import InferenceEngine
 from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import ContractError
-from paceline.speculative.interfaces import Drafter, LearningDrafter, Target
+from paceline.speculative.interfaces import LearningDrafter, Target
 from paceline.speculative.loop import Clock
 from paceline.speculative.policy.cost_model import DecodingCosts
-from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab
@@ -86,12 +85,11 @@ class MethodReplay:
             target = SimulatedTarget(target, costs.target, virtual, costs.step)
             if draft is not None and costs.draft is not None:
                 draft = SimulatedTarget(draft, costs.draft, virtual)
-        self.drafter: Drafter
         self.drafter, self.drafting = make_drafter(
             method.drafting, target, draft, means.corpora, costs, to_stderr
         )
         # The policy's own costs: what it learns of them must not change what passes take.
-        self.policy: DraftPolicy = make_policy(self.drafting, copy.deepcopy(costs), clock)
+        self.policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
         self.engine = InferenceEngine(target, self.drafter, self.policy, clock=clock, detokenize=False)
 
     def forget(self) -> None:
@@ -105,13 +103,8 @@ class MethodReplay:
             sums = self.by_source.setdefault(name, SourceStats())
             for what, n in vars(source).items():
                 setattr(sums, what, getattr(sums, what) + n)
-        return ReplayResult(
-            tokens=stats.tokens,
-            steps=stats.steps,
-            drafted=stats.drafted,
-            accepted=stats.accepted,
-            seconds=None if self.means.costs is None else stats.seconds,
-        )
+        seconds = None if self.means.costs is None else stats.seconds
+        return ReplayResult(stats.tokens, stats.steps, stats.drafted, stats.accepted, seconds)
 
     def close(self) -> None:
         self.drafter.close()

@@ -1,31 +1,23 @@
-"""What a replay found. `as_dict` is what `paceline replay --json` prints; FORMAT goes up when a name in it
-changes its meaning or goes away."""
+"""Figures of a replay: sums over requests, with the uncertainty of their ratios.
+
+`as_dict` is what `paceline replay --json` prints; FORMAT goes up when a name changes its meaning or goes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from paceline.bench.record import Interval
-from paceline.bench.replay.intervals import ratios
+from paceline.bench.replay.traces import TraceRequest
 from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.stats import SourceStats
 
 FORMAT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedAnswer:
-    """A recorded one, whoever decodes it again. group: those with the same number are of one conversation.
-    measured: seconds that decoding took when it was recorded; drafting: the settings it took them with, None
-    where they are not known."""
-
-    n_prompt: int
-    group: int
-    category: str = ""
-    measured: float | None = None
-    drafting: Mapping[str, Any] | None = None
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +31,18 @@ class ReplayResult:
     seconds: float | None = None
 
 
+class ReplayedRequest(NamedTuple):
+    """group: the number of its conversation. plain: its result without drafts, where costs are known."""
+
+    request: TraceRequest
+    group: int
+    result: ReplayResult
+    plain: ReplayResult | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class SpeedPrediction:
-    """By what passes are known to cost; prompts are not in it. speedup: over plain decoding of the same
+    """Predicted from the costs of passes, without those of prompts. speedup: over plain decoding of the same
     requests."""
 
     seconds: float
@@ -51,8 +52,9 @@ class SpeedPrediction:
 
 @dataclass(frozen=True, slots=True)
 class PredictionCheck:
-    """Of the requests that were recorded with this method, with the time it took: tokens/s as measured and as
-    predicted, and by what share of the measured speed the prediction is too high."""
+    """Tokens/s as measured and as predicted, of the requests that were recorded with a method's settings.
+
+    off: by what share of the measured speed the prediction is too high."""
 
     requests: int
     measured: float
@@ -62,7 +64,7 @@ class PredictionCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySums:
-    """Sums over some requests. tokens_per_step: with a 95% interval (intervals.py)."""
+    """Sums over some requests. acceptance_rate: None where nothing was drafted."""
 
     requests: int
     n_prompt: int
@@ -70,110 +72,94 @@ class ReplaySums:
     steps: int
     drafted: int
     accepted: int
+    acceptance_rate: float | None
     tokens_per_step: Interval
     predicted: SpeedPrediction | None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """None where nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "requests": self.requests,
-            "n_prompt": self.n_prompt,
-            "n_tokens": self.n_tokens,
-            "steps": self.steps,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "acceptance_rate": self.acceptance_rate,
-            "tokens_per_step": asdict(self.tokens_per_step),
-            "predicted": None if self.predicted is None else asdict(self.predicted),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodResult(ReplaySums):
-    """One method over all requests. partial: it reads the target's likeliest tokens at every node, and has
-    had them along the record only. account: what the policy says of its choices since it last forgot. each:
-    by request, in their order."""
+    """One method over all requests.
+
+    partial: it reads the target's likeliest tokens at every node, and had them along the record only.
+    account: the policy's report of its choices since it last forgot.
+    each: by request, in their order."""
 
     method: str
     drafting: dict[str, Any]
     by_source: dict[str, SourceStats]
-    by_category: Mapping[str, ReplaySums]
+    by_category: dict[str, ReplaySums]
     partial: bool
-    checked: PredictionCheck | None
+    measured: PredictionCheck | None
     account: DraftingSummary | None
     each: tuple[ReplayResult, ...] = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "method": self.method,
-            "drafting": self.drafting,
-            **super().as_dict(),
-            "policy": None if self.account is None else self.account.as_dict(),
-            "measured": None if self.checked is None else asdict(self.checked),
-            "by_source": {name: asdict(source) for name, source in self.by_source.items()},
-            "by_category": {name: figures.as_dict() for name, figures in self.by_category.items()},
-            "partial": self.partial,
-            "each": [asdict(played) for played in self.each],
-        }
+        out = asdict(self)
+        del out["account"]
+        return out | {"policy": None if self.account is None else self.account.as_dict()}
 
 
-def figures(
-    answers: Sequence[RecordedAnswer], played: Sequence[ReplayResult], plain: Sequence[ReplayResult] | None
-) -> ReplaySums:
-    """answers, played: one each a request. plain: the same without a draft, where speeds are predicted."""
-    groups, tokens = [one.group for one in answers], [one.tokens for one in played]
-    steps = [one.steps for one in played]
-    columns: list[Sequence[float]] = [tokens, steps]
-    if plain is not None:
-        columns += [timed(played), timed(plain)]
-    per_step, *speeds = ratios(columns, groups, [(0, 1), (0, 2), (3, 2)][: len(columns) - 1])
+def figures(played: Sequence[ReplayedRequest]) -> ReplaySums:
+    results = [one.result for one in played]
+    tokens, steps = [one.tokens for one in results], [one.steps for one in results]
+    seconds = [one.seconds for one in results if one.seconds is not None]
+    plain = [one.plain.seconds for one in played if one.plain and one.plain.seconds is not None]
+    columns: list[Sequence[float]] = [tokens, steps] + ([seconds, plain] if plain else [])
+    pairs = [(0, 1), (0, 2), (3, 2)][: len(columns) - 1]
+    per_step, *speeds = ratios(columns, [one.group for one in played], pairs)
+    drafted, accepted = sum(one.drafted for one in results), sum(one.accepted for one in results)
     return ReplaySums(
-        requests=len(played),
-        n_prompt=sum(one.n_prompt for one in answers),
+        requests=len(results),
+        n_prompt=sum(len(one.request.recording.prompt) for one in played),
         n_tokens=sum(tokens),
         steps=sum(steps),
-        drafted=sum(one.drafted for one in played),
-        accepted=sum(one.accepted for one in played),
+        drafted=drafted,
+        accepted=accepted,
+        acceptance_rate=accepted / drafted if drafted else None,
         tokens_per_step=per_step,
-        predicted=predicted(played, *speeds) if speeds else None,
+        predicted=SpeedPrediction(sum(seconds), *speeds) if speeds else None,
     )
 
 
-def predicted(played: Sequence[ReplayResult], speed: Interval, speedup: Interval) -> SpeedPrediction:
-    return SpeedPrediction(sum(timed(played)), speed, speedup)
-
-
-def timed(played: Sequence[ReplayResult]) -> list[float]:
-    return [one.seconds for one in played if one.seconds is not None]
-
-
-def by_category(
-    answers: Sequence[RecordedAnswer], played: Sequence[ReplayResult], plain: Sequence[ReplayResult] | None
-) -> dict[str, ReplaySums]:
+def by_category(played: Sequence[ReplayedRequest]) -> dict[str, ReplaySums]:
     """By name, in the order they first came; nothing where no request has one."""
-    out = {}
-    names = list(dict.fromkeys(one.category for one in answers))
-    for name in names if names != [""] else ():
-        some = [i for i, one in enumerate(answers) if one.category == name]
-        without = None if plain is None else [plain[i] for i in some]
-        out[name] = figures([answers[i] for i in some], [played[i] for i in some], without)
-    return out
+    names = list(dict.fromkeys(one.request.category for one in played))
+    if names == [""]:
+        return {}
+    return {name: figures([one for one in played if one.request.category == name]) for name in names}
 
 
-def check(
-    answers: Sequence[RecordedAnswer], played: Sequence[ReplayResult], drafting: Mapping[str, Any]
-) -> PredictionCheck | None:
-    """drafting: the method's, as it is recorded. None where nothing was measured with it."""
+def check(played: Sequence[ReplayedRequest], drafting: Mapping[str, Any]) -> PredictionCheck | None:
+    """drafting: the method's settings, as they are recorded. None where nothing was measured with them."""
     known = [
-        (one.measured, its.seconds, its.tokens)
-        for one, its in zip(answers, played, strict=True)
-        if one.measured and its.seconds is not None and one.drafting == drafting
+        (one.request.seconds, one.result.seconds, one.result.tokens)
+        for one in played
+        if one.request.seconds and one.result.seconds is not None and one.request.drafting == drafting
     ]
     if not known:
         return None
     took, predicted, tokens = (sum(column) for column in zip(*known, strict=True))
     return PredictionCheck(len(known), tokens / took, tokens / predicted, took / predicted - 1.0)
+
+
+def ratios(
+    columns: Sequence[Sequence[float]], groups: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> list[Interval]:
+    """For each of `pairs` the sum of one column over that of another, with its 95% interval.
+
+    columns: each with one number a request. groups: which requests belong together. A percentile bootstrap
+    that draws requests anew, those of a conversation together: they are about one text. All ratios are of the
+    same draws."""
+    numbers = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    table = np.zeros((len(numbers), len(columns)))
+    np.add.at(table, [numbers[group] for group in groups], np.array(columns, dtype=np.float64).T)
+    rng, n, sums = np.random.default_rng(0), len(table), table.sum(axis=0)
+    # In pieces: all draws at once would take gigabytes for a day's traffic.
+    pieces = [table[rng.integers(n, size=(20, n))].sum(axis=1) for _ in range(RESAMPLES // 20)]
+    drawn = np.concatenate(pieces)
+    out = []
+    for over, under in pairs:
+        low, high = np.quantile(drawn[:, over] / drawn[:, under], [0.025, 0.975])
+        out.append(Interval(float(sums[over] / sums[under]), float(low), float(high)))
+    return out

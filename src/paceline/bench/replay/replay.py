@@ -2,7 +2,7 @@
 it would have been.
 
 Requests are played in their order, and each by every method before the next one: whatever a replay was cut
-short by, all methods have played the same requests, and a busy minute is everybody's.
+short by, all methods have played the same requests.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from paceline.bench.method import PLAIN, Method, parse_all
 from paceline.bench.replay import record
 from paceline.bench.replay.lane import MethodReplay, ReplayContext
-from paceline.bench.replay.record import MethodResult, RecordedAnswer, ReplayResult
+from paceline.bench.replay.record import MethodResult, ReplayedRequest, ReplayResult
 from paceline.bench.replay.recording import changed
-from paceline.bench.replay.traces import Trace, TraceRequest
+from paceline.bench.replay.traces import Trace
 from paceline.config import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.system.identity import fingerprint
@@ -24,15 +24,15 @@ from paceline.system.identity import fingerprint
 __all__ = ["REQUEST", "Replay", "ReplayContext", "methods_of"]
 
 REQUEST = "replaying"
-NOTHING = Drafting(drafters=("none",))
-Turn = tuple[Trace, TraceRequest]
 
 
 def methods_of(
     text: str, settings: Mapping[str, Any], *, draft: bool = False, costs: bool = False
 ) -> list[Method]:
-    """A comma list. draft: there is a draft model. costs: it is known what passes cost; plain decoding then
-    is there whether or not it is named, for speeds to be compared with. Raises UsageError."""
+    """Read a comma list of methods.
+
+    draft: there is a draft model. costs: the costs of passes are known; plain decoding is then always there,
+    for speeds to be compared with. Raises UsageError."""
     named = {part.strip() for part in text.split(",")}
     methods = [m for m in parse_all(text, settings) if not m.plain or costs or named & {PLAIN, "none"}]
     if all(m.plain for m in methods) and not named & {PLAIN, "none"}:
@@ -56,9 +56,11 @@ def methods_of(
 
 
 class Replay:
-    """All requests of all traces, by all methods. fresh: a drafter that remembers across requests forgets
-    before each of them; otherwise before each file. Raises UsageError for a method that
-    needs more of the target than was recorded, or a cost that is not known."""
+    """All requests of all traces, by all methods.
+
+    fresh: a drafter that remembers across requests forgets before each of them, not only before each file.
+    Raises UsageError for a method that needs more of the target than was recorded, or a cost that is not
+    known."""
 
     def __init__(
         self,
@@ -69,9 +71,14 @@ class Replay:
         fresh: bool = False,
     ) -> None:
         self.traces, self.means, self.fresh = traces, means, fresh
-        self._turns = [(trace, one) for trace in traces for one in trace.requests]
-        recordings = [one.recording for _, one in self._turns]
-        self._check_costs(methods)
+        self._requests = [(file, one) for file, trace in enumerate(traces) for one in trace.requests]
+        recordings = [one.recording for _, one in self._requests]
+        paid = [method.name for method in methods if means.draft is not None and method.uses_draft]
+        if paid and means.costs is not None and means.costs.draft is None:
+            raise UsageError(
+                f"method {paid[0]!r}: the cost curve knows no draft model; measure both "
+                "(`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
+            )
         self._lanes = [MethodReplay(method, recordings, means) for method in methods]
         known = min(min(map(len, recording.top_k), default=0) for recording in recordings)
         for lane in self._lanes:
@@ -80,86 +87,63 @@ class Replay:
                     f"method {lane.method.name!r}: drafts from the target's {wanted} likeliest tokens at "
                     "every node, and the record does not hold them (top_k); leave it out, or record them"
                 )
-        self._place = {id(trace): i for i, trace in enumerate(traces)}
         self._played: list[list[ReplayResult]] = []  # by request and method
 
-    def _check_costs(self, methods: Sequence[Method]) -> None:
-        means = self.means
-        if means.costs is None or means.costs.draft is not None or means.draft is None:
-            return
-        if paid := [method.name for method in methods if method.uses_draft]:
-            raise UsageError(
-                f"method {paid[0]!r}: the cost curve knows no draft model; measure both "
-                "(`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
-            )
-
     def work(self) -> dict[str, int]:
-        """What there is to do, as `progress` takes it."""
-        return {REQUEST: len(self._turns)}
-
-    @property
-    def _done(self) -> list[Turn]:
-        """Requests that every method has played."""
-        return self._turns[: len(self._played)]
+        """Return the number of ticks, as `progress` takes it."""
+        return {REQUEST: len(self._requests)}
 
     @property
     def done(self) -> int:
+        """The number of requests that every method has played."""
         return len(self._played)
 
-    @property
-    def complete(self) -> bool:
-        return len(self._played) == len(self._turns)
-
     def run(self, tick: Callable[[str], None] = lambda _: None) -> None:
-        """Play what is not played yet. tick: called with REQUEST after each; what it raises ends the replay,
-        and `results` tell of what is done."""
-        for at in range(len(self._played), len(self._turns)):
-            trace, one = self._turns[at]
-            if self.fresh or at == 0 or trace is not self._turns[at - 1][0]:
+        """Play all requests. tick: called with REQUEST after each; what it raises ends the replay, and
+        `results` tell of what is done."""
+        previous = None
+        for file, one in self._requests:
+            if self.fresh or file != previous:
                 for lane in self._lanes:
                     lane.forget()
+            previous = file
             self._played.append([lane.play(one.recording) for lane in self._lanes])
             tick(REQUEST)
 
-    def answers(self) -> list[RecordedAnswer]:
-        """Of what is done."""
-        done = self._done
-        conversations = [(self._place[id(trace)], conversation(one)) for trace, one in done]
-        numbers = {group: i for i, group in enumerate(dict.fromkeys(conversations))}
-        return [answer(one, numbers[group]) for (_, one), group in zip(done, conversations, strict=True)]
-
-    def played(self, lane: int) -> list[ReplayResult]:
-        return [played[lane] for played in self._played]
-
     def results(self) -> list[MethodResult]:
-        """One a method. Raises UsageError before the first request is done."""
-        if not self._played:
-            raise UsageError("nothing was replayed yet")
-        answers, plain = self.answers(), None
+        """Return one result a method, of the requests that are done."""
+        plain = None
         if self.means.costs is not None:
-            plain = next((self.played(i) for i, lane in enumerate(self._lanes) if lane.method.plain), None)
-        return [self._result(i, answers, plain) for i in range(len(self._lanes))]
-
-    def _result(
-        self, i: int, answers: Sequence[RecordedAnswer], plain: Sequence[ReplayResult] | None
-    ) -> MethodResult:
-        lane, played = self._lanes[i], self.played(i)
-        return MethodResult(
-            **vars(record.figures(answers, played, plain)),
-            method=lane.method.name,
-            drafting=asdict(lane.drafting),
-            by_source=lane.by_source,
-            by_category=record.by_category(answers, played, plain),
-            partial=lane.drafter.required_outputs.top_k > 0,
-            checked=record.check(answers, played, recorded_as(lane.drafting)),
-            account=lane.policy.account,
-            each=tuple(played),
-        )
+            plain = next((i for i, lane in enumerate(self._lanes) if lane.method.plain), None)
+        groups: dict[tuple[int, int | str], int] = {}
+        out = []
+        for i, lane in enumerate(self._lanes):
+            played = [
+                ReplayedRequest(
+                    one,
+                    groups.setdefault((file, one.conversation), len(groups)),
+                    results[i],
+                    None if plain is None else results[plain],
+                )
+                for (file, one), results in zip(self._requests, self._played, strict=False)
+            ]
+            result = MethodResult(
+                **vars(record.figures(played)),
+                method=lane.method.name,
+                drafting=asdict(lane.drafting),
+                by_source=lane.by_source,
+                by_category=record.by_category(played),
+                partial=lane.drafter.required_outputs.top_k > 0,
+                measured=record.check(played, recorded_as(lane.drafting)),
+                account=lane.policy.account,
+                each=tuple(one.result for one in played),
+            )
+            out.append(result)
+        return out
 
     def as_dict(self) -> dict[str, Any]:
-        answers = self.answers()
         return {
-            "status": "done" if self.complete else "interrupted",
+            "status": "done" if self.done == len(self._requests) else "interrupted",
             "fresh": self.fresh,
             "costs": None if self.means.costs is None else self.means.costs.as_dict(),
             "files": [
@@ -175,14 +159,14 @@ class Replay:
             ],
             "requests": [
                 {
-                    "file": self._place[id(trace)],  # in "files"
+                    "file": file,  # in "files"
                     "id": one.id,
                     "line": one.line,
-                    "category": said.category,
-                    "n_prompt": said.n_prompt,
+                    "category": one.category,
+                    "n_prompt": len(one.recording.prompt),
                     "n_tokens": len(one.recording.tokens),
                 }
-                for (trace, one), said in zip(self._done, answers, strict=True)
+                for file, one in self._requests[: self.done]
             ],
             "results": [one.as_dict() for one in self.results()],
         }
@@ -192,18 +176,7 @@ class Replay:
             lane.close()
 
 
-def conversation(one: TraceRequest) -> int | str:
-    """What tells it from the others of its file."""
-    return one.session or one.line
-
-
-def answer(one: TraceRequest, group: int) -> RecordedAnswer:
-    times = one.times or {}
-    drafting = one.drafting or (recorded_as(NOTHING) if times.get("drafted") == 0 else None)
-    return RecordedAnswer(len(one.recording.prompt), group, one.category, times.get("seconds"), drafting)
-
-
 def recorded_as(drafting: Drafting) -> dict[str, Any]:
-    """As `recording` writes it; what does not draft has no settings."""
+    """Return the settings as `recording` writes them; what does not draft has none."""
     names = {"drafters": list(drafting.drafters)}
-    return names if drafting.drafters == NOTHING.drafters else changed(drafting, Drafting()) | names
+    return names if drafting.drafters == ("none",) else changed(drafting, Drafting()) | names

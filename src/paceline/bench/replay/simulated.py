@@ -1,8 +1,6 @@
-"""Time in a replay: a clock that runs on what passes are known to cost, and on nothing else.
+"""A clock for replays that runs on the known costs of passes, and on nothing else.
 
-The loop is the real one and reads this clock in place of the machine's, so that steps, policies and sums see
-predicted times where they would see measured ones. The same record and the same costs give the same times to
-the last digit.
+The real loop reads this clock in place of the machine's: steps, policies and sums see predicted times.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ class VirtualClock:
 
 
 class SimulatedTarget:
-    """`target`, whose passes take what `cost` says of all their rows, at the mean depth of their sessions.
-    step: seconds for all that a request's step takes beside its passes; they go by where its tokens are kept.
+    """`target`, whose passes take the time that `cost` gives for their rows, at the mean depth of their
+    sessions.
 
-    A pass has the rows of roots and new nodes, and of the tokens that a session's cache lacks of its text.
-    But the first text of a session, a prompt, costs nothing unless `prompts` says so."""
+    step: seconds that a request's step takes beside its passes; they go by when its tokens are committed.
+    prompts: whether the first text of a session costs anything."""
 
     def __init__(
         self,
@@ -53,7 +51,7 @@ class SimulatedTarget:
     @property
     def text(self) -> Any:
         """The tokenizer, where the target has one."""
-        return self.inner.text  # type: ignore[attr-defined]  # engines have one, the contract does not
+        return self.inner.text  # type: ignore[attr-defined]  # backends have one, the contract does not
 
     def open(self, beside: Session | None = None) -> SimulatedSession:
         return SimulatedSession(self, self.inner.open())
