@@ -71,8 +71,6 @@ def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> 
     assert drafted.json["text"] == plain.json["text"]
 
 
-
-
 def test_views_that_cannot_be_are_refused(said: Said, model: Path, tmp_path: Path) -> None:
     said("run", "-m", model, "-md", "view:exit=7", "x").refused(2, "has 6 layers")
     said("run", "-m", model, "-md", "view:layers=7", "x").refused(2, "write view:exit=N")

@@ -17,7 +17,7 @@ from paceline.backends.interface import Backend, FlashAttentionSwitch, KernelSta
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.progress import STEPS, by_share, progress
 from paceline.doctor import diagnosis, gathering, thread_trials
-from paceline.doctor.stored_costs import WITHOUT, compares, examine
+from paceline.doctor.stored_costs import examine
 from paceline.hardware.bandwidth import measured
 from paceline.hardware.probe import Hardware, probe
 from paceline.hardware.threads import choose_threads
@@ -83,7 +83,6 @@ def examined(
         counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
         attends = measure and may_choose(llm.target)
         stages = {"target": True, thread_trials.STAGE: bool(counts), flash_attention.STAGE: attends}
-        stages[WITHOUT] = compares(llm.target)
         work = {stage: STEPS for stage, wanted in stages.items() if wanted}
         if llm.draft is not None:
             work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}

@@ -224,7 +224,7 @@ MEMORY_OPTIONS = OptionGroup(
 def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
     """Return what a request takes of grammars. Raises UsageError."""
     from paceline.cli.texts import read_schema
-    from paceline.text.grammar_source import chosen
+    from paceline.text.grammar_check import chosen
 
     schema = read_schema(json_schema, json_schema_file)
     chosen(schema, regex)

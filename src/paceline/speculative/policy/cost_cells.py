@@ -92,7 +92,7 @@ class CostCells:
 
 
 def fault(table: Table) -> str:
-    """Say what no machine can have of these costs, which comes from a bad minute; "" where they may be true."""
+    """Say what no machine can have of these costs, after a bad minute; "" where they may be true."""
     for depth, cells in table.items():
         one = cells.get(1)
         for n, seconds in cells.items():
