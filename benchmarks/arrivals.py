@@ -16,7 +16,7 @@ from reading import ReadingTarget
 
 from paceline.backends.recorded import Recording
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import ENDLESS, ReplayContext, ends
+from paceline.bench.replay.lane import MAX_TOKENS_UNLIMITED, ReplayContext, stop_after
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.profiling.pass_costs import to_stderr
@@ -109,8 +109,8 @@ class Replica:
                 one = conversations[at][turn]
                 request = GenerationRequest(
                     prompt=one.prompt,
-                    max_tokens=ENDLESS,
-                    should_stop=ends(len(one.tokens)),
+                    max_tokens=MAX_TOKENS_UNLIMITED,
+                    should_stop=stop_after(len(one.tokens)),
                     ignore_eos=True,
                 )
                 job = ScheduledRequest(request)

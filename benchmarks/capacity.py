@@ -36,7 +36,7 @@ from paceline.bench.replay.traces import Trace
 from paceline.cli import replay_input
 from paceline.cli.interrupts import Interrupts
 from paceline.models import zoo
-from paceline.report.table import listing
+from paceline.report.table import write_table
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.stats import Stats
@@ -138,7 +138,7 @@ def tables(measured: Sequence[Measured], given: argparse.Namespace) -> None:
         )  # fmt: skip
     heads = ("method", "sessions", "most requests/s", "tokens/s", "acceptance length", "acceptance rate",
              "within limits: requests/s", "TTFT p50", "p95", "TPOT p50", "p95")  # fmt: skip
-    listing(heads, rows, sys.stdout, 1)
+    write_table(heads, rows, sys.stdout, 1)
     best = max(measured, key=lambda one: one.good)
     print(f"\nCOMPUTED, many replicas of {best.method} with {best.sessions} sessions")
     rows = []
@@ -146,7 +146,7 @@ def tables(measured: Sequence[Measured], given: argparse.Namespace) -> None:
         parts = shares(n)
         even, ring = (capacity(best.curve, each, 1.0 - given.within) for each in ([1 / n] * n, parts))
         rows.append((f"{n:,}", f"{even:,.2f}", f"{ring:,.2f}", f"{parts.max() * n:.2f}"))
-    listing(
+    write_table(
         ("replicas", "spread evenly: requests/s", "by the ring", "busiest, of the mean"), rows, sys.stdout, 0
     )
 
@@ -168,7 +168,7 @@ def about(said: Sequence[Conversation], costs: DecodingCosts, given: argparse.Na
         f"of prompt and {answer} of answer\n"
         f"MEASURED: {given.cost_curve or 'as kept on this machine'}: a pass of "
         + ", ".join(f"{n}: {1e3 * costs.target.seconds(n, 256):.1f} ms" for n in costs.target.rows)
-        + f" (rows at depth 256); beyond {costs.target.most} rows a line\n"
+        + f" (rows at depth 256); beyond {costs.target.max_batch_tokens} rows a line\n"
         f"LIMITS: {given.within:.0%} of requests with a first token in {given.ttft:g} s, and "
         f"{given.tpot:g} s between tokens; {given.think:g} s between two turns"
     )

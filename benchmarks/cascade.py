@@ -20,7 +20,7 @@ from typing import Any
 
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.bench.suites import workload
-from paceline.drafters.cascade import LATER, CascadeDrafter
+from paceline.drafters.cascade import DEFERRED, CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -28,7 +28,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.models import zoo
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
@@ -87,7 +87,7 @@ class Metered:
 class Vertical(CascadeDrafter):
     """Adds nothing behind the chain."""
 
-    def _later(self, memory: Any, budget: Budget, tree: DraftTree) -> DraftTree:
+    def _defer(self, memory: Any, budget: Budget, tree: DraftTree) -> DraftTree:
         return tree
 
 
@@ -127,7 +127,7 @@ class Bench:
         out = dict.fromkeys(counted, 0)
         self.draft.passes = self.draft.rows = 0
         for prompt, n in self.items:
-            request = start(self.target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
+            request = start_request(self.target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
             for _, step in decode(self.target, drafter, policy, [request], self.clock):
                 out["tokens"] += len(step.tokens)
                 out["steps"] += 1
@@ -136,7 +136,7 @@ class Bench:
                 out["model"] += step.proposal.source.count("model")
                 tree, right = step.tree, {ROOT, *step.path}
                 reached = [i for i, parent in enumerate(tree.parents) if parent in right]
-                later = [i in right for i in reached if tree.source[i] == LATER]
+                later = [i in right for i in reached if tree.source[i] == DEFERRED]
                 out["reached"] += len(later)
                 out["later"] += sum(later)
             request.close()
@@ -208,7 +208,7 @@ def main() -> None:
     models = [LlamaTarget(path, threads=1) for path in (args.target, args.draft)]
     items = []
     for suite in args.suites:
-        chosen = workload.sampled(workload.of_size(workload.load(suite), "tiny"), args.n)
+        chosen = workload.sample_items(workload.filter_size(workload.load(suite), "tiny"), args.n)
         items += [(models[0].text.encode(item.prompt), item.max_tokens) for item in chosen if item.prompt]
     bench = Bench(Metered(models[0], clock), Metered(models[1], clock), clock, items, args.width)
     print(f"{len(items)} items of {', '.join(args.suites)}")

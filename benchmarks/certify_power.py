@@ -25,8 +25,8 @@ from time import process_time
 import numpy as np
 
 from paceline.bench.certify import frequencies
-from paceline.bench.certify.certificate import ALL_SAMPLERS, RECORDED, CertifyPlan, lengthened
-from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, recorded, recorded_places
+from paceline.bench.certify.certificate import ALL_SAMPLERS, RECORDED_ROWS, CertifyPlan, extend_texts
+from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, record_rows, recorded_places
 from paceline.bench.certify.sampled import SampledCheck, check_sampled
 from paceline.loading import load
 from paceline.models import zoo
@@ -58,8 +58,10 @@ def hold() -> None:
         for prompt in PLAN.prompts:
             tokens = llm.tokens(prompt)
             texts.append([*tokens, *llm.generate(tokens, plain=True, max_tokens=PLAN.n).tokens])
-        texts = lengthened(texts, llm.target.caps.n_ctx)
-        rows, theirs = ([recorded(m, text, RECORDED) for text in texts] for m in (llm.target, llm.draft))
+        texts = extend_texts(texts, llm.target.caps.n_ctx)
+        rows, theirs = (
+            [record_rows(m, text, RECORDED_ROWS) for text in texts] for m in (llm.target, llm.draft)
+        )
         target, draft = (
             FixedRowsTarget(m, np.concatenate(r), place) for m, r in ((llm.target, rows), (llm.draft, theirs))
         )

@@ -49,7 +49,7 @@ def read(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> tuple[list[I
     for i, file in enumerate(find(paths, [], [], skipped)[0]):
         for text in reader.documents(file):
             assert isinstance(text, str)
-            tokens = np.array(tokenizer.text.encode_within(text), np.uint32)
+            tokens = np.array(tokenizer.text.encode_continuation(text), np.uint32)
             (held if i % 50 == 49 else stored).append(tokens)
             size += len(tokens)
         if size >= most and held:

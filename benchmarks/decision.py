@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.recorded import Recording, ReplayTarget, numbered
+from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
-from paceline.speculative.loop import advance, start
-from paceline.speculative.policy.cost_measurement import ROWS
-from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.loop import advance_requests, start_request
+from paceline.speculative.policy.cost_measurement import BATCH_SIZES
+from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
@@ -118,16 +118,21 @@ def measure(name: str, steps: int) -> float:
     text = np.random.default_rng(1).integers(80, size=40 * steps).tolist()
     for _ in range(7):
         # On a clock where passes take what they cost, so that both are worth asking at every step.
-        clock, cost = VirtualClock(), PassCosts({SHALLOW: {n: 0.02 + 0.0005 * n for n in ROWS}})
-        recorded = ReplayTarget(numbered(200), [Recording((1,), tuple(text))])
+        clock, cost = (
+            VirtualClock(),
+            PassCosts({MIN_CONTEXT_BUCKET: {n: 0.02 + 0.0005 * n for n in BATCH_SIZES}}),
+        )
+        recorded = ReplayTarget(numeric_vocab(200), [Recording((1,), tuple(text))])
         target = SimulatedTarget(recorded, cost, clock)
         parents = shape(name)
         one, two = Same("suffix", parents, text, 0.7), Same("lookup", parents[:7], text, 0.7)
         policy = Clocked(GoodputPolicy(DecodingCosts(cost), depth=31, nodes=64, width=64, clock=clock))
         drafter = PortfolioDrafter([one, two] if "another" in name else [one])
-        request = start(target, drafter, GenerationRequest(prompt=[1], max_tokens=len(text), ignore_eos=True))
+        request = start_request(
+            target, drafter, GenerationRequest(prompt=[1], max_tokens=len(text), ignore_eos=True)
+        )
         for _ in range(steps):
-            step = advance(target, drafter, policy, [request], clock)[0][1]  # type: ignore[arg-type]
+            step = advance_requests(target, drafter, policy, [request], clock)[0][1]  # type: ignore[arg-type]
             assert len(step.proposal) >= len(parents)
             one.at = two.at = one.at + len(step.tokens)
         tries.append(1e6 * policy.spent / steps)

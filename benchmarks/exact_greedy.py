@@ -19,7 +19,7 @@ from recheck import RecheckedTarget
 
 from paceline.api import LLM
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.logit_drift import batch_noise
+from paceline.backends.logit_drift import batch_logit_drift
 from paceline.bench.text_comparison import warm_up
 from paceline.config import Drafting
 from paceline.drafters.compose import ComposedDrafter
@@ -51,7 +51,9 @@ def main() -> None:
     shaped = LlamaTarget(args.model, exact_rows=1 + DRAFTING.n_draft, **settings)
     draft = LlamaTarget(args.model_draft, **settings)
     texts = [text[2000:2800] for text in held_out().values() if len(text) > 4000][: args.prompts]
-    noise = max(batch_noise(ordinary, ordinary.text.encode(text), 1 + DRAFTING.n_draft) for text in texts[:3])
+    noise = max(
+        batch_logit_drift(ordinary, ordinary.text.encode(text), 1 + DRAFTING.n_draft) for text in texts[:3]
+    )
     drafter = ComposedDrafter([LookupDrafter(3, 5), ModelDrafter(draft, ordinary.vocab.size)])
 
     def llm(target: Any) -> LLM:

@@ -23,7 +23,7 @@ from time import perf_counter
 import numpy as np
 
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.logit_drift import teacher_forced
+from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.cli.zoo import parse_count
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
@@ -107,7 +107,7 @@ def measure(path: Path, depths: Sequence[int], threads: int) -> tuple[Reading, R
                     for _ in range(ROUNDS):
                         for reading, session in opened:
                             reading.pass_over(session, depth, rows)
-        one, several = (teacher_forced(ours.target, tokens[:64], 32, n) for n in (1, 8))
+        one, several = (teacher_forced_logits(ours.target, tokens[:64], 32, n) for n in (1, 8))
         return ours, theirs, bool(np.array_equal(one, several))
 
 

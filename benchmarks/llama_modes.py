@@ -113,7 +113,7 @@ def one_round(
         stack.callback(turns.close)
         target: Any = models.plain.target
         with target.by_heart() if texts else nullcontext():
-            turns.ask_plainly(items)
+            turns.answer_plain(items)
         if arguments.ours:
             turns.add(parse_all(arguments.ours, {})[1:], draft)
         for mode in some:
@@ -132,7 +132,7 @@ def one_round(
             if isinstance(server, RehearsedServer):
                 server.texts = texts
             if mode.method == "plain":
-                turns.entries.append(Contestant(server, reference=turns.plain, own_plain=True))
+                turns.entries.append(Contestant(server, reference=turns.plain, other_program_plain=True))
                 if not texts:
                     turns.check(items, Sampling(), 0)  # its text is what the other modes have to repeat
                 llama = turns.entries[-1]
@@ -287,7 +287,7 @@ def main() -> None:
             ]
             every = [mode for mode in every if mode != PLAIN]
             heat = arguments.heat or arguments.items // 2
-            asked = workload.sampled(items, heat) if arguments.finals else items
+            asked = workload.sample_items(items, heat) if arguments.finals else items
             for some in batched(every, arguments.at_once):
                 groups += turns(range(1 if arguments.finals else arguments.rounds), asked, some)
             if arguments.finals:

@@ -37,7 +37,7 @@ from side_by_side import SideBySide
 
 from paceline.api import LLM
 from paceline.bench.method import parse_all
-from paceline.bench.prompts import RequestBuilder, earlier
+from paceline.bench.prompts import RequestBuilder, earlier_in_session
 from paceline.bench.record import Interval
 from paceline.bench.replay import traces
 from paceline.bench.replay.lane import ReplayContext
@@ -51,8 +51,8 @@ from paceline.cli.zoo import parse_count
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
-from paceline.profiling.pass_costs import beside, costs_of
-from paceline.speculative.policy.acceptance_model import DRAFT
+from paceline.profiling.pass_costs import costs_of, shared_machine
+from paceline.speculative.policy.acceptance_model import ALL_DRAFTERS
 from paceline.speculative.policy.calibration import Calibration
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.sampling import Sampling
@@ -177,7 +177,7 @@ def both_models(
     """The target, its draft, and what their passes cost."""
     with (
         load(target, drafters="none", **given) as big,
-        load(draft, drafters="none", **beside(given, draft)) as small,
+        load(draft, drafters="none", **shared_machine(given, draft)) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
 
@@ -194,10 +194,10 @@ def drafts_of(arguments: argparse.Namespace) -> Path:
 
 def chosen(suite: str, arguments: argparse.Namespace) -> list[workload.Item]:
     items = workload.load(suite)
-    items = workload.of_size(items, "tiny") or items
+    items = workload.filter_size(items, "tiny") or items
     if arguments.longest:
         items = [item for item in items if length(item) <= arguments.longest]
-    return workload.sampled(items, arguments.items) if arguments.items else items
+    return workload.sample_items(items, arguments.items) if arguments.items else items
 
 
 def length(item: workload.Item) -> int:
@@ -217,7 +217,7 @@ def record_plainly(
     items = chosen(suite, arguments)
     prompts = prompts_of(llm, sampling, arguments)
     said: dict[str, str] = {}
-    before = earlier(items)
+    before = earlier_in_session(items)
     recorder.begin(llm.target.vocab, llm.target.name)
     for item in items:
         ask = prompts.ask(item, said, before[item.id])
@@ -232,7 +232,7 @@ def record_plainly(
 
 def calibrated(auto: MethodResult) -> Calibration:
     assert auto.account is not None  # it decides by the rate
-    return auto.account.calibration[DRAFT]
+    return auto.account.calibration[ALL_DRAFTERS]
 
 
 def said(told: Calibration) -> str:

@@ -31,7 +31,7 @@ from paceline.bench.replay.traces import Trace
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.sampling import Logits, Sampling, probabilities, top_k
+from paceline.speculative.sampling import Logits, Sampling, filter_top_k, probabilities
 from paceline.speculative.tree import EMPTY
 
 
@@ -59,12 +59,12 @@ def rows(llm: LLM, recording: Recording) -> Iterator[Logits]:
 
 
 def guesses(target: LLM, draft: LLM, recording: Recording) -> Iterator[Guessed]:
-    noise = recording.noise
+    noise = recording.gumbel_noise
     assert noise is not None  # it was drawn
     both = zip(rows(target, recording), rows(draft, recording), recording.tokens, strict=True)
     for place, (said, guessed, token) in enumerate(both, len(recording.prompt)):
         p, q = (probabilities(row[: len(said)], noise.sampling, ()) for row in (said, guessed[: len(said)]))
-        best = top_k(q, 2)
+        best = filter_top_k(q, 2)
         ids, perturbed = noise.at(place).perturbed(guessed[: len(said)], 0)
         order = np.argsort(-perturbed)
         target_distribution = np.exp(perturbed - perturbed.max())
@@ -87,7 +87,7 @@ def over_plain(trace: Trace, target: LLM, curve: dict[int, float]) -> float:
 
 
 def without_noise(trace: Trace) -> Trace:
-    requests = [replace(one, recording=replace(one.recording, noise=None)) for one in trace.requests]
+    requests = [replace(one, recording=replace(one.recording, gumbel_noise=None)) for one in trace.requests]
     return replace(trace, requests=requests)
 
 

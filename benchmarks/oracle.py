@@ -24,14 +24,14 @@ from typing import Any
 
 from paceline.backends.recorded import Recording, ReplayTarget
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import MethodReplay, ReplayContext, play
+from paceline.bench.replay.lane import MethodReplay, ReplayContext, replay_recording
 from paceline.bench.replay.traces import Trace
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafter_table import DRAFT, users
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.parts import MODEL
+from paceline.drafters.parts import MODEL_SOURCE
 from paceline.engine import InferenceEngine
 from paceline.speculative.interfaces import (
     NO_BUDGET,
@@ -63,15 +63,15 @@ def unbound(drafting: Drafting, draft: bool) -> str | None:
 def paid(drafter: Drafter, drafting: Drafting) -> frozenset[str]:
     """The sources whose tokens take a pass of the draft model each: its own, where nobody drafts for it and
     none of its tokens can be several of the target's."""
-    own = [one for one in leaves(drafter) if MODEL in one.name.split(",")]
+    own = [one for one in leaves(drafter) if MODEL_SOURCE in one.name.split(",")]
     alone = drafting.cross_vocab == "off" and all(isinstance(one, ModelDrafter) for one in own)
-    return frozenset({MODEL} if alone else ())
+    return frozenset({MODEL_SOURCE} if alone else ())
 
 
 def wide(most: Budget) -> tuple[Budget, ...]:
     """All that may be proposed within `most`: as a chain, and as trees where they are allowed. What a tree
     spends on branches can be missing from its length, so that none of them holds all of the others."""
-    chain = Budget(most.depth, min(most.nodes, most.depth), noise=most.noise)
+    chain = Budget(most.depth, min(most.nodes, most.depth), gumbel_noise=most.gumbel_noise)
     trees = [replace(chain, nodes=most.nodes, width=most.width, p_split=p) for p in {0.0, most.p_split}]
     return (chain, *(trees if most.width > 1 else ()))
 
@@ -79,7 +79,7 @@ def wide(most: Budget) -> tuple[Budget, ...]:
 def following(most: Budget) -> Budget:
     """For the next token alone."""
     nodes = min(most.width, most.nodes)
-    return Budget(min(1, most.depth), nodes, most.width, p_split=0.0, noise=most.noise)
+    return Budget(min(1, most.depth), nodes, most.width, p_split=0.0, gumbel_noise=most.gumbel_noise)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Chances:
     def add(self, at: int, tree: DraftTree) -> None:
         """Proposed after the first `at` tokens of the answer."""
         passes = 0
-        for n, node in enumerate(tree.along(self.tokens[at:]), 1):
+        for n, node in enumerate(tree.path_of(self.tokens[at:]), 1):
             passes += self._is_paid(tree, node)
             self._add(at, n, passes)
 
@@ -142,10 +142,10 @@ def seconds(chances: Chances, n_prompt: int, costs: DecodingCosts) -> float:
     for at in range(end - 1, -1, -1):
         # The last token of an answer comes from the target at the latest: it need not be drafted.
         passes = chances.passes[at][: end - at]
-        verify = cheapest(costs.target.curve(max(costs.target.most, len(passes)), n_prompt + at))
+        verify = cheapest(costs.target.curve(max(costs.target.max_batch_tokens, len(passes)), n_prompt + at))
         draft = 0.0
         if costs.draft is not None and any(passes):
-            draft = min(costs.draft.curve(costs.draft.most, n_prompt + at)[1:])
+            draft = min(costs.draft.curve(costs.draft.max_batch_tokens, n_prompt + at)[1:])
         best[at] = costs.step + min(
             draft * drafted + verify[1 + n] + best[at + n + 1] for n, drafted in enumerate(passes)
         )
@@ -183,7 +183,7 @@ class Asked:
 
     def propose(self, batch: Sequence[tuple[AskedMemory, Budget]]) -> list[DraftTree]:
         for memory, budget in batch:
-            most = replace(self.most, noise=budget.noise)
+            most = replace(self.most, gumbel_noise=budget.gumbel_noise)
             for drafter, part in zip(self.drafters, memory.parts, strict=True):
                 if isinstance(drafter, ModelDrafter):
                     self.chances.rank(memory.at, self._ask(drafter, part, following(most)))
@@ -236,8 +236,8 @@ class WatchedPolicy:
         return self.inner.learns
 
     @property
-    def account(self) -> DraftingSummary | None:
-        return self.inner.account
+    def summary(self) -> DraftingSummary | None:
+        return self.inner.summary
 
     def forget(self) -> None:
         self.inner.forget()
@@ -284,7 +284,7 @@ class Oracle:
         self._watched.chances = chances = Chances(recording.tokens, self._paid)
         played = self._lane.play(recording)
         self._asked.most, self._asked.chances = self._watched.most, chances
-        play(self._engine, recording)
+        replay_recording(self._engine, recording)
         chances.follow(self._asked.most, cost=len(self._paid))
         assert played.seconds is not None  # costs are known
         return played.seconds, seconds(chances, len(recording.prompt), self._costs)

@@ -34,7 +34,7 @@ from paceline.speculative.interfaces import (
     Session,
     Target,
 )
-from paceline.speculative.loop import advance, start
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest, NoDrafterState
 from paceline.speculative.tree import EMPTY, DraftTree, chain
@@ -74,7 +74,14 @@ class StillTarget:
     def __init__(self, rows: int = 61, wander: bool = False) -> None:
         self.vocab = Vocab(N_VOCAB, "none", None, frozenset(), False, False, lambda _: b"", lambda _: b"")
         self.origin = "none"
-        self.caps = Caps(branch=64, rollback="free", sessions=64, rows=512, chunk=512, n_ctx=10**9)
+        self.caps = Caps(
+            max_branches=64,
+            rollback="free",
+            max_sessions=64,
+            max_batch_tokens=512,
+            max_prefill_tokens=512,
+            n_ctx=10**9,
+        )
         self.rows = np.random.default_rng(0).normal(size=(rows, N_VOCAB)).astype(np.float32)
         self.likeliest = [int(row.argmax()) for row in self.rows]
         self._wander = wander
@@ -149,12 +156,13 @@ def loop_microseconds(
     policy = FixedPolicy(Budget(n_draft, n_draft))
     prompt = list(range(n_prompt))  # nothing in it repeats
     batch = [
-        start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=10**9)) for _ in range(requests)
+        start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=10**9))
+        for _ in range(requests)
     ]
     times = []
     for _ in range(steps // requests):
         began = perf_counter()
-        done = advance(target, drafter, policy, batch)
+        done = advance_requests(target, drafter, policy, batch)
         times.append((perf_counter() - began) / requests)
         for _, step in done:
             assert len(step.path) == sum(step.drafted.values()) == accepted, step
@@ -177,7 +185,7 @@ def engine_microseconds(drafters: str, n_draft: int) -> tuple[float, float]:
             return code
 
         llm.target._batch.decode = timed  # type: ignore[attr-defined]  # measured from outside
-        request = start(
+        request = start_request(
             llm.target,
             llm.drafter,
             GenerationRequest(prompt=llm.tokens("def main():\n    " * 8), max_tokens=10**6),
@@ -185,7 +193,7 @@ def engine_microseconds(drafters: str, n_draft: int) -> tuple[float, float]:
         own, whole = [], []
         for _ in range(150):
             began, inside = perf_counter(), 0.0
-            advance(llm.target, llm.drafter, llm.policy, [request])
+            advance_requests(llm.target, llm.drafter, llm.policy, [request])
             took = perf_counter() - began
             own.append(took - inside)
             whole.append(took)

@@ -21,7 +21,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.models import zoo
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 
@@ -40,7 +40,7 @@ class Way:
     seconds: float = 0.0
 
     def run(self, target: LlamaTarget, drafter: Drafter, prompt: Sequence[int], n: int) -> None:
-        request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
+        request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
         began = perf_counter()
         for _, step in decode(target, drafter, FixedPolicy(self.budget), [request]):
             self.tokens += len(step.tokens)
@@ -89,7 +89,7 @@ def main() -> None:
     args = parser.parse_args()
     target = LlamaTarget(args.target, threads=args.threads)
     for suite in args.suites:
-        items = workload.sampled(workload.of_size(workload.load(suite), args.size), args.n)
+        items = workload.sample_items(workload.filter_size(workload.load(suite), args.size), args.n)
         tried = [(way, way.make()) for way in ways()]
         for item in items:
             prompt = target.text.encode(item.prompt)

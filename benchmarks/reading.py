@@ -27,7 +27,7 @@ class ReadingTarget(ReplayTarget):
         self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None, *, sessions: int, chunk: int
     ) -> None:
         super().__init__(vocab, recordings, text)
-        self.caps = replace(self.caps, sessions=sessions, chunk=chunk)
+        self.caps = replace(self.caps, max_sessions=sessions, max_prefill_tokens=chunk)
         self.slots: list[list[int]] = [[] for _ in range(sessions)]  # the free ones, the last used at the end
 
     def open(self, beside: Session | None = None) -> ReadingSession:

@@ -19,7 +19,7 @@ from paceline.bench.models import LoadedModels
 from paceline.bench.replay.traces import Trace
 from paceline.bench.system import BenchRequest
 from paceline.bench.text_comparison import Difference, first_difference
-from paceline.profiling.pass_costs import NOISY, costs_of
+from paceline.profiling.pass_costs import MAX_TIMING_JITTER, costs_of
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, RequiredOutputs, Session
@@ -105,7 +105,7 @@ def rehearse(models: LoadedModels, recorded: Sequence[Trace]) -> list[Recording]
     """Let the models' target say what was recorded, which is returned. Raises UsageError on a machine too
     busy to measure."""
     # Kept, for `auto`: what rehearses reads no text to measure with.
-    if costs_of(models.plain.target, None).target.noise >= NOISY:
+    if costs_of(models.plain.target, None).target.timing_jitter >= MAX_TIMING_JITTER:
         raise UsageError("this machine is too busy to measure what passes cost: run it on an idle one")
     recordings = [request.recording for trace in recorded for request in trace.requests]
     rehearsal: Any = Rehearsal(models.plain.target, recordings)

@@ -36,7 +36,7 @@ from paceline.cli.zoo import parse_count
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
-from paceline.server.service import CHUNK
+from paceline.server.service import PREFILL_CHUNK_TOKENS
 
 MODES = "none,model:8:0.75,ngram-simple"
 OURS = "paceline"
@@ -66,7 +66,7 @@ def chats(n: int, seed: str) -> list[Messages]:
     same), or some would find in their caches what they were asked before."""
     told = [
         [{"role": role, "content": content or ""} for role, content in item.messages]
-        for item in workload.ordered(workload.load("real"))
+        for item in workload.interleaved(workload.load("real"))
         if item.messages and all(content is not None for _, content in item.messages)
     ]
     short = [one for one in told if sum(len(message["content"]) for message in one) < LONGEST]
@@ -85,7 +85,16 @@ def ours(
 ) -> Server:
     port = free_port()
     argv = [sys.executable, "-m", "paceline", "serve", "-m", str(target), "--port", str(port), "--quiet"]
-    argv += ["-c", str(n_ctx), "-t", str(threads), "--sessions", str(sessions), "--chunk", str(CHUNK)]
+    argv += [
+        "-c",
+        str(n_ctx),
+        "-t",
+        str(threads),
+        "--sessions",
+        str(sessions),
+        "--chunk",
+        str(PREFILL_CHUNK_TOKENS),
+    ]
     if draft is not None:
         argv += ["-md", str(draft)]
     program = BackgroundProgram(OURS, argv)
@@ -161,7 +170,7 @@ async def beside_long(server: Server, n_tokens: int) -> tuple[float, float]:
         if not still_reading:
             raise SystemExit("the long prompt was read before the short one came: make it longer (--long)")
         read, took = said["timings"]["prompt_n"], said["timings"]["prompt_ms"] / 1000
-        return reply.first, took / max(1.0, read / CHUNK)
+        return reply.first, took / max(1.0, read / PREFILL_CHUNK_TOKENS)
 
 
 def table(rows: Sequence[Row], rounds: int) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ from paceline.engine_worker import EngineWorker
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.request_handle import Finish, StepOutput
-from paceline.server.service import CHUNK, ServingEngine
+from paceline.server.service import PREFILL_CHUNK_TOKENS, ServingEngine
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.stats import PARTS
+from paceline.speculative.stats import TIME_PARTS
 
 PROFILE = cProfile.Profile()
 run_worker = EngineWorker._run
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--sessions", type=int, help="as many as there are streams unless given")
     parser.add_argument("--draft", default="auto", help="drafters, or none")
-    parser.add_argument("--chunk", type=int, default=CHUNK)
+    parser.add_argument("--chunk", type=int, default=PREFILL_CHUNK_TOKENS)
     parser.add_argument("-n", type=int, default=64)
     parser.add_argument("-t", type=int)
     parser.add_argument("--profile", action="store_true")
@@ -82,7 +82,7 @@ def main() -> None:
     print(
         "  ".join(
             f"{part} {sum(getattr(end.stats, f'{part}_seconds') for end in ends):.2f}"
-            for part in (*PARTS, "reading")
+            for part in (*TIME_PARTS, "reading")
         )
     )
     by = Counter[str]()

@@ -23,11 +23,11 @@ from paceline.bench.record import Interval
 from paceline.bench.summary import speedup
 from paceline.drafter_factory import NO_CORPORA, make_drafter, make_policy
 from paceline.loading import load
-from paceline.profiling.pass_costs import beside, costs_of, refresh, save
+from paceline.profiling.pass_costs import costs_of, refresh, save, shared_machine
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
-from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts
-from paceline.speculative.request import TOGETHER, GenerationRequest
+from paceline.speculative.loop import ActiveRequest, decode, start_request
+from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts
+from paceline.speculative.request import MAX_SHARED_REQUESTS, GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.detokenizer import Detokenizer
 
@@ -52,7 +52,7 @@ class Side:
         self._stack.callback(engine.close)
         self.draft: Any = None
         if method.uses_draft:
-            small = load(draft, drafters="none", n_ctx=base.caps.n_ctx, **beside(given, draft))
+            small = load(draft, drafters="none", n_ctx=base.caps.n_ctx, **shared_machine(given, draft))
             self._stack.callback(small.close)
             self.draft = small.target
         self.target: Any = Rehearsal(engine, recordings)
@@ -90,7 +90,7 @@ class Run:
             side.draft.forward([(session, session.pending_tokens)], RequiredOutputs())
             session.close()  # which leaves the prompt for the next one
         self._text = Detokenizer(side.target.text.piece)
-        self._request: ActiveRequest = start(
+        self._request: ActiveRequest = start_request(
             side.target,
             side.drafter,
             GenerationRequest(
@@ -101,9 +101,9 @@ class Run:
             ),
             stop=self._text,
         )
-        self._request.noise = recording.noise
+        self._request.gumbel_noise = recording.gumbel_noise
         self._steps = decode(side.target, side.drafter, side.policy, [self._request])
-        while self._request.session.pending_tokens > TOGETHER:
+        while self._request.session.pending_tokens > MAX_SHARED_REQUESTS:
             next(self._steps)
 
     @property
@@ -115,7 +115,7 @@ class Run:
         began = perf_counter()
         while self.tokens < place and not self.done:
             _, step = next(self._steps)
-            self._text.take()
+            self._text.take_text()
             self.tokens += len(step.tokens)
         self.seconds += perf_counter() - began
         if self.done:
@@ -176,7 +176,9 @@ class SideBySide:
                 order = [*runs[first:], *runs[:first]]
                 for _, run in order[::-1] if cycles % 2 else order:
                     run.until(place)
-                self._rows += [side.costs.target.seconds(1, SHALLOW) for side in self._sides if side.costs]
+                self._rows += [
+                    side.costs.target.seconds(1, MIN_CONTEXT_BUCKET) for side in self._sides if side.costs
+                ]
             return [(name, (float(run.tokens), run.seconds)) for name, run in runs]
 
     def over(self, name: str, other: str) -> Interval | None:
@@ -192,7 +194,7 @@ class SideBySide:
         another."""
         known = [side.costs for side in self._sides if side.costs is not None]
         last = next((costs for costs in known if costs.draft is not None), known[0])
-        change = fmean(self._rows) / last.target.seconds(1, SHALLOW)
+        change = fmean(self._rows) / last.target.seconds(1, MIN_CONTEXT_BUCKET)
         told = last.as_dict()
         for depth in told["target"]["seconds"]:
             depth[:] = [None if seconds is None else seconds * change for seconds in depth]

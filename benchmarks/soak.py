@@ -241,7 +241,7 @@ def main() -> None:
         asyncio.run(soak.run(args.minutes, args.clients))
     finally:
         if args.log:
-            args.log.write_text(server.said())
+            args.log.write_text(server.output_tail())
         server.close()
     print(json.dumps({"acts": soak.counts, "failures": soak.failures[:20]}, indent=1))
     raise SystemExit(bool(soak.failures))

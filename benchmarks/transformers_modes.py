@@ -26,9 +26,9 @@ import numpy as np
 
 import paceline
 from paceline.backends.transformers.loading import load_model, load_tokenizer
-from paceline.integrations.transformers_generate import KEPT
+from paceline.integrations.transformers_generate import MODEL_ATTRIBUTE
 from paceline.models.resolve import file_of
-from paceline.prepare.views import ViewSearchPlan, chosen
+from paceline.prepare.views import ViewSearchPlan, short_items
 
 Way = Callable[[Any], Any]  # of token ids [1, tokens] to what generate returns
 
@@ -51,9 +51,9 @@ def ours(model: Any, kept: dict[str, Any], name: str, n: int, **how: Any) -> Way
     """With experience of its own, whoever else decodes in between."""
 
     def decode(ids: Any) -> Any:
-        model.__dict__.pop(KEPT, None)
+        model.__dict__.pop(MODEL_ATTRIBUTE, None)
         if name in kept:
-            model.__dict__[KEPT] = kept[name]
+            model.__dict__[MODEL_ATTRIBUTE] = kept[name]
         out = model.generate(
             ids,
             attention_mask=ids.new_ones(ids.shape),
@@ -63,7 +63,7 @@ def ours(model: Any, kept: dict[str, Any], name: str, n: int, **how: Any) -> Way
             do_sample=False,
             **how,
         )
-        kept[name] = model.__dict__[KEPT]
+        kept[name] = model.__dict__[MODEL_ATTRIBUTE]
         return out
 
     return decode
@@ -157,7 +157,9 @@ def main() -> None:
     draft = load_model(file_of(arguments.model_draft), **how) if arguments.model_draft else None
     watch = Watch(model)
     decoders = ways(model, draft, arguments)
-    first, *items = chosen(ViewSearchPlan(0, 0, arguments.items // 2 + 1, 0, "real"))[: arguments.items + 1]
+    first, *items = short_items(ViewSearchPlan(0, 0, arguments.items // 2 + 1, 0, "real"))[
+        : arguments.items + 1
+    ]
     speeds: dict[str, list[float]] = {name: [] for name in decoders}
     same = dict.fromkeys(decoders, 0)
     for number, item in enumerate([first, *items]):  # the first one warms up, costs are measured there

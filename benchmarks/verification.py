@@ -15,7 +15,7 @@ from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Probabilities, Sampling, probabilities
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
-from paceline.speculative.verify import CHAINS, RULES, verify
+from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES, verify
 
 SAMPLINGS = {
     "temperature 0.8": Sampling(temperature=0.8),
@@ -60,12 +60,12 @@ def main() -> None:
         rows = (random.normal(size=(8, n_vocab)) * 2.5).astype(np.float32)
         for name, sampling in SAMPLINGS.items():
             print(f"{n_vocab:,} tokens, {name}: microseconds a step (accepted tokens)")
-            for rule in ("plain", *RULES):
+            for rule in ("plain", *VERIFICATION_RULES):
                 rng, times, accepted = SeededRng(0), [], 0
                 for _ in range(RUNS):
                     tree = EMPTY
                     if rule != "plain":
-                        tree = draft(rows, CHAIN if rule in CHAINS else TREE, rng)
+                        tree = draft(rows, CHAIN if rule in CHAIN_ONLY_RULES else TREE, rng)
                     began = perf_counter()
                     named = "auto" if rule == "plain" else rule
                     verdict = verify(tree, Held(rows), sampling, [], rng, named)

@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, ViewSearchPlan, answers, chosen, search
+from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, ViewSearchPlan, answers, search, short_items
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("-t", "--threads", type=int)
     arguments = parser.parse_args()
     plan = ViewSearchPlan(0, arguments.tries, arguments.items, arguments.n_predict, "real")
-    items = chosen(plan)
+    items = short_items(plan)
     with load(
         arguments.model, drafters="none", n_ctx=2048, threads=arguments.threads, sessions=len(items)
     ) as llm:
@@ -55,7 +55,7 @@ def main() -> None:
             for method in dict.fromkeys(one.method for one in found):
                 best = max((one for one in found if one.method == method), key=lambda one: one.agreement)
                 share = held.agreement(whole.view(best.view))
-                print(f"{n:14}  {method:6}  {share:13.3f}  {best.view.words}", flush=True)
+                print(f"{n:14}  {method:6}  {share:13.3f}  {best.view.spec}", flush=True)
 
 
 if __name__ == "__main__":

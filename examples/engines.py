@@ -5,15 +5,21 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from paceline.integrations.export import Asked, command, shown
+from paceline.integrations.export import EngineRequest, command, redacted_command
 from paceline.integrations.vllm import Portfolio
 from paceline.speculative.errors import UsageError
 
 for engine in ("vllm", "sglang"):
-    print(shown(command(engine, Asked("Qwen/Qwen3-8B", n_draft=8, n_ctx=8192))))
-    print(shown(command(engine, Asked("Qwen/Qwen3-8B", draft="Qwen/Qwen3-0.6B-Base", n_draft=4))))
+    print(redacted_command(command(engine, EngineRequest("Qwen/Qwen3-8B", n_draft=8, n_ctx=8192))))
+    print(
+        redacted_command(
+            command(engine, EngineRequest("Qwen/Qwen3-8B", draft="Qwen/Qwen3-0.6B-Base", n_draft=4))
+        )
+    )
 try:
-    command("sglang", Asked("Qwen/Qwen3-8B", extra=("--speculative-accept-threshold-acc", "0.5")))
+    command(
+        "sglang", EngineRequest("Qwen/Qwen3-8B", extra_args=("--speculative-accept-threshold-acc", "0.5"))
+    )
 except UsageError as error:
     print(f"refused: {error}")
 

@@ -237,7 +237,7 @@ def dropped_when_unlikely(draw: Draw, p_min: float) -> Draw:
         for node, parent in enumerate(tree.parents):
             likely = q_of(tree, node)[tree.tokens[node]] >= p_min
             kept.append(bool(likely) and (parent == ROOT or kept[parent]))
-        return tree.only(kept)
+        return tree.filter(kept)
 
     return wrong
 

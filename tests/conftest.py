@@ -22,7 +22,7 @@ from paceline.bench import provenance  # noqa: F401  # first: it tells the machi
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.zoo.inflate import write_plain
-from paceline.models.zoo.layout import layout_of
+from paceline.models.zoo.layout import read_layout
 from paceline.speculative.errors import KernelError
 from paceline.storage.costs import MeasurementEffort
 
@@ -63,7 +63,7 @@ def one_thread_a_worker() -> Iterator[None]:
 def files_are_let_in() -> Iterator[None]:
     """What tests write for llama.cpp is not tried in a process of its own first, which takes seconds each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.backends.llama_cpp.gate.trying", True)
+        patch.setattr("paceline.backends.llama_cpp.gate.in_load_subprocess", True)
         yield
 
 
@@ -87,13 +87,15 @@ def compiled_kernels() -> None:
     with pytest.MonkeyPatch.context() as patch, suppress(KernelError):
         patch.delenv("PACELINE_HOME", raising=False)
         library(recipe_for())
-        kernels.enter()
+        kernels.load_kernels()
 
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without a compiler: flash attention is chosen by what is faster."""
-    monkeypatch.setattr("paceline.backends.registry.kernels_of", lambda _: KernelStatus(reason="no compiler"))
+    monkeypatch.setattr(
+        "paceline.backends.registry.kernel_status", lambda _: KernelStatus(reason="no compiler")
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -108,7 +110,7 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_HOME", str(home))
-        patch.setattr("paceline.profiling.pass_costs.QUICK", quick)
+        patch.setattr("paceline.profiling.pass_costs.QUICK_EFFORT", quick)
         patch.setattr("paceline.profiling.flash_attention.QUICK", 0.0)
         yield
 
@@ -132,7 +134,7 @@ def unrounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded target in F32, where several rows at once differ from one by 1e-5 only."""
     out = tmp_path_factory.mktemp("f32") / "target.gguf"
     file = GGUFFile(zoo.target_path())
-    layout = layout_of(file)
+    layout = read_layout(file)
     write_plain(file, layout, layout, out, "F32", 0, lambda phase, done: None)
     return out
 

@@ -12,7 +12,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedState
 from paceline.drafters.model import ModelDrafterState
 from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Grammar, RequiredOutputs
-from paceline.speculative.loop import Clock, decode, start
+from paceline.speculative.loop import Clock, decode, start_request
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Probabilities, Sampling, TokenDistribution, probabilities
@@ -114,7 +114,7 @@ def decided_distribution(
     def run(tape: Tape) -> tuple[Output, ...]:
         clock = Ticking(tick)
         requests = [
-            start(
+            start_request(
                 target,
                 drafter,
                 GenerationRequest(prompt=prompt, max_tokens=n, sampling=sampling),
@@ -127,7 +127,7 @@ def decided_distribution(
         for request in requests:
             tokens[id(request)] = []
             request.rng = tape
-            for memory in memories(request.memory):
+            for memory in memories(request.drafter_state):
                 memory.rng = tape
         for request, step in decode(target, drafter, policy(clock), requests, clock, chunk):
             tokens[id(request)] += step.tokens

@@ -22,7 +22,7 @@ from paceline.bench.certify.held import (
     ContextRow,
     FixedRowsTarget,
     SamplingSetup,
-    recorded,
+    record_rows,
     recorded_places,
 )
 from paceline.config import Drafting
@@ -99,13 +99,15 @@ def judged(walk: Callable[..., Any]) -> Callable[[], Planted[None]]:
 def drawn(*lines: tuple[str, str]) -> Callable[[], Planted[None]]:
     """The draft model's draw with other lines."""
     owner = model.ModelDrafter
-    return lambda: replaced(owner, "_draw", edited(model, owner._draw, *lines))
+    return lambda: replaced(owner, "_draw", edited(model, owner._add_sampled, *lines))
 
 
 def sure_rejection_without_residual() -> Planted[None]:
     line = "_reject_first(here, here.p, q, x)"
-    wrong = edited(verify, verify.traversal, (line, "here.waiting.pop(0)"))
-    return replaced(verify, "RULES", verify.RULES | {"traversal": wrong, "block": wrong})
+    wrong = edited(verify, verify.verify_traversal, (line, "here.waiting.pop(0)"))
+    return replaced(
+        verify, "VERIFICATION_RULES", verify.VERIFICATION_RULES | {"traversal": wrong, "block": wrong}
+    )
 
 
 def highest_of_equals() -> Planted[None]:
@@ -150,7 +152,7 @@ def dropped(p_min: float) -> Change:
             q = None if tree.q is None else tree.q[node]
             likely = q is None or q[tree.tokens[node]] >= p_min
             kept.append(likely and (parent == ROOT or kept[parent]))
-        return tree.only(kept)
+        return tree.filter(kept)
 
     return wrong
 
@@ -197,7 +199,7 @@ def mistakes(n_vocab: int) -> dict[str, Mistake]:
         "siblings without replacement, q never renormalised": Mistake(TREE, drawn(NEVER_RENORMALISED)),
         "ties broken towards the highest id": Mistake(CHAIN, highest_of_equals),
         "an end of text inside a draft that is not cut there": Mistake(
-            CHAIN, lambda: replaced(decode, "cut", broken.cut_at_the_end_of_the_step)
+            CHAIN, lambda: replaced(decode, "truncate_at_stop", broken.cut_at_the_end_of_the_step)
         ),
     }
 
@@ -228,7 +230,7 @@ def toy_loop(drafting: Drafting, change: Change = unchanged) -> tuple[SamplingSe
     """A pair of toys with drafts of two tokens, and the places to choose from."""
     target, draft = ToyTarget(V, seed=2), ToyTarget(V, seed=2, noise=0.7)
     place = ContextRow()
-    rows, theirs = ([recorded(toy, text, 20) for text in TEXTS] for toy in (target, draft))
+    rows, theirs = ([record_rows(toy, text, 20) for text in TEXTS] for toy in (target, draft))
     held = [FixedRowsTarget(toy, np.concatenate(r), place) for toy, r in ((target, rows), (draft, theirs))]
     made = loop(replace(drafting, n_draft=2), held[0], held[1], place, ALL_SAMPLERS, change)
     return made, recorded_places(TEXTS, rows)

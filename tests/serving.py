@@ -158,7 +158,7 @@ def submit(service: ServingEngine, request: GenerationRequest, client: str = "a"
 
 def submit_all(service: ServingEngine, requests: Sequence[GenerationRequest], client: str) -> list[Answer]:
     answers = [Answer() for _ in requests]
-    given = [replace(one, client=client, timeout=service.limits.seconds) for one in requests]
+    given = [replace(one, client=client, timeout=service.limits.request_timeout) for one in requests]
     service.submit(given, lambda at, update: answers[at].take(at, update))
     return answers
 
@@ -170,14 +170,14 @@ def serving(
     rules: SecurityRules | None = None,
     names: Sequence[str] = ("small",),
     patience: float = LONG,
-    most: int = listen.MOST,
+    most: int = listen.MAX_CONNECTIONS,
     **service: Any,
 ) -> Iterator[Served]:
     """patience: of connections, in seconds. most: of them at once."""
     listening = listen.bind("127.0.0.1", 0)
     served = ServingEngine(llm, limits, **service)
     made = app.create(served, names, rules or SecurityRules(hosts=("127.0.0.1",)))
-    server = uvicorn.Server(listen.configured(made, 5.0, patience, most))
+    server = uvicorn.Server(listen.uvicorn_config(made, 5.0, patience, most))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     try:
         thread.start()

@@ -10,11 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.recorded import RecordedForward, RecordedSession, Recording, ReplayTarget, numbered
+from paceline.backends.recorded import (
+    RecordedForward,
+    RecordedSession,
+    Recording,
+    ReplayTarget,
+    numeric_vocab,
+)
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
-from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.loop import ActiveRequest, decode, start_request
+from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
@@ -39,14 +45,14 @@ class Actor(ReplayTarget):
     """Says the text; a pass takes what `curve` says of its rows, of all requests together."""
 
     def __init__(self, recordings: Sequence[Recording], curve: Mapping[int, float], clock: Passing) -> None:
-        super().__init__(numbered(V), recordings)
-        self._cost, self._clock = PassCosts({SHALLOW: curve}), clock
+        super().__init__(numeric_vocab(V), recordings)
+        self._cost, self._clock = PassCosts({MIN_CONTEXT_BUCKET: curve}), clock
 
     def forward(
         self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[RecordedForward]:
         outs = super().forward(batch, want)
-        self._clock.now += self._cost.seconds(sum(out.computed for out in outs), SHALLOW)
+        self._clock.now += self._cost.seconds(sum(out.computed for out in outs), MIN_CONTEXT_BUCKET)
         return outs
 
 
@@ -105,13 +111,13 @@ class Prompter:
             right = self.right(place.at)
             score = right if self.score is None else self.score
             reach_probability = budget.reach_probability(self.name, score, len(said) + 1, reach_probability)
-            if self.stepwise and not budget.goes_on(score, len(said), len(said), reach_probability):
+            if self.stepwise and not budget.should_extend(score, len(said), len(said), reach_probability):
                 break
             self.clock.now += self.level
             good = good and self._random.random() < right
             said.append(truth if good else (truth + 1) % V)
             scores.append(score)
-            if self.stepwise and not budget.deepens(len(said), len(said), reach_probability):
+            if self.stepwise and not budget.should_deepen(len(said), len(said), reach_probability):
                 break
         self.spent += self.clock.now - began
         return chain(said, self.name, scores) if said else EMPTY
@@ -172,10 +178,14 @@ def stage(
         prompter.clock = clock
     recordings = [Recording(divmod(number, V), text_of(number)) for number in range(requests)]
     target = Actor(recordings, curve, clock)
-    policy = policy or GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: curve})), clock=clock, **most)
+    policy = policy or GoodputPolicy(
+        DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: curve})), clock=clock, **most
+    )
     drafter = PortfolioDrafter(list(prompters))
     started = [
-        start(target, drafter, GenerationRequest(prompt=one.prompt, max_tokens=tokens, ignore_eos=True))
+        start_request(
+            target, drafter, GenerationRequest(prompt=one.prompt, max_tokens=tokens, ignore_eos=True)
+        )
         for one in recordings
     ]
     return Play(policy, clock, target, drafter, prompters, started)
@@ -196,7 +206,7 @@ def asking(n: int) -> list[Any]:
 
 def decider(curve: Mapping[int, float], **most: Any) -> GoodputPolicy:
     """By the rate, at a standstill, in a process that has seen long drafts accepted."""
-    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: curve})), clock=lambda: 0.0, **most)
+    rate = GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: curve})), clock=lambda: 0.0, **most)
     rate._earned = 1 << 10
     return rate
 

@@ -15,7 +15,7 @@ from paceline.drafter_factory import Corpora, make_drafter, make_policy
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_sort import build
-from paceline.loading import choose
+from paceline.loading import choose_drafting
 from paceline.models import zoo
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Drafter
@@ -27,12 +27,12 @@ from stage import asking
 
 def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
     embedded = (zoo.target_path(), zoo.draft_path())
-    assert choose(None, None, None) == (*embedded, ("auto",))
-    assert choose(None, None, ["lookup"]) == (embedded[0], None, ("lookup",))
-    assert choose(None, None, ["lookup", "model"]) == (*embedded, ("lookup", "model"))
+    assert choose_drafting(None, None, None) == (*embedded, ("auto",))
+    assert choose_drafting(None, None, ["lookup"]) == (embedded[0], None, ("lookup",))
+    assert choose_drafting(None, None, ["lookup", "model"]) == (*embedded, ("lookup", "model"))
     a, b = Path("a.gguf"), Path("b.gguf")
-    assert choose("a.gguf", None, None) == (a, None, ("auto",))
-    assert choose("a.gguf", b, None) == (a, b, ("auto",))
+    assert choose_drafting("a.gguf", None, None) == (a, None, ("auto",))
+    assert choose_drafting("a.gguf", b, None) == (a, b, ("auto",))
 
 
 def test_a_recurrent_model_decodes_plainly_and_cannot_draft(models: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_list_of_prompts_is_a_batch_and_each_is_what_it_is_alone(models: Path,
         alone = [llm.generate(one, max_tokens=12, ignore_eos=True, logprobs=1) for one in prompts]
         llm.target.forget()
         passes: list[int] = []
-        llm.target.on_pass = lambda rows, depth, seconds: passes.append(rows)
+        llm.target.on_forward = lambda rows, depth, seconds: passes.append(rows)
         done = llm.generate(prompts, max_tokens=12, ignore_eos=True, logprobs=1)
         assert [one.tokens for one in done] == [one.tokens for one in alone]
         assert [(one.text, one.stop_reason, len(one.logprobs)) for one in done] == [

@@ -12,9 +12,9 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.api import LLM
-from paceline.text.messages import chosen_tools
-from paceline.text.tools.formats import forced
-from paceline.text.tools.parser import ToolCallParser, parsed
+from paceline.text.messages import parse_tool_choice
+from paceline.text.tools.formats import force_call
+from paceline.text.tools.parser import ToolCallParser, parse_tool_calls
 from real_model import smollm2
 from tool_templates import CHATML, TEMPLATES
 
@@ -48,24 +48,24 @@ def test_a_model_without_tools_in_its_template_is_told_of_them(real: LLM) -> Non
     for tool in (TOOL, TIME):
         assert json.dumps(tool) in told
     assert real.chat_tokens(
-        "How warm is it in Bonn?", chosen_tools([TOOL], "none").tools
+        "How warm is it in Bonn?", parse_tool_choice([TOOL], "none").tools
     ) == real.chat_tokens("How warm is it in Bonn?")
 
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
-    choice = chosen_tools([TOOL, TIME], {"type": "function", "function": {"name": "weather"}})
-    must = forced(real.tool_support.format, choice)
+    choice = parse_tool_choice([TOOL, TIME], {"type": "function", "function": {"name": "weather"}})
+    must = force_call(real.tool_support.format, choice)
     assert must is not None
-    assert must.begin == "<tool_call>\n"
-    prompt = real.chat_tokens("How warm is it in Bonn?", choice.tools, answer=must.begin)
+    assert must.prefix == "<tool_call>\n"
+    prompt = real.chat_tokens("How warm is it in Bonn?", choice.tools, answer=must.prefix)
     reader = ToolCallParser(must.format, choice.tools)
-    deltas = reader.feed(must.begin)
+    deltas = reader.feed(must.prefix)
     with real.stream(prompt, max_tokens=120, json_schema=must.json_schema, plain=plain) as stream:
         for piece in stream:
             deltas += reader.feed(piece.text)
     deltas += reader.finish()
-    assert reader.calls == 1
+    assert reader.n_calls == 1
     assert all(delta.index == 0 for delta in deltas)
     assert deltas[0].name == "weather"
     arguments = json.loads("".join(delta.arguments for delta in deltas))
@@ -73,7 +73,7 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
     assert arguments["days"] in (1, 2)
     again = [
         {"role": "user", "content": "How warm is it in Bonn?"},
-        parsed(must.format, choice.tools, must.begin + stream.result().text).openai(),
+        parse_tool_calls(must.format, choice.tools, must.prefix + stream.result().text).openai(),
         {"role": "tool", "tool_call_id": "1", "content": "20 degrees"},
     ]
     assert len(real.chat_tokens(again, choice.tools)) > len(prompt) + len(stream.result().tokens)
@@ -104,7 +104,7 @@ def test_the_files_template_for_tools_is_used_with_tools(marked: LLM) -> None:
 def test_control_tokens_of_a_format_become_text_where_that_is_asked_for(marked: LLM) -> None:
     encode = marked.target.text.encode
     (calls,), (args,) = encode("[TOOL_CALLS]", special=True), encode("[ARGS]", special=True)
-    assert marked.tool_spelling == {calls: b"[TOOL_CALLS]", args: b"[ARGS]"}
+    assert marked.visible_control_tokens == {calls: b"[TOOL_CALLS]", args: b"[ARGS]"}
     request: dict[str, Any] = {"max_tokens": 2, "logit_bias": {calls: 1000.0}, "ignore_eos": True}
     assert marked.generate("a", **request).text == ""
-    assert marked.generate("a", spelled=marked.tool_spelling, **request).text == "[TOOL_CALLS]" * 2
+    assert marked.generate("a", spelled=marked.visible_control_tokens, **request).text == "[TOOL_CALLS]" * 2

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from paceline.bench.suites.workload import FOLDER, Item
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 from tools import real_sources, real_talk, toy_suites
 
 PSF = "PSF-2.0 (CPython 3.11.7)"
@@ -65,10 +65,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     out = parser.parse_args().out
     for name in SUITES:
-        with whole(out / f"{name}.jsonl") as part:
+        with atomic_write(out / f"{name}.jsonl") as part:
             part.write_text(lines(name), "utf-8", newline="\n")
     about = {name: {"description": what, "licence": licence} for name, (what, licence, _) in SUITES.items()}
-    with whole(out / "suites.json") as part:
+    with atomic_write(out / "suites.json") as part:
         part.write_text(json.dumps(about, indent=2) + "\n", "utf-8", newline="\n")
 
 

@@ -17,7 +17,7 @@ from time import perf_counter
 import paceline
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, RequiredOutputs, Target
-from paceline.speculative.loop import advance, start
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY
@@ -40,14 +40,16 @@ class Run:
 def plain(target: Target, prompt: Sequence[int], n: int) -> Run:
     drafter, policy = NoDrafter(), FixedPolicy(Budget(depth=0, nodes=0))
     began = perf_counter()
-    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n, ignore_eos=True))
+    request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n, ignore_eos=True))
     target.forward(
         [(request.session, request.session.pending_tokens)], drafter.required_outputs
     )  # the prompt, all at once
     prefilled = perf_counter()
     tokens: list[int] = []
     while request.stop_reason is None:
-        ((_, step),) = advance(target, drafter, policy, [request])  # draft nothing, one pass, keep its token
+        ((_, step),) = advance_requests(
+            target, drafter, policy, [request]
+        )  # draft nothing, one pass, keep its token
         tokens += step.tokens
     ended = perf_counter()
     request.close()

@@ -22,7 +22,7 @@ import paceline
 from paceline.bench.text_comparison import judge
 from paceline.models import zoo
 from paceline.models.zoo.quantize import quantize
-from paceline.report.table import listing, ratio
+from paceline.report.table import ratio, write_table
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.tree import chain
@@ -84,7 +84,7 @@ def trial(llm: paceline.LLM, prompt: Sequence[int], n: int) -> Trial:
         drafted.append(pair.generate(prompt, max_tokens=n, ignore_eos=True))
         judgement = judge(pair, prompt, plain[-1].tokens, drafted[-1].tokens, paceline.Sampling())
         judgement.require_lossless()
-        said.append(judgement.said)
+        said.append(judgement.verdict)
     a = theory.acceptance(sum(d.stats.accepted for d in drafted), sum(d.stats.rejected for d in drafted))
     assert a is not None, "nothing was drafted"
     one = sum(p.stats.forward_seconds for p in plain) / sum(p.stats.steps for p in plain)
@@ -102,7 +102,7 @@ def why(tried: Trial, curve: dict[int, float]) -> str:
     if free == 0:
         return "no K pays: a drafted token costs at least what it saves (c >= a)"
     if real == 0:
-        gain = theory.leviathan(a, free, c)
+        gain = theory.chain_speedup(a, free, c)
         return f"no K pays: were verifying free of charge, K = {free} would gain {gain:.2f}x"
     gain = theory.with_verification_cost(a, real, c, curve[real + 1])
     return f"K = {real} pays: {gain:.2f}x"
@@ -114,7 +114,7 @@ def report(trials: dict[str, Trial], curve: dict[int, float]) -> None:
         (name, *map(ratio, (tried.acceptance, tried.cost, *tried.speedups.values())))
         for name, tried in trials.items()
     ]
-    listing(("", "a", "c", *(f"K = {k}" for k in TRIED)), rows, sys.stdout, 1)
+    write_table(("", "a", "c", *(f"K = {k}" for k in TRIED)), rows, sys.stdout, 1)
     for name, tried in trials.items():
         print(f"{name}: output identical: {tried.said}")
     print()
@@ -143,7 +143,7 @@ def main() -> None:
         seconds = pass_costs(llm.target, llm.tokens(prompt))
     curve = {rows: cost / seconds[1] for rows, cost in seconds.items()}
     print("measured: a pass of the target over so many rows, in passes over one")
-    listing([f"{rows}" for rows in curve], [[ratio(cost) for cost in curve.values()]], sys.stdout, 0)
+    write_table([f"{rows}" for rows in curve], [[ratio(cost) for cost in curve.values()]], sys.stdout, 0)
     print()
 
     trials = {}

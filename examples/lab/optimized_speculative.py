@@ -22,9 +22,9 @@ from paceline.drafter_factory import make_drafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.models import zoo
-from paceline.report.table import listing, ratio
+from paceline.report.table import ratio, write_table
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -48,7 +48,7 @@ def acceptance(runs: Sequence[Stats]) -> float:
 def toy_run(drafter: Drafter, k: int, n: int) -> tuple[list[int], Stats]:
     target = paceline.ToyTarget(n_vocab=16, seed=1)
     wanted = GenerationRequest(prompt=[1, 2, 3], max_tokens=n, sampling=VARIED)
-    request = start(target, drafter, wanted)
+    request = start_request(target, drafter, wanted)
     tokens: list[int] = []
     for _, step in decode(target, drafter, FixedPolicy(Budget(depth=k, nodes=k)), [request]):
         tokens += step.tokens
@@ -69,7 +69,7 @@ def toy(n: int) -> None:
         (f"{k}", ratio(theory.expected_tokens(a, k)), "|", ratio(n / stats.steps))
         for k, stats in runs.items()
     ]
-    listing(("K", "tokens a step in theory", "|", "measured"), rows, sys.stdout, 0)
+    write_table(("K", "tokens a step in theory", "|", "measured"), rows, sys.stdout, 0)
     print("output identical: yes")
 
 
@@ -111,7 +111,7 @@ def compare(llm: paceline.LLM, prompt: Sequence[int], n: int, **settings: object
     plain, drafted = (llm.generate(prompt, max_tokens=n, ignore_eos=True, plain=p) for p in (True, False))
     judgement = judge(llm, prompt, plain.tokens, drafted.tokens, GREEDY)
     judgement.require_lossless()
-    return Pair(plain, drafted, judgement.said)
+    return Pair(plain, drafted, judgement.verdict)
 
 
 def methods(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
@@ -123,7 +123,7 @@ def methods(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
             (name, ratio(stats.acceptance_rate), ratio(stats.acceptance_length), "|", f"{pair.speedup:.2f}x")
         )
         said.append(f"{name}: output identical: {pair.said}")
-    listing(("", "acceptance rate", "acceptance length", "|", "measured speedup"), rows, sys.stdout, 1)
+    write_table(("", "acceptance rate", "acceptance length", "|", "measured speedup"), rows, sys.stdout, 1)
     print(*said, sep="\n")
 
 
@@ -136,10 +136,10 @@ def lengths(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
     for k, pair in pairs.items():
         c, v = pair.cost, pair.verify
         rule_of_thumb = 1.0 / (1.0 - a + a / k)
-        predicted = rule_of_thumb, theory.leviathan(a, k, c), theory.with_verification_cost(a, k, c, v)
+        predicted = rule_of_thumb, theory.chain_speedup(a, k, c), theory.with_verification_cost(a, k, c, v)
         rows.append((f"{k}", ratio(c), ratio(v), *map(ratio, predicted), "|", ratio(pair.speedup)))
     columns = ("K", "c", "v", "rule of thumb", "Leviathan", "with v", "|", "measured")
-    listing(columns, rows, sys.stdout, 0)
+    write_table(columns, rows, sys.stdout, 0)
     ties = sum(pair.said != "yes" for pair in pairs.values())
     print(f"output identical: {f'but for {ties} near-ties' if ties else 'yes'}")
     conclude(pairs, a)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.backends.interface import Backend
-from paceline.config import Drafting, checked
+from paceline.config import Drafting, validate_drafting
 from paceline.engine import InferenceEngine, OnPrefill, Stream
 from paceline.request_handle import Generation, RequestHandle
 from paceline.request_options import RequestOptions, SamplingSettings
@@ -18,18 +18,18 @@ from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.text.chat_template import control_text, encoded
-from paceline.text.grammar_check import chosen
+from paceline.text.chat_template import control_text, encode_chat
+from paceline.text.grammar_check import parse_grammar
 from paceline.text.grammar_source import Schema
-from paceline.text.messages import Prompt, conversation, declared, template_variables, texts_in
+from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
 from paceline.text.tools import formats as tool_formats
-from paceline.text.tools.support import ToolSupport, fitted, support
+from paceline.text.tools.support import ToolSupport, adapt_messages, detect_tool_support
 
 if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
 
-SHORT = 1 << 16  # characters that are always looked at
+MIN_SCANNED_CHARACTERS = 1 << 16  # characters that are always looked at
 
 
 class LLM:
@@ -53,7 +53,7 @@ class LLM:
         self.draft = draft
         self.drafter = drafter
         self.drafting = drafting
-        self.remembered = remembered
+        self.history = remembered
         self.corpora = corpora  # what the drafter was made with, for whoever makes another like it
         self.policy = policy or FixedPolicy(drafting.budget)
         self._closing: list[Callable[[], None]] = []
@@ -71,39 +71,39 @@ class LLM:
             self._require_room(prompt)
             return self.target.text.encode(typed.text("the prompt", prompt))
         if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-            raise typed.refusal("the prompt", prompt, "text, or a list of token ids")
-        return [typed.whole("the prompt: token", token) for token in prompt]
+            raise typed.require("the prompt", prompt, "text, or a list of token ids")
+        return [typed.integer("the prompt: token", token) for token in prompt]
 
     @cached_property
-    def most_text(self) -> int:
+    def max_text_bytes(self) -> int:
         """Bytes that a text in the context may have: as if it were all of the longest token."""
         text, vocab = self.target.text, self.target.vocab
         return self.target.caps.n_ctx * max(len(text.piece(token)) for token in range(vocab.size))
 
-    def _require_room(self, said: Any) -> None:
+    def _require_room(self, value: Any) -> None:
         """Raises ContextError for texts that cannot fit whatever their tokens are, before any is looked for:
         that takes minutes where a file was named by mistake, or somebody means it."""
-        n = sum(map(len, texts_in(said)))
-        if n > SHORT and n > self.most_text:
+        n = sum(map(len, texts_in(value)))
+        if n > MIN_SCANNED_CHARACTERS and n > self.max_text_bytes:
             raise ContextError(
                 f"the prompt has {n:,} characters; the context of {self.target.caps.n_ctx:,} tokens has room "
-                f"for {self.most_text:,} at the very most: shorten it or ask for a larger context (n_ctx, -c)"
+                f"for {self.max_text_bytes:,} at most: shorten it or ask for a larger context (n_ctx, -c)"
             )
 
-    def control_text(self, said: str) -> str:
+    def control_text(self, text: str) -> str:
         """The first of the model's control tokens that a text contains (<|im_end|>); "" where there is none.
         A prompt that is text never means one."""
-        return control_text(self.target.text, self.target.vocab, said)
+        return control_text(self.target.text, self.target.vocab, text)
 
     @property
-    def chats(self) -> bool:
+    def has_chat_template(self) -> bool:
         """Whether the model has a chat template: it is an instruct model."""
-        return self.target.text.chats
+        return self.target.text.has_chat_template
 
     @cached_property
     def tool_support(self) -> ToolSupport:
         """Whether the model's chat template makes use of tools, and how the model writes calls."""
-        return support(self.target.text)
+        return detect_tool_support(self.target.text)
 
     def chat_tokens(
         self,
@@ -121,23 +121,25 @@ class LLM:
         in the system message. chat_template_kwargs: what else the template is told (enable_thinking,
         documents). answer: what the answer begins with, control tokens and all."""
         text, vocab = self.target.text, self.target.vocab
-        messages, functions = conversation(prompt), declared(tools)
+        messages, functions = parse_messages(prompt), parse_tools(tools)
         variables = template_variables(chat_template_kwargs)
         self._require_room([messages, functions, variables])
         if functions or any(one["role"] == "tool" or "tool_calls" in one for one in messages):
-            messages, given = fitted(self.tool_support, messages, functions)
+            messages, given = adapt_messages(self.tool_support, messages, functions)
         else:
             given = None
-        tokens = encoded(text, vocab, messages, given, variables, answer=typed.text("answer", answer))
+        tokens = encode_chat(text, vocab, messages, given, variables, answer=typed.text("answer", answer))
         # A template spells BOS itself, as a rule.
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
         return tokens
 
     @cached_property
-    def tool_spelling(self) -> Mapping[int, bytes]:
+    def visible_control_tokens(self) -> Mapping[int, bytes]:
         """What `stream` takes as `spelled` for an answer that is read for calls."""
-        return tool_formats.spelled(self.target.text, self.target.vocab, self.tool_support.format)
+        return tool_formats.visible_control_tokens(
+            self.target.text, self.target.vocab, self.tool_support.format
+        )
 
     def stream(
         self,
@@ -185,13 +187,13 @@ class LLM:
         return GenerationRequest(
             prompt=self.tokens(prompt),
             max_tokens=max_tokens,
-            sampling=checked(Sampling, sampling),
+            sampling=validate_drafting(Sampling, sampling),
             seed=seed,
-            stop=typed.texts("stop", stop),
+            stop=typed.text_list("stop", stop),
             ignore_eos=ignore_eos,
-            grammar=chosen(json_schema, regex),
+            grammar=parse_grammar(json_schema, regex),
             logprobs=logprobs,
-            n_draft=0 if typed.truth("plain", plain) else UNLIMITED,
+            n_draft=0 if typed.boolean("plain", plain) else UNLIMITED,
             remember=remember,
             visible_control_tokens=spelled or {},
         )
@@ -243,15 +245,15 @@ class LLM:
             while not run.is_over:
                 run.step()
         finally:
-            with self.engine.turn():
+            with self.engine.exclusive():
                 run.close()
         for at, handle in handles.items():
             if handle.finish is not None and handle.finish.error is not None:
                 errors[at] = handle.finish.error
         if errors and len(errors) == len(prompts):
             raise errors[0]
-        with self.engine.turn():
-            account = self.policy.account
+        with self.engine.exclusive():
+            account = self.policy.summary
         done = {at: handle.result(account) for at, handle in handles.items() if at not in errors}
         if errors:
             raise BatchError([done.get(at) for at in range(len(prompts))], errors) from errors[min(errors)]
@@ -259,15 +261,15 @@ class LLM:
 
     def close(self) -> None:
         """Free the models. Calling it twice is harmless; in a forked process it does nothing."""
-        if not self.engine.process.is_this:
+        if not self.engine.process.is_current:
             return
-        with self.engine.turn():
+        with self.engine.exclusive():
             while self._closing:
                 self._closing.pop()()
             self.drafter.close()
             self.target.close()
-            if self.remembered is not None:
-                self.remembered.close()
+            if self.history is not None:
+                self.history.close()
 
     def __enter__(self) -> LLM:
         return self

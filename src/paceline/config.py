@@ -9,21 +9,21 @@ from typing import Any, TypeVar
 from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.sampling import LARGEST
-from paceline.speculative.validation import refusal, settle
-from paceline.speculative.verify import CHAINS, RULES
+from paceline.speculative.sampling import MAX_LOGIT
+from paceline.speculative.validation import require, validate_fields
+from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES
 
 T = TypeVar("T")
 POLICIES = ("fixed", "p_min", "rate")
 UNSET = -(1 << 31)  # a number that was left to the policy
-MOST = 4096  # of whatever is counted in tokens: far beyond what a pass can take
+MAX_TOKENS = 4096  # of whatever is counted in tokens: far beyond what a pass can take
 # n_draft, width and p_split where they are left open.
-LEFT_OPEN = {
+POLICY_CHOSEN_FIELDS = {
     "rate": (31, 4, 0.3),
     "p_min": (7, 1, 0.1),  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
 }
-LEFT_OPEN["fixed"] = LEFT_OPEN["p_min"]
-VERIFY = ("auto", *RULES)
+POLICY_CHOSEN_FIELDS["fixed"] = POLICY_CHOSEN_FIELDS["p_min"]
+VERIFY = ("auto", *VERIFICATION_RULES)
 CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
 
@@ -65,12 +65,12 @@ class Drafting:
     cross_vocab: str = "off"
 
     def __post_init__(self) -> None:
-        settle(self)
+        validate_fields(self)
         if not self.policy:
             object.__setattr__(self, "policy", "rate" if "auto" in self.drafters else "p_min")
         self._check_names()
-        n_draft, width, p_split = LEFT_OPEN[self.policy]
-        if self.verify in CHAINS or self.cross_vocab == "slem":
+        n_draft, width, p_split = POLICY_CHOSEN_FIELDS[self.policy]
+        if self.verify in CHAIN_ONLY_RULES or self.cross_vocab == "slem":
             width = 1  # which have no use for branches
         for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
             if getattr(self, name) == UNSET:
@@ -79,16 +79,16 @@ class Drafting:
         for name, low in (lows | {"ngram_min": 1, "ngram_max": self.ngram_min}).items():
             value = getattr(self, name)
             if value < low:
-                raise refusal(name, value, f"at least {low}")
-            if value > MOST and name not in ("top_k", "least"):
-                raise refusal(name, value, f"at most {MOST:,}")
-        for name, most in (("p_min", 1.0), ("p_split", 1.0), ("temperature", LARGEST)):
+                raise require(name, value, f"at least {low}")
+            if value > MAX_TOKENS and name not in ("top_k", "least"):
+                raise require(name, value, f"at most {MAX_TOKENS:,}")
+        for name, most in (("p_min", 1.0), ("p_split", 1.0), ("temperature", MAX_LOGIT)):
             value = getattr(self, name)
             if not 0.0 <= value <= most:
                 what = "draft temperature" if name == "temperature" else name
                 raise UsageError(f"{what} {value}: must be between 0 and {most:g}")
-        if self.verify in CHAINS and self.width > 1:
-            trees = ", ".join(rule for rule in VERIFY if rule not in CHAINS)
+        if self.verify in CHAIN_ONLY_RULES and self.width > 1:
+            trees = ", ".join(rule for rule in VERIFY if rule not in CHAIN_ONLY_RULES)
             raise UsageError(f"verify {self.verify} is for chains (width 1): for a tree choose from {trees}")
         self._check_cross_vocab()
 
@@ -158,7 +158,7 @@ class Drafting:
         )
 
 
-def checked(kind: type[T], values: Mapping[str, Any]) -> T:
+def validate_drafting(kind: type[T], values: Mapping[str, Any]) -> T:
     """`kind(**values)`, with an unknown name answered by the known ones."""
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # kind is one of our dataclasses
     if unknown := sorted(set(values) - known):

@@ -11,12 +11,12 @@ from typing import Any
 
 from paceline.backends.interface import Backend
 from paceline.backends.translated import CrossVocabTarget
-from paceline.backends.views import ModelView, SupportsViews, parse
+from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
-from paceline.drafters.parts import MODEL, DrafterInputs, Warn
-from paceline.models.names import VIEW
+from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
+from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
@@ -26,10 +26,10 @@ from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage import views
 from paceline.storage.corpora import find_corpus, open_corpus
-from paceline.system.home import expanded
+from paceline.system.home import expand_user
 from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
-from paceline.vocab.sample import TEXT
+from paceline.vocab.sample import SAMPLE_TEXT
 from paceline.vocab.shared import check_shared
 from paceline.vocab.translation import Translation
 
@@ -38,7 +38,7 @@ PathLike = str | Path
 # The share of the target's usual tokens that a draft must have for TLI to be chosen. Measured in tokens per
 # pass of the target, with the embedded pair, one of the two reduced to so many merges: from 0.95 on TLI is
 # equal or ahead, by up to 9%; below it SLEM is, by up to 3% (docs/log/vocabularies.md).
-ENOUGH = 0.95
+MIN_COVERAGE = 0.95
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Corpora:
         `vocab` they must be that vocabulary's: VocabError."""
         caches, stores = list[Path](), list[Path]()
         for name in names:
-            path = expanded(name)
+            path = expand_user(name)
             # What is a bare name is a corpus's, whatever lies in the folder we are in.
             if path.is_file() and (path.suffix or str(path) != path.name):
                 caches.append(path)
@@ -71,7 +71,7 @@ class Corpora:
 
 
 NO_CORPORA = Corpora()
-NEEDED = {
+REQUIREMENTS = {
     DRAFT: "a draft model: give one (draft, -md), or use the drafter lookup (drafters, --draft)",
     DATASTORE: "a corpus that has a datastore: give its name (corpora, --corpus; paceline corpus list tells "
     "what there is, paceline corpus build makes one)",
@@ -82,12 +82,12 @@ def check_needs(drafting: Drafting, available: Collection[str]) -> None:
     """available: of what drafters use. Raises UsageError for a drafter that needs something else."""
     for row in drafting.rows:
         if not row.optional and (missing := row.missing(available)):
-            raise UsageError(f"the drafter {row.name!r} needs {NEEDED[missing[0]]}")
+            raise UsageError(f"the drafter {row.name!r} needs {REQUIREMENTS[missing[0]]}")
 
 
 def make(name: str, parts: DrafterInputs) -> Drafter:
     # A draft model whose text is translated drafts in a way of its own.
-    module = "slem" if name == MODEL and parts.translation is not None else name
+    module = "slem" if name == MODEL_SOURCE and parts.translation is not None else name
     made: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
     return made
 
@@ -110,7 +110,7 @@ def make_drafter(
                 "the draft model is recurrent, and its state cannot be rolled back yet, so it cannot draft: "
                 "give another one (draft, -md), or use the drafter lookup (drafters, --draft)"
             )
-        drafting, translation = translated(drafting, target, draft)
+        drafting, translation = make_cross_vocab(drafting, target, draft)
         if drafting.cross_vocab == "tli" and translation is not None:
             draft, translation = CrossVocabTarget(draft, translation), None
     available = [*corpora.available, *([] if draft is None else [DRAFT])]
@@ -136,14 +136,14 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
             "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
             "of its own (paceline views materialise)"
         )
-    view = parse(reference, target.layers)
+    view = parse_view(reference, target.layers)
     if view is None:
-        cached = views.recall(target.identity()["model"], warn)
+        cached = views.load_view(target.identity()["model"], warn)
         if cached is None:
             raise UsageError(
                 f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
             )
-        view = parse(f"{VIEW}{cached.words}", target.layers) or ModelView()
+        view = parse_view(f"{VIEW_PREFIX}{cached.words}", target.layers) or ModelView()
     return target.view(view)
 
 
@@ -163,7 +163,7 @@ def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = 
     )
 
 
-def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, Translation | None]:
+def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, Translation | None]:
     """How the draft's tokens become the target's: `drafting` with what "auto" comes to, and the translation,
     None where ids mean the same to both. Raises VocabError where they do not, or have nothing in common."""
     if drafting.cross_vocab in ("off", "auto"):
@@ -179,7 +179,11 @@ def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, T
     text_will_do = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":
         trees = drafting.width > 1 and drafting.policy != "rate"  # which takes chains as they come
-        tli = not text_will_do or trees or translation.coverage(ours.encode(TEXT.encode())) >= ENOUGH
+        tli = (
+            not text_will_do
+            or trees
+            or translation.coverage(ours.encode(SAMPLE_TEXT.encode())) >= MIN_COVERAGE
+        )
         chosen: dict[str, Any] = {"cross_vocab": "tli"} if tli else {"cross_vocab": "slem", "width": 1}
         drafting = replace(drafting, **chosen)
     if drafting.cross_vocab == "tli" and len(translation.common) == 0:

@@ -20,7 +20,7 @@ from paceline.speculative.errors import BusyError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
 from paceline.speculative.policy.interface import DraftPolicy
-from paceline.speculative.request import TOGETHER, GenerationRequest
+from paceline.speculative.request import MAX_SHARED_REQUESTS, GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.system.forks import ForkGuard
 from paceline.system.locks import FairLock
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
 # Between two tries of a thread to get a session. (Ctrl-C can leave a Condition locked.)
-TRY_SECONDS = 0.005
+LOCK_TIMEOUT_SECONDS = 0.005
 
 OnPrefill = Callable[[int, int], object]
 
@@ -64,15 +64,15 @@ class InferenceEngine:
         self._holders = WeakKeyDictionary[BatchRun, int]()  # of sessions, and their threads
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Threads get it in the order in which they asked. Raises UsageError in a forked process."""
         self.process.require()
-        with self._lock.turn():
+        with self._lock.acquire():
             while self._later:
                 self._later.popleft()()
             yield
 
-    def later(self, call: Callable[[], None]) -> None:
+    def run_later(self, call: Callable[[], None]) -> None:
         """Call it when the next turn begins, whosever that is: for objects that are dropped, which happens at
         any moment and in any thread."""
         self._later.append(call)
@@ -101,7 +101,7 @@ class InferenceEngine:
         """Several requests in the caller's thread, in the same passes."""
         return BatchRun(self)
 
-    def compiled(self, request: GenerationRequest) -> TextGrammar | None:
+    def compile_grammar(self, request: GenerationRequest) -> TextGrammar | None:
         """The request's grammar. Raises UsageError for one that this model cannot use."""
         if request.grammar is None:
             return None
@@ -113,27 +113,27 @@ class InferenceEngine:
         if self._remembered is not None and handle.request.remember and handle.request.n_draft:
             self._remembered.add(handle.tokens)
 
-    def acquire(self, run: BatchRun, begin: Callable[[], bool]) -> None:
+    def acquire_session(self, run: BatchRun, begin: Callable[[], bool]) -> None:
         """Call `begin` until it is true: until the run has a session. While threads beside this one have all
         sessions, it waits, but for a thread that has one already: it might wait for itself. BusyError is
         raised then, and where others than runs of this engine have them."""
-        with self.turn():
+        with self.exclusive():
             if threading.get_ident() in self._holders.values():
                 if not begin():
                     raise run.busy
-                self.hold(run)
+                self.register(run)
                 return
         with self._arrivals:  # the others wait behind the first
             while True:
-                with self.turn():
+                with self.exclusive():
                     if begin():
-                        self.hold(run)
+                        self.register(run)
                         return
                     if not self._holders:  # somebody has them who is no run of this engine
                         raise run.busy
-                sleep(TRY_SECONDS)
+                sleep(LOCK_TIMEOUT_SECONDS)
 
-    def hold(self, run: BatchRun) -> None:
+    def register(self, run: BatchRun) -> None:
         """In its turn: note which thread has the run's sessions."""
         if run.scheduler.running:
             self._holders.setdefault(run, threading.get_ident())
@@ -151,7 +151,7 @@ class BatchRun:
     def add(self, request: GenerationRequest) -> RequestHandle:
         """Raises UsageError for a request that does not fit."""
         handle = self._engine.handle(request)
-        handle.scheduled.grammar = self._engine.compiled(request)
+        handle.scheduled.grammar = self._engine.compile_grammar(request)
         self.scheduler.add(handle.scheduled)
         self._handles[handle.scheduled] = handle
         return handle
@@ -174,20 +174,20 @@ class BatchRun:
             self.scheduler.admit()
             return first.state != "waiting"
 
-        self._engine.acquire(self, admitted)
+        self._engine.acquire_session(self, admitted)
         handle = self._handles[first]
         handle.prompt_seconds += self._engine.clock() - began
         if first.error is not None:
-            handle.end(first.error)
+            handle.finish_request(first.error)
 
     def step(self) -> list[tuple[RequestHandle, StepOutput]]:
         """One pass. A request that fails has its error in its handle's `finish`."""
         if not self.scheduler.running:
             self.begin()
-        with self._engine.turn():
-            return self.step_in_turn()
+        with self._engine.exclusive():
+            return self.step_exclusive()
 
-    def step_in_turn(self) -> list[tuple[RequestHandle, StepOutput]]:
+    def step_exclusive(self) -> list[tuple[RequestHandle, StepOutput]]:
         engine, scheduler = self._engine, self.scheduler
         began = engine.clock()
         steps = scheduler.step()
@@ -197,13 +197,13 @@ class BatchRun:
             handle = self._handles[scheduled]
             handle.started = handle.started or began
             # A single request's time is all of it, what the loop does not count too.
-            out.append((handle, handle.take(step, seconds if len(steps) == 1 else step.times.total)))
+            out.append((handle, handle.add_step(step, seconds if len(steps) == 1 else step.times.total)))
         for scheduled in [scheduled for scheduled in self._handles if scheduled.is_over]:
             handle = self._handles.pop(scheduled)
             if not handle.is_over:
-                handle.end(scheduled.error)
+                handle.finish_request(scheduled.error)
             engine.remember(handle)
-        engine.hold(self)
+        engine.register(self)
         return out
 
     def close(self) -> None:
@@ -211,9 +211,9 @@ class BatchRun:
         self.scheduler.close()
         for handle in self._handles.values():
             if not handle.is_over:
-                handle.leave()
+                handle.detach()
                 self._engine.remember(handle)
-        self._engine.hold(self)
+        self._engine.register(self)
 
 
 class Stream(Iterator[StepOutput]):
@@ -238,7 +238,7 @@ class Stream(Iterator[StepOutput]):
             raise error
 
     def __next__(self) -> StepOutput:
-        with self._engine.turn():
+        with self._engine.exclusive():
             if not self._open:
                 raise StopIteration
             try:
@@ -255,17 +255,17 @@ class Stream(Iterator[StepOutput]):
         """Read a long prompt, but for what is computed with the first draft."""
         active = self.handle.scheduled.active
         assert active is not None
-        if (total := active.session.pending_tokens) <= TOGETHER:
+        if (total := active.session.pending_tokens) <= MAX_SHARED_REQUESTS:
             return
         while True:
             if self._on_prefill is not None:
                 self._on_prefill(total - active.session.pending_tokens, total)
-            if active.session.pending_tokens <= TOGETHER:
+            if active.session.pending_tokens <= MAX_SHARED_REQUESTS:
                 return
             self._step()
 
     def _step(self) -> StepOutput:
-        steps = self._run.step_in_turn()
+        steps = self._run.step_exclusive()
         if (error := self.handle.scheduled.error) is not None:
             raise error
         return steps[0][1]
@@ -280,12 +280,12 @@ class Stream(Iterator[StepOutput]):
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
-            self._engine.later(self._close)
+            self._engine.run_later(self._close)
 
     def close(self) -> None:
         """Give the session back; the text so far stays. Called by itself at the end."""
-        if self._open and self._engine.process.is_this:
-            with self._engine.turn():
+        if self._open and self._engine.process.is_current:
+            with self._engine.exclusive():
                 self._close()
 
     def _close(self) -> None:
@@ -294,5 +294,5 @@ class Stream(Iterator[StepOutput]):
             self._open = False
 
     def result(self) -> Generation:
-        with self._engine.turn():
-            return self.handle.result(self._engine.policy.account)
+        with self._engine.exclusive():
+            return self.handle.result(self._engine.policy.summary)

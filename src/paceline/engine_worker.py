@@ -62,7 +62,7 @@ class EngineWorker:
         self._lock = threading.Lock()  # of what follows: nothing is submitted once it is closing
         self._closing, self._stopping = False, False
         self.failure: BaseException | None = None
-        self.pass_began = self._clock()
+        self.pass_started = self._clock()
         self._logged: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
         self._thread.start()
@@ -112,12 +112,12 @@ class EngineWorker:
         """Take nothing more. (Of a signal handler too: it takes no lock.)"""
         self._closing = True
 
-    def break_off(self, handles: Iterable[RequestHandle]) -> None:
+    def abort_all(self, handles: Iterable[RequestHandle]) -> None:
         """End all answers by an error, told at once: the pass under way may take long."""
         self.announce_closing()
         self._commands.put(self._stop)
         for handle in handles:
-            handle.deliver(StepOutput(finish=handle.end(ClosingError(self.problem))))
+            handle.deliver(StepOutput(finish=handle.finish_request(ClosingError(self.problem))))
 
     def close(self, patience: float | None = None) -> bool:
         """Take nothing more. patience: seconds for the pass under way; None: until it ends. Returns whether
@@ -133,9 +133,9 @@ class EngineWorker:
         try:
             while not self._stopping:
                 self._drain_commands()
-                self.pass_began = self._clock()
+                self.pass_started = self._clock()
                 self._expire()
-                self._pass()
+                self._run_pass()
         except BaseException as error:  # a bug: what waits must not wait for ever
             log.exception("the engine has failed")
             self.failure = error
@@ -183,14 +183,14 @@ class EngineWorker:
                 job = self._grammars.submit(
                     grammar,  # type: ignore[arg-type]  # those of requests for text
                     handles[0].request.client,
-                    lambda outcome: self._commands.put(partial(self._join, handles, outcome)),
+                    lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome)),
                 )
                 for handle in handles:
                     handle.compiling = job
                 return
-        self._join(handles, known)
+        self._enqueue(handles, known)
 
-    def _join(self, handles: Sequence[RequestHandle], grammar: CompiledGrammar | Exception | None) -> None:
+    def _enqueue(self, handles: Sequence[RequestHandle], grammar: CompiledGrammar | Exception | None) -> None:
         """Join the queue, now that the grammar is there."""
         for handle in handles:
             handle.compiling = None
@@ -211,23 +211,23 @@ class EngineWorker:
         for handle in list(self._handles.values()):
             timeout = handle.request.timeout
             if timeout is not None and handle.arrived < now - timeout:
-                said = f"the answer took longer than the {timeout:g} seconds allowed here"
-                self._cancel(handle, TooSlowError(said))
+                message = f"the answer took longer than the {timeout:g} seconds allowed here"
+                self._cancel(handle, TooSlowError(message))
 
-    def _pass(self) -> None:
+    def _run_pass(self) -> None:
         if self._scheduler.idle:
             return
         began, n = self._clock(), 0
-        with self._engine.turn():
+        with self._engine.exclusive():
             steps = self._scheduler.step()
         for scheduled, step in steps:
             n += len(step.tokens)
             self._observer.on_step(step)
             handle = self._handles[scheduled]
             handle.started = handle.started or began
-            output = handle.take(step, step.times.total)
+            output = handle.add_step(step, step.times.total)
             if output.finish is not None:
-                self._drop(handle, output.finish)
+                self._finish(handle, output.finish)
             if step.tokens:
                 handle.deliver(output)
         for scheduled in [scheduled for scheduled in self._handles if scheduled.is_over]:
@@ -237,14 +237,14 @@ class EngineWorker:
     def _cancel(self, handle: RequestHandle, error: Exception | None) -> None:
         if handle.scheduled not in self._handles:
             return
-        with self._engine.turn():
+        with self._engine.exclusive():
             self._scheduler.cancel(handle.scheduled)
         job = handle.compiling
         handle.compiling = None
         if job is not None and not any(one.compiling is job for one in self._handles.values()):
             self._grammars.cancel(job)
         if error is None:
-            self._drop(handle, handle.end())
+            self._finish(handle, handle.finish_request())
         else:
             self._fail(handle, error)
 
@@ -253,11 +253,11 @@ class EngineWorker:
         if not isinstance(error, UsageError | ClosingError | TooSlowError) and error is not self._logged:
             self._logged = error  # of a pass, for all that were in it
             log.error("the model has failed at a request", exc_info=error)
-        finish = handle.end(error)
-        self._drop(handle, finish)
+        finish = handle.finish_request(error)
+        self._finish(handle, finish)
         handle.deliver(StepOutput(finish=finish))
 
-    def _drop(self, handle: RequestHandle, finish: Finish) -> None:
+    def _finish(self, handle: RequestHandle, finish: Finish) -> None:
         """It is over."""
         del self._handles[handle.scheduled]
         self._observer.on_finish(handle, finish)

@@ -9,16 +9,16 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.backends.interface import Backend
-from paceline.backends.registry import build_of, open_engine, with_kernels
-from paceline.config import Drafting, checked
+from paceline.backends.registry import backend_build, open_engine, resolve_kernels
+from paceline.config import Drafting, validate_drafting
 from paceline.drafter_factory import Corpora, PathLike, check_needs, make_drafter, make_policy, resolve_view
 from paceline.drafter_table import DRAFT, DRAFTERS, users
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.models.names import is_transformers, is_view
 from paceline.models.resolve import file_of
-from paceline.profiling.flash_attention import settle
-from paceline.profiling.pass_costs import beside, costs_of, refresh, save, to_stderr
+from paceline.profiling.flash_attention import choose_flash_attention
+from paceline.profiling.pass_costs import costs_of, refresh, save, shared_machine, to_stderr
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
@@ -77,19 +77,19 @@ def load(
     """
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
-    drafters = None if drafters is None else typed.texts("drafters", drafters)
-    n_ctx, gpu_layers = typed.whole("n_ctx", n_ctx), typed.whole("gpu_layers", gpu_layers)
-    sessions = typed.whole("sessions", sessions)
-    threads = None if threads is None else typed.whole("threads", threads)
+    drafters = None if drafters is None else typed.text_list("drafters", drafters)
+    n_ctx, gpu_layers = typed.integer("n_ctx", n_ctx), typed.integer("gpu_layers", gpu_layers)
+    sessions = typed.integer("sessions", sessions)
+    threads = None if threads is None else typed.integer("threads", threads)
     available = Corpora.find(corpora).available  # what is wrong with a name is said before a model is loaded
     left_open = drafters is None
-    target, draft, names = choose(target, draft, drafters)
-    drafting = one_shape = checked(Drafting, {"drafters": names, **settings})
+    target, draft, names = choose_drafting(target, draft, drafters)
+    drafting = one_shape = validate_drafting(Drafting, {"drafters": names, **settings})
     if exact_greedy and left_open:  # passes of one shape all cost alike: there is no rate to choose by
         chains = ("lookup", "model")[: 1 + (draft is not None)]
-        one_shape = checked(Drafting, {"drafters": chains, **settings})
+        one_shape = validate_drafting(Drafting, {"drafters": chains, **settings})
     check_needs(drafting, [*available, *([] if draft is None else [DRAFT])])
-    check_uses(drafting, available, draft is not None, bool(remember))
+    require_drafter_inputs(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if {device, dtype, attention} != {"auto"} and not is_transformers(Path(target)):
@@ -97,7 +97,7 @@ def load(
             f"{target}: device, dtype and attention (--device, ...) are for transformers models; a "
             "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
         )
-    if gpu_layers and not build_of(Path(target)).offload:
+    if gpu_layers and not backend_build(Path(target)).offload:
         to_stderr(
             f"gpu_layers (-ngl) {gpu_layers}: the engine was built without a GPU, and all layers stay on the "
             "processor; for a GPU llama-cpp-python has to be compiled for it"
@@ -108,7 +108,7 @@ def load(
         "gpu_layers": gpu_layers,
         "flash_attention": flash_attention,
         "cache_type": cache_type,
-        "kernels": with_kernels(Path(target), kernels),
+        "kernels": resolve_kernels(Path(target), kernels),
         "device": device,
         "dtype": dtype,
         "attention": attention,
@@ -120,13 +120,13 @@ def load(
         undo.callback(engine.close)
         if engine.settings.get("exact_rows"):
             drafting = one_shape
-            check_uses(drafting, available, draft is not None, bool(remember))
+            require_drafter_inputs(drafting, available, draft is not None, bool(remember))
             if drafting.budget.width > 1:
                 raise UsageError(
                     "exact greedy output without kernels of our own needs drafts that are chains: use width "
                     "1, and not lookahead"
                 )
-        settle(engine)
+        choose_flash_attention(engine)
         if engine.caps.rollback == "none" and left_open:
             draft, drafting = None, Drafting(drafters=("none",))
             if remember:
@@ -143,7 +143,7 @@ def load(
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr)
-        remembered = recall(engine.vocab, drafter, remember) if remember else None
+        remembered = load_cached_costs(engine.vocab, drafter, remember) if remember else None
         policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
         undo.pop_all()
@@ -158,10 +158,10 @@ def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) ->
     before `target`. Raises UsageError, ModelError or MissingExtraError."""
     if is_view(draft):
         return resolve_view(draft, target, to_stderr)
-    return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **beside(settings, draft))
+    return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **shared_machine(settings, draft))
 
 
-def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
+def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
     """Raises UsageError for what is given and no drafter uses. corpora: what drafters can use of them."""
     names = ",".join(drafting.drafters)
     if draft and not users(drafting.drafters, DRAFT):
@@ -181,7 +181,7 @@ def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember
         raise UsageError(f"a corpus is given, but the drafters (--draft) {names} have no {of_use}")
 
 
-def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> AnswerHistory | None:
+def load_cached_costs(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> AnswerHistory | None:
     """The project's past outputs, which `drafter` has learned. Where their file cannot be used stderr is told
     why, and it is None: an answer is worth more than its memory."""
     assert isinstance(drafter, LearningDrafter)  # load() has checked it
@@ -197,7 +197,7 @@ def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> AnswerHi
     return remembered
 
 
-def choose(
+def choose_drafting(
     target: PathLike | None,
     draft: PathLike | None,
     drafters: Sequence[str] | None,

@@ -12,7 +12,7 @@ from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest
 from paceline.speculative.stats import Logprob, Stats, Step, StopReason
-from paceline.text.detokenizer import Detokenizer, spelling
+from paceline.text.detokenizer import Detokenizer, visible_pieces
 from paceline.text.grammar_pool import GrammarJob
 
 log = logging.getLogger("paceline.engine")
@@ -37,7 +37,7 @@ class Finish:
     stats: Stats
 
     @property
-    def cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether there would have been more."""
         return self.reason not in ("eos", "stop")
 
@@ -89,8 +89,8 @@ class Generation:
     stats: Stats = field(repr=False)
     logprobs: tuple[Logprob, ...] = field(default=(), repr=False)
     complete: bool | None = None
-    account: DraftingSummary | None = field(default=None, repr=False)
-    n_read: int = 0
+    drafting_summary: DraftingSummary | None = field(default=None, repr=False)
+    n_prefilled: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -99,7 +99,9 @@ class Generation:
     @property
     def prompt_tokens_per_second(self) -> float | None:
         """None where nothing of the prompt was read by itself."""
-        return self.n_read / self.prompt_seconds if self.n_read and self.prompt_seconds > 0 else None
+        return (
+            self.n_prefilled / self.prompt_seconds if self.n_prefilled and self.prompt_seconds > 0 else None
+        )
 
 
 class RequestHandle:
@@ -118,7 +120,7 @@ class RequestHandle:
         self.request, self._clock, self._deliver = request, clock, deliver
         self._text: Detokenizer | None = None
         if piece is not None:
-            self._text = Detokenizer(spelling(piece, request.visible_control_tokens), request.stop)
+            self._text = Detokenizer(visible_pieces(piece, request.visible_control_tokens), request.stop)
         self.scheduled = ScheduledRequest(request, request.should_stop or self._text)
         self.tokens: list[int] = []
         self.sources: list[str] = []
@@ -128,7 +130,7 @@ class RequestHandle:
         self.started: float | None = None  # when it left the queue
         self.first_token = 0.0
         self.prompt_seconds = self.seconds = 0.0  # of passes
-        self.n_read = 0
+        self.n_prefilled = 0
         self.finish: Finish | None = None
         self.queued: Future[bool] = Future()  # whether it has joined the queue, its grammar compiled
         self.queued.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
@@ -147,10 +149,10 @@ class RequestHandle:
         active = self.scheduled.active
         return Stats() if active is None else active.stats
 
-    def take(self, step: Step, seconds: float) -> StepOutput:
+    def add_step(self, step: Step, seconds: float) -> StepOutput:
         """What the step adds. seconds: that it took."""
         if not step.tokens:
-            self.n_read += step.rows
+            self.n_prefilled += step.batch_tokens
             self.prompt_seconds += seconds
             return StepOutput()
         if not self.tokens:
@@ -159,18 +161,18 @@ class RequestHandle:
         self.tokens += step.tokens
         self.sources += step.sources
         self.logprobs += step.logprobs
-        finish = None if step.stop_reason is None else self.end()
+        finish = None if step.stop_reason is None else self.finish_request()
         parts = self._take_text(last=finish is not None)
         return StepOutput(parts, step.tokens, step.sources, step.logprobs, finish)
 
     def _take_text(self, *, last: bool) -> tuple[tuple[str, str], ...]:
         if self._text is None:
             return ()
-        taken = self._text.finish() if last else self._text.take()
+        taken = self._text.finish() if last else self._text.take_text()
         self._parts += [text for text, _ in taken]
         return tuple((text, self.sources[min(at, len(self.sources) - 1)]) for text, at in taken)
 
-    def end(self, error: Exception | None = None) -> Finish:
+    def finish_request(self, error: Exception | None = None) -> Finish:
         """By what the loop says, by an error, or because it was cancelled."""
         now, active = self._clock(), self.scheduled.active
         first = self.first_token or now
@@ -189,11 +191,11 @@ class RequestHandle:
             self.queued.set_result(False)
         return self.finish
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """No more outputs are taken; text that was held back is certain."""
         if self._text is not None:
             self._parts += [text for text, _ in self._text.finish()]
-        self.end()
+        self.finish_request()
 
     def deliver(self, output: StepOutput) -> None:
         """Nothing comes after an output with a `finish`."""
@@ -220,6 +222,6 @@ class RequestHandle:
             stats=self.stats,
             logprobs=tuple(self.logprobs),
             complete=None if grammar is None else grammar.matches(text),
-            account=account,
-            n_read=self.n_read,
+            drafting_summary=account,
+            n_prefilled=self.n_prefilled,
         )

@@ -108,10 +108,10 @@ class Pair:
 @pytest.fixture(scope="module", autouse=True)
 def entered() -> Iterator[None]:
     """Files of these architectures are not tried first: they are known to be sound."""
-    if not kernels.enter().path:
-        pytest.skip(kernels.enter().reason)
+    if not kernels.load_kernels().path:
+        pytest.skip(kernels.load_kernels().reason)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "trying", True)
+        patch.setattr(gate, "in_load_subprocess", True)
         yield
 
 
@@ -142,9 +142,9 @@ def test_every_row_of_a_program_has_the_bits_of_plain_decoding(
     pair: Pair, program: list[Action], threads: int
 ) -> None:
     pair.target.use_threads(threads)
-    kernels.watch()
+    kernels.start_watching_ggml()
     with running(pair.target) as machine:
         rows = machine.run(program)
-    left = set(kernels.foreign())
+    left = set(kernels.ggml_operations())
     assert differences(rows, pair.plain) == []
     assert left <= (ROTATED if pair.plain.cache_type == "q8_0" else set())

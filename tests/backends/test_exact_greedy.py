@@ -13,11 +13,11 @@ import paceline
 from gguf_files import write_llama
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.passes import Decoder
-from paceline.backends.logit_drift import teacher_forced
+from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.zoo.inflate import write_plain
-from paceline.models.zoo.layout import layout_of
+from paceline.models.zoo.layout import read_layout
 from paceline.models.zoo.quantize import quantize
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
@@ -37,7 +37,7 @@ def weights(unrounded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the embedded target in each of KINDS."""
     folder = tmp_path_factory.mktemp("weights")
     file = GGUFFile(zoo.target_path())
-    layout = layout_of(file)
+    layout = read_layout(file)
     write_plain(file, layout, layout, folder / "F16.gguf", "F16", 0, lambda phase, done: None)
     for kind in ("Q8_0", "Q4_0"):
         quantize(unrounded, folder / f"{kind}.gguf", kind)
@@ -82,9 +82,9 @@ def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
 def test_rows_are_equal_to_the_last_bit_however_many_a_pass_has(exact: LlamaTarget) -> None:
     tokens = exact.text.encode(PROMPTS[1])
     assert len(tokens) > 20
-    one_by_one = teacher_forced(exact, tokens, 8, 1)
+    one_by_one = teacher_forced_logits(exact, tokens, 8, 1)
     for n in (2, 5, ROWS):
-        np.testing.assert_array_equal(teacher_forced(exact, tokens, 8, n), one_by_one)
+        np.testing.assert_array_equal(teacher_forced_logits(exact, tokens, 8, n), one_by_one)
 
 
 def test_what_was_asked_before_changes_no_bit(exact: LlamaTarget) -> None:
@@ -103,12 +103,12 @@ def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget
     for token in tokens[10:]:
         rows(tiny, session)
         session.commit((), token)
-    assert (session.slot.prompt, session.slot.cached) == (9, tokens[:-1])
+    assert (session.slot.prompt_length, session.slot.cached) == (9, tokens[:-1])
     session.close()
     again = tiny.open()
     again.extend(tokens)
     rows(tiny, again)
-    assert (again.slot.prompt, again.slot.cached) == (19, tokens[:-1])
+    assert (again.slot.prompt_length, again.slot.cached) == (19, tokens[:-1])
 
 
 @pytest.mark.parametrize(("kind", "drafters"), [("Q8_0", "lookup,model"), ("Q4_0", "lookup")])

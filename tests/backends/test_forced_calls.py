@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from paceline.text.grammar_source import from_schema
-from paceline.text.messages import Tool, chosen_tools
-from paceline.text.tools.formats import TABLE, ToolFormat, forced
-from paceline.text.tools.parser import parsed
+from paceline.text.messages import Tool, parse_tool_choice
+from paceline.text.tools.formats import TABLE, ToolFormat, force_call
+from paceline.text.tools.parser import parse_tool_calls
 
 NODE = {
     "type": "object",
@@ -39,29 +39,29 @@ def spelled(format_: ToolFormat, begin: str, name: str, arguments: Any) -> str:
         return json.dumps(arguments)
     named, said = format_.keys
     call = {named: name, said: arguments}
-    return json.dumps([call] if format_.listed else call)
+    return json.dumps([call] if format_.calls_are_list else call)
 
 
 @pytest.mark.parametrize("format_", TABLE, ids=lambda one: one.name)
 @pytest.mark.parametrize("choice", ["required", ONE], ids=["required", "named"])
 def test_what_satisfies_the_schema_is_a_call(format_: ToolFormat, choice: Any) -> None:
-    must = forced(format_, chosen_tools([CHAIN, TIME], choice))
+    must = force_call(format_, parse_tool_choice([CHAIN, TIME], choice))
     assert must is not None
     syntax = from_schema(must.json_schema)
-    said = spelled(must.format, must.begin, "chain", RIGHT)
+    said = spelled(must.format, must.prefix, "chain", RIGHT)
     assert syntax.matches(said)
-    answer = parsed(must.format, [CHAIN, TIME], must.begin + said)
+    answer = parse_tool_calls(must.format, [CHAIN, TIME], must.prefix + said)
     assert answer.content == ""
     assert [(one.name, json.loads(one.arguments)) for one in answer.calls] == [("chain", RIGHT)]
     wrongs: list[Any] = [{"first": {"next": {}, "n": 2}}, {}, {"first": {"n": "2"}}, []]
     for wrong in wrongs:
-        assert not syntax.matches(spelled(must.format, must.begin, "chain", wrong))
-    if "chain" not in must.begin:
-        assert syntax.matches(spelled(must.format, must.begin, "time_now", {})) == (choice == "required")
-        assert not syntax.matches(spelled(must.format, must.begin, "other", {}))
+        assert not syntax.matches(spelled(must.format, must.prefix, "chain", wrong))
+    if "chain" not in must.prefix:
+        assert syntax.matches(spelled(must.format, must.prefix, "time_now", {})) == (choice == "required")
+        assert not syntax.matches(spelled(must.format, must.prefix, "other", {}))
         assert not syntax.matches("[]")
 
 
 def test_nothing_is_forced_where_the_model_is_free() -> None:
     for choice in ("none", "auto", None):
-        assert forced(TABLE[0], chosen_tools([CHAIN], choice)) is None
+        assert force_call(TABLE[0], parse_tool_choice([CHAIN], choice)) is None

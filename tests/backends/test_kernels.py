@@ -43,9 +43,9 @@ def test_a_file_that_is_no_such_library_is_removed_and_told(
     place = tmp_path / "cache" / "kernels"
     place.mkdir(parents=True)
     (place / recipe.name).write_text("cut short")
-    assert kernels.enter().reason.startswith("the library cannot be loaded (")
+    assert kernels.load_kernels().reason.startswith("the library cannot be loaded (")
     assert not (place / recipe.name).exists()
-    assert build._failure((place / recipe.name).with_suffix(build.FAILED))
+    assert build._failure((place / recipe.name).with_suffix(build.FAILURE_SUFFIX))
 
 
 def test_without_a_compiler_everything_works_and_the_reason_is_told(
@@ -53,7 +53,7 @@ def test_without_a_compiler_everything_works_and_the_reason_is_told(
 ) -> None:
     monkeypatch.setattr(build, "find_compiler", lambda: ())
     monkeypatch.setattr(build, "caches", lambda: (tmp_path / "cache",))
-    assert kernels.enter() == KernelStatus(reason=build.NO_COMPILER)
+    assert kernels.load_kernels() == KernelStatus(reason=build.NO_COMPILER)
     with paceline.load(models / "target.gguf", drafters="none", n_ctx=64) as llm:
         assert llm.target.settings["kernels"] is False
         assert llm.target.identity()["kernels"] == ""
@@ -68,7 +68,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     status = KernelStatus("avx9")
     monkeypatch.setattr(kernels, "_status", status)
     monkeypatch.setattr(kernels, "_library", None)
-    monkeypatch.setattr(kernels, "use", switched.append)
+    monkeypatch.setattr(kernels, "set_enabled", switched.append)
     return switched
 
 
@@ -87,7 +87,7 @@ def test_a_model_switches_them_before_it_is_loaded_and_before_each_pass(
         with closing(LlamaTarget(path, n_ctx=64, kernels=False)) as plain:
             assert told == [False, False]
             assert plain.identity() == BackendSpec(path, {"kernels": False}).identity()
-            with closing(plain.sibling(n_ctx=32, flash_attention=None)) as beside:
+            with closing(plain.with_shared_weights(n_ctx=32, flash_attention=None)) as beside:
                 assert beside.kernels is False
         assert BackendSpec(path, {}).identity() == BackendSpec(path, {"kernels": True}).identity()
         assert plain.identity() != BackendSpec(path, {}).identity()

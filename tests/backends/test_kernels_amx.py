@@ -25,28 +25,28 @@ class Clock:
 
     def __call__(self, number: int, rows: int, buffer: str) -> float:
         self.asked += 1
-        if buffer == amx.OURS:
+        if buffer == amx.OWN_KERNELS:
             return 0.001 * rows
         return self.share.get(self.names[number], -1.0) * 0.001 * rows
 
 
 def test_a_type_is_left_where_it_is_clearly_faster_there(tmp_path: Path) -> None:
     clock = Clock(Q4_0=1.3, Q8_0=0.7, Q4_K=0.95, F16=0.5)
-    assert amx.left_to_amx(clock, tmp_path / "a.so") == ("F16", "Q8_0")
+    assert amx.types_faster_with_amx(clock, tmp_path / "a.so") == ("F16", "Q8_0")
 
 
 def test_what_was_found_is_kept_for_this_processor_and_this_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock, library = Clock(Q8_0=0.7), tmp_path / "a.so"
-    assert amx.left_to_amx(clock, library) == ("Q8_0",)
+    assert amx.types_faster_with_amx(clock, library) == ("Q8_0",)
     assert "this once" in capsys.readouterr().err
     clock.asked = 0
-    assert amx.left_to_amx(clock, library) == ("Q8_0",)
+    assert amx.types_faster_with_amx(clock, library) == ("Q8_0",)
     assert clock.asked == 0
     monkeypatch.setattr(amx, "cpu_name", lambda: "another one")
-    assert amx.left_to_amx(Clock(Q8_0=2.0), library) == ()
-    assert amx.left_to_amx(Clock(Q8_0=0.7), tmp_path / "b.so") == ("Q8_0",)
+    assert amx.types_faster_with_amx(Clock(Q8_0=2.0), library) == ()
+    assert amx.types_faster_with_amx(Clock(Q8_0=0.7), tmp_path / "b.so") == ("Q8_0",)
 
 
 @pytest.mark.slow

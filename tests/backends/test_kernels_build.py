@@ -16,7 +16,12 @@ from pathlib import Path
 import pytest
 
 from paceline.backends.llama_cpp.kernels import build
-from paceline.backends.llama_cpp.kernels.build import FAILED, KEPT, BuildRecipe, library
+from paceline.backends.llama_cpp.kernels.build import (
+    FAILURE_SUFFIX,
+    MAX_CACHED_LIBRARIES,
+    BuildRecipe,
+    library,
+)
 from paceline.speculative.errors import KernelError
 from paceline.system.scratch import NAME
 
@@ -84,13 +89,13 @@ def paths_of(path: Path) -> bytes:
 
 def left(folder: Path) -> list[str]:
     """Names of what is neither a library nor a note."""
-    return [path.name for path in folder.iterdir() if path.suffix not in (".so", FAILED)]
+    return [path.name for path in folder.iterdir() if path.suffix not in (".so", FAILURE_SUFFIX)]
 
 
 def test_it_is_built_once_and_found_ever_after(recipe: BuildRecipe, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     path, said = built(recipe, cache)
-    assert said == [f"{build.STARTS}, this once"]
+    assert said == [f"{build.COMPILING_NOTICE}, this once"]
     assert path == cache / recipe.name
     assert paths_of(path) == b"two one"
     assert built(recipe, tmp_path / "nothing", cache) == (path, [])
@@ -152,13 +157,13 @@ def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
         with pytest.raises(KernelError, match=rf"could not make {name}: .*error"):
             library(recipe, [cache], warn=said.append)
     assert len(said) == 1
-    assert [path.suffix for path in cache.iterdir()] == [FAILED]
+    assert [path.suffix for path in cache.iterdir()] == [FAILURE_SUFFIX]
     with pytest.raises(KernelError, match="could not make"):
         built(recipe, cache, again=True)
     (sources / name).write_text(fine)
     assert built(replace(recipe), cache)[1]  # other sources
-    (note,) = cache.glob(f"*{FAILED}")
-    old = time.time() - build.FAILED_FOR - 1
+    (note,) = cache.glob(f"*{FAILURE_SUFFIX}")
+    old = time.time() - build.FAILURE_SECONDS - 1
     os.utime(note, (old, old))
     assert build._failure(note) == ""
 
@@ -235,7 +240,7 @@ def test_libraries_that_were_not_used_for_long_go_when_there_is_a_new_one(
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    old = [cache / f"{i}.so" for i in range(KEPT + 1)]
+    old = [cache / f"{i}.so" for i in range(MAX_CACHED_LIBRARIES + 1)]
     for i, path in enumerate(old):
         path.touch()
         os.utime(path, (i, i))

@@ -103,7 +103,7 @@ def test_text_survives_tokens_whatever_its_bytes(small: LlamaTarget) -> None:
 
 
 def test_a_sibling_has_the_same_weights_and_a_cache_of_its_own(small: LlamaTarget) -> None:
-    other = small.sibling(n_ctx=32, flash_attention=False)
+    other = small.with_shared_weights(n_ctx=32, flash_attention=False)
     assert (other.caps.n_ctx, other.flash_attention, other._model) == (32, False, small._model)
     first, second = last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3])
     np.testing.assert_allclose(first, second, atol=1e-2 * float(np.ptp(first)))
@@ -122,7 +122,7 @@ def test_flash_attention_is_changed_between_sessions(
         small.use_flash_attention(False)
     session.close()
     small.use_flash_attention(False)
-    other = small.sibling(n_ctx=128, flash_attention=False)
+    other = small.with_shared_weights(n_ctx=128, flash_attention=False)
     np.testing.assert_array_equal(last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3]))
     other.close()
 

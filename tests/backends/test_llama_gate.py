@@ -24,7 +24,7 @@ from raw_gguf import text
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(gate, "trying", False)
+    monkeypatch.setattr(gate, "in_load_subprocess", False)
     return tmp_path / "home"
 
 
@@ -98,7 +98,7 @@ def test_a_vocabulary_that_ends_llama_cpp_is_refused(tmp_path: Path, models: Pat
 
 def test_a_model_that_holds_llama_cpp_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_llama(tmp_path / "model.gguf", arch="xverse")
-    monkeypatch.setattr(gate, "PATIENCE", 0.01)
+    monkeypatch.setattr(gate, "BASE_TIMEOUT_SECONDS", 0.01)
     with pytest.raises(ModelError, match="was stuck on it for 0 s when it was tried"):
         load(path)
 

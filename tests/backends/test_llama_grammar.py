@@ -59,11 +59,11 @@ def test_tokens_are_spelled_as_llguidance_itself_reads_them(embedded: LlamaTarge
     """The masks of a random text are those over the vocabulary that llguidance takes from llama.cpp."""
     theirs = lltokenizer_from_vocab(embedded.text._vocab)
     syntax = from_schema(SCHEMA)
-    ours, matcher = TextGrammar(embedded.trie.compiled(syntax)), LLMatcher(theirs, syntax.lark)
+    ours, matcher = TextGrammar(embedded.token_trie.compile(syntax)), LLMatcher(theirs, syntax.lark)
     random = np.random.default_rng(0)
     for _ in range(60):
         mask = ours.mask(())
-        assert (embedded.trie.allowed(matcher) == mask).all()
+        assert (embedded.token_trie.next_token_mask(matcher) == mask).all()
         token = int(random.choice(np.flatnonzero(mask)))
         if token in embedded.vocab.eos:
             break
@@ -82,7 +82,7 @@ def test_every_end_of_text_ends_it_and_what_looks_like_a_control_token_is_no_tex
     target = LlamaTarget(path, threads=1)
     assert target.vocab.eos == {256, 258}
     assert target.vocab.piece(259) == b"<think>"
-    anything = TextGrammar(target.trie.compiled(from_pattern("(?s).*"))).mask(())
+    anything = TextGrammar(target.token_trie.compile(from_pattern("(?s).*"))).mask(())
     allowed = {int(token) for token in np.flatnonzero(anything)}
     assert allowed >= {256, 258, 257, 260}
     assert 259 not in allowed

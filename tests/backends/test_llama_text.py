@@ -31,7 +31,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[LlamaText, 
     writer.close()
     model = load_model(path, vocab_only=True)
     text = LlamaText(model)
-    return text, Lexicon(read_vocab(model), text.encode_within)
+    return text, Lexicon(read_vocab(model), text.encode_continuation)
 
 
 def said(text: LlamaText, tokens: list[int]) -> bytes:
@@ -41,9 +41,9 @@ def said(text: LlamaText, tokens: list[int]) -> bytes:
 def test_only_a_beginning_gets_a_space(sentencepiece: tuple[LlamaText, Lexicon]) -> None:
     text, _ = sentencepiece
     assert said(text, text.encode("ab", add_bos=False)) == b" ab"
-    assert said(text, text.encode_within("ab")) == b"ab"
-    assert said(text, text.encode_within(" ab")) == b" ab"
-    assert text.encode_within("") == []
+    assert said(text, text.encode_continuation("ab")) == b"ab"
+    assert said(text, text.encode_continuation(" ab")) == b" ab"
+    assert text.encode_continuation("") == []
 
 
 def test_a_letters_own_token_says_it_rather_than_that_of_its_byte(

@@ -66,8 +66,8 @@ def asks() -> list[Ask]:
 
 @pytest.fixture(scope="module", autouse=True)
 def entered() -> None:
-    if not kernels.enter().path:
-        pytest.skip(kernels.enter().reason)
+    if not kernels.load_kernels().path:
+        pytest.skip(kernels.load_kernels().reason)
 
 
 def plain_texts(models: Path, todo: list[Ask]) -> list[list[int]]:

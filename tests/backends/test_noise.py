@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from paceline.backends.logit_drift import batch_noise, teacher_forced
+from paceline.backends.logit_drift import batch_logit_drift, teacher_forced_logits
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
@@ -27,7 +27,7 @@ def plain_rows(target: ToyTarget, tokens: Sequence[int]) -> np.ndarray:
 @pytest.mark.parametrize("n", [1, 2, 4, 20])
 def test_teacher_forcing_gives_the_rows_of_plain_decoding_in_any_shape(n: int) -> None:
     target, tokens = ToyTarget(), [*PROMPT, *TEXT]
-    np.testing.assert_array_equal(teacher_forced(target, tokens, 3, n), plain_rows(target, tokens)[2:])
+    np.testing.assert_array_equal(teacher_forced_logits(target, tokens, 3, n), plain_rows(target, tokens)[2:])
 
 
 class Rounded(ToyForward):
@@ -48,9 +48,9 @@ class RoundedTarget(ToyTarget):
 
 
 def test_noise_is_the_rounding_of_passes_with_several_rows() -> None:
-    noise = batch_noise(RoundedTarget(), [*PROMPT, *TEXT], 5)
+    noise = batch_logit_drift(RoundedTarget(), [*PROMPT, *TEXT], 5)
     assert 0.05 < noise <= 0.125
-    assert batch_noise(RoundedTarget(), [*PROMPT, *TEXT], 1) == 0.0
+    assert batch_logit_drift(RoundedTarget(), [*PROMPT, *TEXT], 1) == 0.0
 
 
 def test_the_passes_that_noise_is_measured_in_are_no_larger_than_drafted_ones() -> None:
@@ -66,6 +66,6 @@ def test_the_passes_that_noise_is_measured_in_are_no_larger_than_drafted_ones() 
     target.forward = noting  # type: ignore[method-assign, assignment]
     for n in (3, 12):
         sizes.clear()
-        batch_noise(target, TEXT * 100, n)
+        batch_logit_drift(target, TEXT * 100, n)
         assert set(sizes) >= {1, n}
         assert max(sizes) == n

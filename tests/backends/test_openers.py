@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.backends.registry import BackendSpec, build_of, open_engine, open_tokenizer
+from paceline.backends.registry import BackendSpec, backend_build, open_engine, open_tokenizer
 from paceline.backends.toy_backend import ToyEngine
 from paceline.speculative.errors import MissingExtraError
 
@@ -21,7 +21,7 @@ def test_a_transformers_model_without_its_libraries_is_one_clear_line(
     for name in [name for name in sys.modules if name.startswith("paceline.backends.transformers.")]:
         monkeypatch.delitem(sys.modules, name)
     (tmp_path / "config.json").write_text("{}")
-    for way in (open_engine, open_tokenizer, build_of):
+    for way in (open_engine, open_tokenizer, backend_build):
         with pytest.raises(MissingExtraError, match=r"pip install 'paceline\[hf\]'"):
             way(tmp_path)
 
@@ -31,5 +31,5 @@ def test_a_model_that_is_not_loaded_tells_the_same_of_itself(models: Path) -> No
     path = models / "target.gguf"
     with closing(open_engine(path, n_ctx=64, **settings)) as engine:
         assert BackendSpec(path, settings).identity() == engine.identity()
-        assert BackendSpec(path, settings).but(threads=1).identity() != engine.identity()
+        assert BackendSpec(path, settings).replace(threads=1).identity() != engine.identity()
     assert BackendSpec(Path("toy:seed=2"), {}).identity() == ToyEngine(Path("toy:seed=2"), seed=2).identity()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.backends.recorded import UNKNOWN, Recording, ReplayTarget, numbered
+from paceline.backends.recorded import UNKNOWN_TOKEN, Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -17,7 +17,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
-from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -30,7 +30,7 @@ PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
 
 
 def target(*recordings: Recording, size: int = V) -> ReplayTarget:
-    return ReplayTarget(numbered(size), recordings or (Recording(PROMPT, SAID),))
+    return ReplayTarget(numeric_vocab(size), recordings or (Recording(PROMPT, SAID),))
 
 
 def opened(one: ReplayTarget, prompt: Sequence[int] = PROMPT) -> Any:
@@ -67,7 +67,7 @@ def replayed(
     drafter: Drafter, recording: Recording, budget: Budget, sampling: Sampling = GREEDY
 ) -> tuple[ActiveRequest, list[Step]]:
     stop = Ends(len(recording.tokens))
-    request = start(
+    request = start_request(
         target(recording),
         drafter,
         GenerationRequest(prompt=recording.prompt, max_tokens=1000, sampling=sampling),
@@ -104,7 +104,7 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
     """All but the last, which the record's end cuts short."""
     real, prompt, budget = ToyTarget(V, seed=seed), [1, 2, 3, 1, 2], Budget(4, 8, width=2, p_split=0.05)
     drafter = MAKERS[name]()
-    run = start(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
+    run = start_request(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
     lived = [step for _, step in decode(real, drafter, FixedPolicy(budget), [run])]
     record = Recording(tuple(prompt), tuple(run.session.tokens[5:45]))
     _, steps = replayed(MAKERS[name](), record, budget)
@@ -117,7 +117,7 @@ def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
     two = target(Recording(PROMPT, (0, 1, 0)), Recording(PROMPT, (5, 4, 5)), Recording((1,), (2, 2, 2)))
     drafter = LookupDrafter(1, 2)
     requests = [
-        start(two, drafter, GenerationRequest(prompt=prompt, max_tokens=9), stop=Ends(3))
+        start_request(two, drafter, GenerationRequest(prompt=prompt, max_tokens=9), stop=Ends(3))
         for prompt in (PROMPT, (1,), PROMPT, PROMPT)
     ]
     for _ in decode(two, drafter, FixedPolicy(Budget(3, 3)), requests):
@@ -130,8 +130,13 @@ def test_top_k_is_what_was_recorded_along_the_record_and_unknown_elsewhere() -> 
     tree = DraftTree((1, 2, 5), (ROOT, ROOT, 0), (0.5,) * 3, ("test",) * 3)
     told = Recording(PROMPT, SAID[:2], ((1, 0, 2), (5, 3, 1)))
     rows = {
-        told: [[1, 0], [5, 3], [UNKNOWN] * 2, [UNKNOWN] * 2],
-        Recording(PROMPT, SAID): [[1, UNKNOWN], [5, UNKNOWN], [UNKNOWN] * 2, [2, UNKNOWN]],
+        told: [[1, 0], [5, 3], [UNKNOWN_TOKEN] * 2, [UNKNOWN_TOKEN] * 2],
+        Recording(PROMPT, SAID): [
+            [1, UNKNOWN_TOKEN],
+            [5, UNKNOWN_TOKEN],
+            [UNKNOWN_TOKEN] * 2,
+            [2, UNKNOWN_TOKEN],
+        ],
     }
     for recording, expected in rows.items():
         one = target(recording)
@@ -150,7 +155,7 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
     with pytest.raises(UsageError, match="empty"):
         session.extend([])
     with pytest.raises(UsageError, match="outside the vocabulary of 6"):
-        start(one, NoDrafter(), GenerationRequest(prompt=[V], max_tokens=1))
+        start_request(one, NoDrafter(), GenerationRequest(prompt=[V], max_tokens=1))
     with pytest.raises(UsageError, match="token ids only"):
         _ = one.text
-    assert ReplayTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"
+    assert ReplayTarget(numeric_vocab(V), [], text="its tokenizer").text == "its tokenizer"

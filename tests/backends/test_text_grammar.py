@@ -36,7 +36,7 @@ TRIE = TokenTrie(PIECES, frozenset({END, OTHER_END}))
 
 
 def grammar(pattern: str) -> TextGrammar:
-    return TextGrammar(TRIE.compiled(from_pattern(pattern)))
+    return TextGrammar(TRIE.compile(from_pattern(pattern)))
 
 
 def ids(mask: np.ndarray) -> list[int]:
@@ -139,7 +139,7 @@ def demanding() -> tuple[TextGrammar, int]:
     gaps = (f".*{letters[i]}.{{{20 + i}}}{letters[i + 1]}" for i in range(20))
     pieces = ["".join(three).encode() for three in itertools.product(letters, repeat=3)]
     trie = TokenTrie([*pieces, b"a", b""], frozenset({len(pieces) + 1}))
-    return TextGrammar(trie.compiled(from_pattern(f"a|{'|'.join(gaps)}"))), 5000
+    return TextGrammar(trie.compile(from_pattern(f"a|{'|'.join(gaps)}"))), 5000
 
 
 def walk(followed: TextGrammar, token: int) -> None:
@@ -164,52 +164,52 @@ def test_a_text_that_is_too_complex_is_so_for_no_other_request(demanding: tuple[
     """Copies of a compiled grammar share a lexer, which is of no use any more."""
     trie, token = demanding[0]._trie, demanding[1]
     syntax = demanding[0].syntax
-    first, second = TextGrammar(trie.compiled(syntax)), TextGrammar(trie.compiled(syntax))
+    first, second = TextGrammar(trie.compile(syntax)), TextGrammar(trie.compile(syntax))
     assert second.mask([token]).any()
     walk(first, token)
     second.commit([token])
     assert second.mask([]).any()
-    assert TextGrammar(trie.compiled(syntax)).mask([token]).any()
+    assert TextGrammar(trie.compile(syntax)).mask([token]).any()
 
 
 def test_a_grammar_that_takes_long_to_compile_is_not_compiled_again_in_an_answer(
     demanding: tuple[TextGrammar, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trie, token = demanding[0]._trie, demanding[1]
-    compiled = trie.compiled(demanding[0].syntax)
+    compiled = trie.compile(demanding[0].syntax)
     compiled.seconds = 1.0
     followed = TextGrammar(compiled)
     with monkeypatch.context() as patch:
         patch.setattr("paceline.text.grammar.CompiledGrammar", None)
         with pytest.raises(UsageError, match="too complex for llguidance"):
             walk(followed, token)
-    assert trie.compiled(demanding[0].syntax) is not compiled  # for whoever comes next
+    assert trie.compile(demanding[0].syntax) is not compiled  # for whoever comes next
 
 
 def test_a_grammar_is_compiled_once_until_others_have_taken_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trie = TokenTrie(PIECES, frozenset({END}))
-    made = trie.compiled(from_pattern("a+"))
-    assert trie.compiled(from_pattern("a+")) is trie.cached(from_pattern("a+")) is made
+    made = trie.compile(from_pattern("a+"))
+    assert trie.compile(from_pattern("a+")) is trie.get_cached(from_pattern("a+")) is made
     for n in range(2, CACHED_GRAMMARS + 1):
-        trie.compiled(from_pattern(f"a{{{n}}}"))
-    assert trie.cached(from_pattern("a+")) is made
-    trie.compiled(from_pattern("b"))
-    assert trie.cached(from_pattern("a{2}")) is None
-    assert trie.cached(from_pattern("a+")) is made
+        trie.compile(from_pattern(f"a{{{n}}}"))
+    assert trie.get_cached(from_pattern("a+")) is made
+    trie.compile(from_pattern("b"))
+    assert trie.get_cached(from_pattern("a{2}")) is None
+    assert trie.get_cached(from_pattern("a+")) is made
     made.copies = MAX_COPIES
-    assert trie.compiled(from_pattern("a+")) is not made
+    assert trie.compile(from_pattern("a+")) is not made
 
 
 def test_an_error_that_drafts_brought_about_is_tried_again_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """What drafts made a matcher build counts against its limits; masks must not depend on that."""
     followed = grammar("ab|ba")
-    allowed = TRIE.allowed
+    allowed = TRIE.next_token_mask
     failures = iter([True, False, False])  # the other one's first mask is looked at, too
 
     def failing_once(matcher: Any) -> Any:
-        return TRIE.nothing if next(failures) else allowed(matcher)
+        return TRIE.allow_none if next(failures) else allowed(matcher)
 
     monkeypatch.setattr(TRIE, "allowed", failing_once)
     assert ids(followed.mask([0])) == [1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import command
-from paceline.backends.toy_backend import ToyEngine, parameters
+from paceline.backends.toy_backend import ToyEngine, parse_toy_reference
 from paceline.speculative.errors import UsageError
 
 CERTIFY = ("certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200")
@@ -20,11 +20,11 @@ Capture = pytest.CaptureFixture[str]
 )
 def test_a_setting_that_is_none_is_refused_by_name(said: str) -> None:
     with pytest.raises(UsageError, match="is no setting; write toy:seed=3"):
-        parameters(Path(f"toy:{said}"))
+        parse_toy_reference(Path(f"toy:{said}"))
 
 
 def test_settings_make_the_model() -> None:
-    given = parameters(Path("toy:seed=3,noise=0.5,n_vocab=5,eos=2"))
+    given = parse_toy_reference(Path("toy:seed=3,noise=0.5,n_vocab=5,eos=2"))
     assert given == {"seed": 3, "noise": 0.5, "n_vocab": 5, "eos": frozenset({2})}
     ids = {
         str(ToyEngine(**one).identity()) for one in ({}, {"seed": 1}, {"noise": 0.1}, {"eos": frozenset({1})})

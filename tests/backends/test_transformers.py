@@ -24,7 +24,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -48,7 +48,7 @@ def llama(folder: Path) -> Iterator[HfTarget]:
 
 def said(target: Any, drafter: Any, depth: int = 0) -> tuple[list[int], int]:
     """Tokens, and in how many passes."""
-    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=N, ignore_eos=True))
+    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=N, ignore_eos=True))
     width = 2 if target.caps.branch > 1 else 1
     steps = [
         step for _, step in decode(target, drafter, FixedPolicy(Budget(depth, 2 * depth, width)), [request])
@@ -122,11 +122,11 @@ def test_what_it_tells_of_itself(folder: Path) -> None:
     path = folder_of("llama", folder)
     target = open_engine(path, n_ctx=64, device=DEVICE, threads=1)
     assert target.description.startswith("llama 0.0M float32")
-    assert (target.name, target.origin, target.alters) == ("llama", str(path), "")
+    assert (target.name, target.origin, target.modification) == ("llama", str(path), "")
     assert target.identity() == identity(path, target.settings)
     assert target.identity()["model"] != identity(folder_of("qwen3", folder), {})["model"]
     assert (target.vocab.bos, target.vocab.eos, target.vocab.kind) == (0, frozenset({1}), "BPE")
-    assert target.memory >= 4 * 29_408
+    assert target.weight_bytes >= 4 * 29_408
     with closing(open_tokenizer(path)) as tokenizer:
         assert (tokenizer.vocab.size, tokenizer.vocab.eos) == (V, frozenset({1}))
     target.close()
@@ -142,7 +142,7 @@ def test_text_goes_to_tokens_and_back() -> None:
     assert text.encode("ab</s>")[-1] != 1
     assert text.piece(1) == b""
     assert text.piece(V + 7) == b""
-    assert text.encode_within("ab") == text.encode("ab")
+    assert text.encode_continuation("ab") == text.encode("ab")
     with pytest.raises(ModelError, match="no chat template"):
         text.render([{"role": "user", "content": "hello"}])
 

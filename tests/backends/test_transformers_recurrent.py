@@ -27,7 +27,7 @@ TEXT = [(7 * at + 3) % 90 + 2 for at in range(30)]
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HfTarget]:
     path = folder_of(request.param, tmp_path_factory.mktemp("recurrent"))
     target = open_engine(path, n_ctx=128, device=DEVICE, sessions=2)
-    assert (target.caps.rollback, target.caps.sessions) == ("none", 2)
+    assert (target.caps.rollback, target.caps.max_sessions) == ("none", 2)
     yield target
     target.close()
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.backends.transformers.forward import few, largest, likeliest
+from paceline.backends.transformers.forward import filtered_candidates, stable_top_k, top_k_rows
 from paceline.speculative import sampling
 from paceline.speculative.sampling import Sampling
 
@@ -29,7 +29,7 @@ settings = st.builds(
 
 @given(rows, settings)
 def test_the_odds_of_the_few_are_those_of_the_row(row: np.ndarray, how: Sampling) -> None:
-    found = few(torch.from_numpy(row), how)
+    found = filtered_candidates(torch.from_numpy(row), how)
     whole = sampling.target_distribution(row, how, ())
     if found is None:
         assert how.top_k in (0, V, 99)
@@ -47,5 +47,5 @@ def test_the_odds_of_the_few_are_those_of_the_row(row: np.ndarray, how: Sampling
 @given(rows, st.integers(1, V))
 def test_the_likeliest_are_cores(row: np.ndarray, k: int) -> None:
     both = torch.from_numpy(np.stack([row, row[::-1].copy()]))
-    expected = [sampling.top_k(one.numpy(), k).tolist() for one in both]
-    assert likeliest(both, k).tolist() == largest(both, k).tolist() == expected
+    expected = [sampling.filter_top_k(one.numpy(), k).tolist() for one in both]
+    assert top_k_rows(both, k).tolist() == stable_top_k(both, k).tolist() == expected

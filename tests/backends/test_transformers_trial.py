@@ -17,7 +17,7 @@ import torch
 
 from hf_models import ARCHITECTURES, DEVICE, RECURRENT, folder_of, model_of
 from paceline.backends.transformers import trial
-from paceline.backends.transformers.loading import weights
+from paceline.backends.transformers.loading import fingerprint_weights
 from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.target import HfTarget
 from paceline.speculative.errors import BusyError, ModelError
@@ -49,7 +49,7 @@ def test_sound_families_keep_what_they_can_do(kind: str, folder: Path) -> None:
     caps = open_engine(folder_of(kind, folder), n_ctx=64, device=DEVICE, sessions=3).caps
     branch = 1 if kind in ("bloom", *RECURRENT) else 64
     rollback = "none" if kind in RECURRENT else "free"
-    assert (caps.branch, caps.rollback, caps.sessions) == (branch, rollback, 3)
+    assert (caps.max_branches, caps.rollback, caps.max_sessions) == (branch, rollback, 3)
 
 
 @pytest.mark.parametrize("kind", ["rwkv", "openai-gpt", "roberta"])
@@ -73,7 +73,7 @@ def test_a_model_that_takes_no_cache_of_ours_is_refused_with_its_own_words(folde
 def test_windows_that_count_cells_have_no_trees_and_no_shared_pass(window: int, folder: Path) -> None:
     path = folder_of("gpt_neo", folder / str(window), window_size=window)
     target = open_engine(path, n_ctx=128, device=DEVICE, sessions=2)
-    assert (target.caps.branch, target.caps.rollback, target.caps.sessions) == (1, "free", 2)
+    assert (target.caps.max_branches, target.caps.rollback, target.caps.max_sessions) == (1, "free", 2)
     texts = [TEXT[:40], TEXT[20:45]]
     sessions = [target.open() for _ in texts]
     for session, text in zip(sessions, texts, strict=True):
@@ -90,7 +90,7 @@ def test_windows_that_count_cells_have_no_trees_and_no_shared_pass(window: int, 
 
 def test_state_in_the_modules_is_one_sessions(folder: Path) -> None:
     target = open_engine(folder_of("recurrent_gemma", folder), n_ctx=128, device=DEVICE, sessions=4)
-    assert (target.caps.branch, target.caps.rollback, target.caps.sessions) == (1, "none", 1)
+    assert (target.caps.max_branches, target.caps.rollback, target.caps.max_sessions) == (1, "none", 1)
     texts = [TEXT[:9], TEXT[30:41], TEXT[:13], TEXT[50:51]]  # the third goes on with nothing of the first
     expected = [[whole(target, [*text, *TEXT[20 : 20 + n]]) for n in range(4)] for text in texts]
     for text, rows in zip(texts, expected, strict=True):
@@ -122,7 +122,7 @@ def test_a_model_is_tried_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         file
         for file in (home.home() / "transformers").glob("*.json")
         if (key := json.loads(file.read_text())["key"])["attention"] == "eager"
-        and key["model"] == weights(path)
+        and key["model"] == fingerprint_weights(path)
     ]
     said = json.loads(kept.read_text())
     assert said["key"].keys() == {"model", "engine", "dtype", "attention", "device", "trial"}
@@ -137,7 +137,7 @@ def test_a_model_without_numbers_is_left_to_its_rows() -> None:
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
     caps = HfTarget.around(model).caps
-    assert (caps.branch, caps.rollback) == (64, "free")
+    assert (caps.max_branches, caps.rollback) == (64, "free")
 
 
 def test_too_little_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_too_little_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(type(model), "forward", full)
         with pytest.raises(ModelError, match="out of memory in a pass"):
             HfTarget.around(model)
-    assert HfTarget.around(model).caps.branch == 64
+    assert HfTarget.around(model).caps.max_branches == 64
 
 
 def full(self: Any, input_ids: Any, cache: Any = None, position_ids: Any = None, **_: Any) -> Any:

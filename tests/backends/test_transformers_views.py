@@ -16,12 +16,12 @@ from hf_models import DEVICE, folder_of
 from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.target import HfTarget
 from paceline.backends.transformers.view import layers_of
-from paceline.backends.views import ModelView, parse
+from paceline.backends.views import ModelView, parse_view
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -41,13 +41,13 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def viewed(target: HfTarget, words: str) -> ModelView:
-    view = parse(f"view:{words}", target.layers)
+    view = parse_view(f"view:{words}", target.layers)
     assert view is not None
     return view
 
 
 def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
-    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, ignore_eos=True))
+    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, ignore_eos=True))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(depth, 2 * depth, 2)), [request])]
     request.close()
     return [token for step in steps for token in step.tokens], steps
@@ -124,7 +124,7 @@ def test_a_view_says_what_the_model_says_whose_blocks_add_nothing(
         return
     reduced = row(target.view(view), PROMPT)
     decoder = target._model.get_decoder()
-    kept = view.kept(target.layers)
+    kept = view.active_blocks(target.layers)
     with torch.inference_mode():
         for at, layer in enumerate(layers_of(decoder)[1]):
             for part, left in zip(LAST[kind], kept, strict=True):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.backends.views import ModelView, evenly, parse
+from paceline.backends.views import ModelView, evenly_spaced_view, parse_view
 from paceline.models.names import is_view
 from paceline.speculative.errors import UsageError
 
@@ -16,11 +16,11 @@ LAYERS = 12
 
 
 def test_words_mean_blocks() -> None:
-    assert parse("view:exit=5", LAYERS) == ModelView(5)
-    assert parse("view:attention=3.5,feed_forward=9", LAYERS) == ModelView(
+    assert parse_view("view:exit=5", LAYERS) == ModelView(5)
+    assert parse_view("view:attention=3.5,feed_forward=9", LAYERS) == ModelView(
         0, frozenset([3, 5]), frozenset([9])
     )
-    assert parse("view:", LAYERS) is None
+    assert parse_view("view:", LAYERS) is None
     assert is_view("view:")
     assert not is_view("views/model.gguf")
 
@@ -28,14 +28,14 @@ def test_words_mean_blocks() -> None:
 @given(st.integers(4, 80), st.data())
 def test_blocks_are_left_out_evenly(layers: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 2 * (layers - 2)))
-    view = evenly(layers, n)
-    assert view.left_out(layers) == n
+    view = evenly_spaced_view(layers, n)
+    assert view.n_skipped_blocks(layers) == n
     assert view.feed_forward <= view.attention
     assert not view.attention & {0, layers - 1}
     places = sorted(view.attention)
     gaps = [after - before for before, after in pairwise(places)]
     assert not gaps or max(gaps) - min(gaps) <= 1
-    assert parse(f"view:skip={n}", layers) == view
+    assert parse_view(f"view:skip={n}", layers) == view
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_blocks_are_left_out_evenly(layers: int, data: st.DataObject) -> None:
 )  # fmt: skip
 def test_other_words_are_refused(wrong: str) -> None:
     with pytest.raises(UsageError, match="write view:exit=N"):
-        parse(wrong, LAYERS)
+        parse_view(wrong, LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_other_words_are_refused(wrong: str) -> None:
 )
 def test_blocks_that_are_not_there_are_refused(wrong: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        parse(wrong, LAYERS)
+        parse_view(wrong, LAYERS)

@@ -33,9 +33,9 @@ def test_each_draft_has_costs_of_its_own_and_all_are_kept(models: Path, however_
         assert len({id(_costs(llm).target) for llm in (alone, one, other)}) == 1
         for llm, seconds in ((one, 2e-4), (other, 3e-4)):
             assert llm.draft is not None
-            assert llm.draft.on_pass is not None
+            assert llm.draft.on_forward is not None
             for _ in range(3):
-                llm.draft.on_pass(99, 16, seconds)
+                llm.draft.on_forward(99, 16, seconds)
         for _ in range(3):
             _costs(alone).target.update(99, 16, 1e-4)
         assert [_draft(llm).seconds(99, 16) for llm in (one, other)] == [2e-4, 3e-4]

@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.backends.logit_drift import teacher_forced
+from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.bench.text_comparison import (
     Difference,
@@ -30,7 +30,7 @@ TEXT = [4, 5, 6, 7, 0, 1, 2, 3]
 def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() -> None:
     target = ToyTarget()
     other = [*TEXT[:4], 6, 1, 1]
-    row = teacher_forced(target, [*PROMPT, *TEXT], 3, 1)[4]
+    row = teacher_forced_logits(target, [*PROMPT, *TEXT], 3, 1)[4]
     gap = float(row[0] - row[6])
     assert explain(target, PROMPT, TEXT, other, Budget(4, 4)) == Difference(4, gap, 0.0)
     assert gap != 0.0
@@ -46,7 +46,7 @@ class Muddled(ToySession):
 
     def commit(self, path: Sequence[int], root: int) -> None:
         if path:
-            self._grown[path[-1] + 1] = self._grown[1]
+            self._tree_states[path[-1] + 1] = self._tree_states[1]
         super().commit(path, root)
 
 
@@ -107,7 +107,8 @@ def test_sampled_outputs_that_differ_prove_nothing(llm: LLM) -> None:
     judgement = judge(llm, TEXT_PROMPT, [1, 2], [1, 3], SAMPLED)
     assert (judgement.identical, judgement.at, judgement.difference) == (False, 1, None)
     assert (
-        judgement.said == "no: not from token 1 on, where rounding can have moved a draw; --temp 0 can tell"
+        judgement.verdict
+        == "no: not from token 1 on, where rounding can have moved a draw; --temp 0 can tell"
     )
     judgement.require_lossless()
 
@@ -116,7 +117,7 @@ def test_greedy_outputs_that_differ_beyond_noise_are_an_error(llm: LLM) -> None:
     plain = llm.generate(TEXT_PROMPT, max_tokens=6, plain=True, ignore_eos=True).tokens
     other = (*plain[:3], (plain[3] + 1) % 256, *plain[4:])
     judgement = judge(llm, TEXT_PROMPT, plain, other, Sampling())
-    assert (judgement.identical, judgement.at, judgement.said) == (False, 3, "NO: not from token 3 on")
+    assert (judgement.identical, judgement.at, judgement.verdict) == (False, 3, "NO: not from token 3 on")
     with pytest.raises(LosslessError, match="from token 3 on: the two tokens' logits are"):
         judgement.require_lossless()
 

@@ -18,7 +18,7 @@ from paceline.bench.gate import (
     Contestant,
     DifferenceClassifier,
     GateVerdict,
-    outcome,
+    greedy_outcome,
     sampled_verdict,
     tokens_of,
 )
@@ -74,7 +74,7 @@ def test_near_ties_are_counted_and_pass_and_one_difference_does_not() -> None:
     def verdict(*differences: Difference | None, sampled: GateVerdict | None = None) -> GateVerdict:
         entry = Contestant(Said("drafted"), reference=Contestant(Said("plain")), sampled=sampled)
         for number, difference in enumerate(differences):
-            entry.add(f"item{number}", outcome(difference))
+            entry.add(f"item{number}", greedy_outcome(difference))
         return entry.verdict
 
     unbiased, biased = GateVerdict(True, "unbiased"), GateVerdict(False, "NOT LOSSLESS: biased")
@@ -95,7 +95,7 @@ def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frequencies, "TRIALS", 20)
-    monkeypatch.setattr(gate, "SIZES", ((4, 300),))
+    monkeypatch.setattr(gate, "SAMPLED_CHECK_SIZES", ((4, 300),))
     texts, sampling = [llm.tokens(PROMPT), llm.tokens("the end the")], Sampling(temperature=1.0)
     assert sampled_verdict(llm, sampling, texts, seed=0) == GateVerdict(True, "unbiased")
     monkeypatch.setattr("paceline.speculative.loop.verify", broken.VERIFICATIONS["accepted with p alone"])
@@ -104,7 +104,7 @@ def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
 
 
 def test_where_nothing_was_drafted_nothing_is_claimed(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "SIZES", ((1, 5), (1, 5)))
+    monkeypatch.setattr(gate, "SAMPLED_CHECK_SIZES", ((1, 5), (1, 5)))
     with paceline.load(models / "target.gguf", drafters="lookup", threads=1, n_ctx=256) as loaded:
         said = sampled_verdict(loaded, Sampling(temperature=1.0), [list(range(200))], seed=0)
     said_why = "not checked: nothing was drafted where sampled output was looked at"
@@ -129,14 +129,14 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
 ) -> None:
     assert plain.verdict == GateVerdict(True, "reference")
     entry = Contestant(Said("drafted"), Budget(2, 2), plain)
-    entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer([*plain.said["a"], 1, 2]))
+    entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer([*plain.greedy_tokens["a"], 1, 2]))
     assert entry.verdict == GateVerdict(True, "identical")
     row = entry.row
     assert (row.system, row.lossless, row.memory) == ("drafted", True, 5)
 
 
 def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Contestant) -> None:
-    said = list(plain.said["a"])
+    said = list(plain.greedy_tokens["a"])
     wrong = [*said[:2], (said[2] + 1) % 256, *said[3:]]
     entry = Contestant(Said("drafted"), Budget(2, 2), plain)
     for tokens in (said, wrong, said):
@@ -145,9 +145,9 @@ def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Con
 
 
 def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LLM, plain: Contestant) -> None:
-    said = list(plain.said["a"])
+    said = list(plain.greedy_tokens["a"])
     other = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    theirs = Contestant(Said("peer"), reference=plain, own_plain=True)
+    theirs = Contestant(Said("peer"), reference=plain, other_program_plain=True)
     theirs.judge(DifferenceClassifier(llm), "a", asking(llm), answer(other))
     assert theirs.verdict == GateVerdict(True, "its own text: a from token 2 on")
     drafted = Contestant(Said("peer drafted"), Budget(2, 2), theirs)
@@ -158,9 +158,9 @@ def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LL
 def test_where_a_programs_plain_decoding_failed_its_drafts_are_held_to_ours(
     llm: LLM, plain: Contestant
 ) -> None:
-    theirs = Contestant(Said("peer"), reference=plain, own_plain=True, failed="it died")
+    theirs = Contestant(Said("peer"), reference=plain, other_program_plain=True, failed="it died")
     drafted = Contestant(Said("peer drafted"), Budget(2, 2), theirs)
-    drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(plain.said["a"]))
+    drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(plain.greedy_tokens["a"]))
     assert drafted.verdict == GateVerdict(True, "identical")
     assert theirs.verdict == GateVerdict(False, "failed: it died")
 
@@ -177,9 +177,9 @@ def test_a_program_that_tells_no_tokens_is_judged_by_its_text(llm: LLM, plain: C
 def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
     llm: LLM, plain: Contestant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examiner, said = DifferenceClassifier(llm), list(plain.said["a"])
+    examiner, said = DifferenceClassifier(llm), list(plain.greedy_tokens["a"])
     monkeypatch.setattr(gate, "explain", lambda *_: NEAR_TIE)
-    monkeypatch.setattr(gate, "batch_noise", lambda *_: 1e-6)
+    monkeypatch.setattr(gate, "batch_logit_drift", lambda *_: 1e-6)
     # A token that is taken for a near-tie, and after it what plain decoding goes on with, or something else.
     prompt = [*llm.tokens(PROMPT), *said[: NEAR_TIE.index], (said[NEAR_TIE.index] + 1) % 256]
     rest = list(llm.generate(prompt, max_tokens=2, ignore_eos=True).tokens)

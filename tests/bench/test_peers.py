@@ -14,7 +14,7 @@ from paceline.bench.baselines.llama_server import LlamaServer
 from paceline.bench.gate import Contestant
 from paceline.bench.method import parse_all
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.bench.systems import KINDS, join, parse
+from paceline.bench.systems import BASELINES, join, parse
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
 
@@ -65,7 +65,7 @@ def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign(tmp_path: Path)
 @pytest.mark.parametrize(
     ("texts", "error", "said"),
     [
-        (["vllm"], UsageError, f"--peer vllm: unknown; choose from {', '.join(KINDS)}"),
+        (["vllm"], UsageError, f"--peer vllm: unknown; choose from {', '.join(BASELINES)}"),
         (["transformers", "transformers"], UsageError, "--peer transformers: given twice"),
         (["openai"], UsageError, "--peer openai: give its address"),
         (["llama-server=/nowhere/x"], PeerError, "/nowhere/x is no program"),
@@ -92,7 +92,7 @@ def test_two_programs_of_a_kind_are_told_apart(entries: list[Contestant], tmp_pa
     paths = [str(write_fake_server(tmp_path / name, "well")) for name in ("old", "new")]
     join(entries, [("llama-server", path) for path in paths], METHODS[:1], *FILES, ENGINE)
     assert [entry.name for entry in entries[1:]] == [f"llama-server={path}" for path in paths]
-    assert all(entry.own_plain and entry.reference is entries[0] for entry in entries[1:])
+    assert all(entry.other_program_plain and entry.reference is entries[0] for entry in entries[1:])
 
 
 def test_a_program_without_any_of_the_methods_is_refused(entries: list[Contestant]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.api import LLM
-from paceline.bench.prompts import RequestBuilder, earlier
+from paceline.bench.prompts import RequestBuilder, earlier_in_session
 from paceline.bench.suites.workload import Item
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
@@ -78,7 +78,7 @@ def test_each_open_answer_is_that_of_its_own_question(chat: LLM) -> None:
 def test_the_items_before_are_those_of_the_same_session_in_order() -> None:
     other = replace(FIRST, id="t.1", session="t")
     third = replace(SECOND, id="s.3")
-    found = earlier([FIRST, other, PLAIN, SECOND, third])
+    found = earlier_in_session([FIRST, other, PLAIN, SECOND, third])
     assert {key: value for key, value in found.items() if value} == {"s.2": [FIRST], "s.3": [FIRST, SECOND]}
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import paceline
-from paceline.backends.registry import kernels_of
+from paceline.backends.registry import kernel_status
 from paceline.bench.provenance import provenance
 from paceline.config import Drafting
 from paceline.hardware.threads import logical_cores, physical_cores
-from paceline.system.identity import fingerprint
+from paceline.system.identity import file_fingerprint
 
 
 def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> None:
@@ -19,11 +19,11 @@ def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> Non
         record = json.loads(json.dumps(provenance(llm, {"seed": 7})))
     assert record["paceline"] == paceline.__version__
     assert record["engine"].startswith("llama-cpp-python ")
-    assert record["target"]["fingerprint"] == fingerprint(models / "target.gguf")
+    assert record["target"]["fingerprint"] == file_fingerprint(models / "target.gguf")
     assert record["target"]["size"] == (models / "target.gguf").stat().st_size
     assert record["draft"]["file"] == "draft.gguf"
     assert record["machine"]["physical_cores"] == physical_cores()
     assert record["machine"]["logical_cores"] == logical_cores()
-    assert record["kernels"] == (kernels_of(models / "target.gguf").path or "off")
+    assert record["kernels"] == (kernel_status(models / "target.gguf").path or "off")
     assert (record["threads"], record["n_ctx"], record["request"]) == (1, 512, {"seed": 7})
     assert record["drafting"] == json.loads(json.dumps(asdict(Drafting(("auto",)))))

@@ -20,7 +20,7 @@ from paceline.bench.paceline_system import PacelineSystem
 from paceline.bench.plan import BenchPlan
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.record import BenchRecord, ItemMeasurements
-from paceline.bench.runner import Runner, in_turn
+from paceline.bench.runner import Runner, rotate_order
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.drafters import lookup
@@ -72,7 +72,7 @@ def asked(models: Path, suite: Path) -> dict[str, Any]:
 
 def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own() -> None:
     entries = [Contestant(Repeats(name)) for name in "abc"]
-    turns = ["".join(entry.name for entry in in_turn(entries, number)) for number in range(6)]
+    turns = ["".join(entry.name for entry in rotate_order(entries, number)) for number in range(6)]
     assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
 
 
@@ -127,7 +127,7 @@ def parroted(target: LoadedModels, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """With a drafter that knows every answer it has seen."""
     monkeypatch.setattr(lookup, "make", lambda _: Parrot())
     one = turns(target, TWICE)
-    one.ask_first(TWICE)
+    one.warm_up(TWICE)
     one.add(parse_all("lookup", {})[1:], None)
     return one
 
@@ -143,7 +143,7 @@ def test_items_of_a_round_teach_each_other_and_no_round_teaches_the_next(parrote
     groups = list(parroted.rounds(TWICE, 2))
     assert drafted(groups) == [(round_, item, n) for round_ in range(2) for item, n in ROUND]
     assert [set(group.measurements) for group in groups] == [{"plain", "lookup"}] * 8
-    assert [entry.verdict.said for entry in parroted.entries] == ["reference", "identical"]
+    assert [entry.verdict.description for entry in parroted.entries] == ["reference", "identical"]
 
 
 def test_the_gate_and_the_warming_teach_nothing(parroted: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_what_is_done_teaches_is_not_measured_again_and_its_outcomes_are_kept(pa
     done = [replace(group, outcomes={"plain": "identical", "lookup": "near-tie"}) for group in first[:6]]
     parroted.entries[1].outcomes.clear()
     assert drafted(parroted.rounds(TWICE, 2, done)) == [(1, "c", 0), (1, "again", 5)]
-    assert parroted.entries[1].verdict.said == "4 near-ties"
+    assert parroted.entries[1].verdict.description == "4 near-ties"
     assert drafted(parroted.rounds(TWICE, 1, done[:2])) == [(0, "c", 0), (0, "again", 5)]
 
 
@@ -176,7 +176,7 @@ def test_an_answer_that_is_not_plain_decodings_is_no_speed(
     monkeypatch.setattr(PacelineSystem, "answer", wrong)
     (group, *_) = parroted.rounds(TWICE)
     assert group.outcomes == {"plain": "identical", "lookup": "from token 0 on"}
-    assert parroted.entries[1].verdict.said == "NOT LOSSLESS: a from token 0 on"
+    assert parroted.entries[1].verdict.description == "NOT LOSSLESS: a from token 0 on"
     assert not parroted.entries[1].row.lossless
 
 
@@ -190,12 +190,12 @@ def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: R
 
 def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: LoadedModels) -> None:
     one = turns(target, ITEMS)
-    one.ask_first(ITEMS)
-    theirs = Contestant(Repeats("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, own_plain=True)
+    one.warm_up(ITEMS)
+    theirs = Contestant(Repeats("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, other_program_plain=True)
     one.entries += [theirs, Contestant(Repeats("drafted", (1, 2, 3, 4, 5, 6)), Budget(2, 2), theirs)]
     assert len(list(one.rounds(ITEMS))) == 3  # each was first once
-    assert one.entries[1].verdict.said.startswith("its own text: a from token 0 on")
-    assert one.entries[2].verdict.said == "identical"
+    assert one.entries[1].verdict.description.startswith("its own text: a from token 0 on")
+    assert one.entries[2].verdict.description == "identical"
 
 
 def rows(record: BenchRecord) -> list[tuple[str, str, str, int, int]]:
@@ -226,7 +226,7 @@ def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
 def test_a_sampled_bench_passes_the_gate_before_it_is_measured(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.bench.gate.SIZES", ((4, 20),))
+    monkeypatch.setattr("paceline.bench.gate.SAMPLED_CHECK_SIZES", ((4, 20),))
     plan = BenchPlan(**asked | {"methods": "model"}, sampling=Sampling(temperature=0.7))
     assert [one.verdict for one in Bench(plan).measure().results[-2:]] == ["reference", "identical, unbiased"]
 
@@ -253,19 +253,19 @@ def test_an_answer_that_ends_is_cut_there_for_every_system(
     target: LoadedModels, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = turns(target, ITEMS)
-    one.ask_first(ITEMS)
-    said = one.plain.said["a"]
+    one.warm_up(ITEMS)
+    said = one.plain.greedy_tokens["a"]
     assert len(said) == 6
     end = said[3]
     assert end not in said[:3]
     ending(target, end, monkeypatch)
     cut = turns(target, ITEMS)
-    cut.ask_first(ITEMS)
-    assert cut.plain.said["a"] == said[:3]
+    cut.warm_up(ITEMS)
+    assert cut.plain.greedy_tokens["a"] == said[:3]
     cut.add(parse_all("lookup", {})[1:], None)
     group = next(cut.rounds(ITEMS))
     assert {name: m.n_tokens for name, m in group.measurements.items()} == {"plain": 3, "lookup": 3}
-    assert cut.entries[1].verdict.said == "identical"
+    assert cut.entries[1].verdict.description == "identical"
 
 
 def test_a_session_goes_on_with_what_the_model_said_until_its_end(
@@ -276,11 +276,11 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
         "s.2", "one", messages=(("user", "ab"), ("assistant", None), ("user", "c")), max_tokens=6, session="s"
     )
     one = turns(target, [first])
-    one.ask_plainly([first])
-    said = one.plain.said["s.1"]
+    one.answer_plain([first])
+    said = one.plain.greedy_tokens["s.1"]
     ending(target, said[2], monkeypatch)
     both = turns(target, [first, second])
-    both.ask_plainly([first, second])
+    both.answer_plain([first, second])
     answer = b"".join(map(target.plain.target.text.piece, said[:2])).decode(errors="replace")
     assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 
@@ -322,7 +322,7 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
     target: LoadedModels, models: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
     read: list[int] = []
-    plan = LlamaSession.plan_reading
+    plan = LlamaSession.plan_prefill
 
     def noting(self: LlamaSession, n: int, batch: Any) -> None:
         read.append(n)

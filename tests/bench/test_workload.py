@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.bench.suites.forms import ANSWER, TO_BE_FETCHED
-from paceline.bench.suites.workload import Item, load, read, sampled
+from paceline.bench.suites.forms import DEFAULT_MAX_TOKENS, TO_BE_FETCHED
+from paceline.bench.suites.workload import Item, load, read, sample_items
 from paceline.speculative.errors import UsageError
 
 SPEC_BENCH = Path(__file__).parents[3] / "shared/data/spec_bench_question.jsonl"
@@ -134,9 +134,11 @@ def test_a_question_of_several_turns_becomes_a_session_with_own_answers_between(
     one, two, three = (("user", text) for text in turns)
     own = ("assistant", None)
     assert read(written(tmp_path, QUESTION | {"turns": turns} | speed_bench)) == [
-        Item("7.1", "writing", messages=(one,), max_tokens=ANSWER, session="7"),
-        Item("7.2", "writing", messages=(one, own, two), max_tokens=ANSWER, session="7"),
-        Item("7.3", "writing", messages=(one, own, two, own, three), max_tokens=ANSWER, session="7"),
+        Item("7.1", "writing", messages=(one,), max_tokens=DEFAULT_MAX_TOKENS, session="7"),
+        Item("7.2", "writing", messages=(one, own, two), max_tokens=DEFAULT_MAX_TOKENS, session="7"),
+        Item(
+            "7.3", "writing", messages=(one, own, two, own, three), max_tokens=DEFAULT_MAX_TOKENS, session="7"
+        ),
     ]
 
 
@@ -178,12 +180,12 @@ def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_befor
     path = written(tmp_path, {"id": "x", "messages": [{"role": r, "content": c} for r, c in told]})
     first = (("system", "Be short."), ("user", "List."))
     assert load(f"sessions:{path}") == [
-        Item("x.1", "agent", messages=first, max_tokens=ANSWER, session="x"),
+        Item("x.1", "agent", messages=first, max_tokens=DEFAULT_MAX_TOKENS, session="x"),
         Item(
             "x.2",
             "agent",
             messages=(*first, ("assistant", "ls"), ("user", "a b\n\nNow?")),
-            max_tokens=ANSWER,
+            max_tokens=DEFAULT_MAX_TOKENS,
             session="x",
         ),
     ]
@@ -215,18 +217,18 @@ def test_recorded_agents_are_read_whole() -> None:
 
 def test_items_are_taken_from_all_over_a_category() -> None:
     items = [Item(str(i), "a", "x") for i in range(80)]
-    ids = [int(item.id) for item in sampled(items, 10)]
+    ids = [int(item.id) for item in sample_items(items, 10)]
     assert ids == [0, 8, 16, 24, 32, 40, 48, 56, 64, 72]
 
 
 def test_categories_take_turns_until_one_has_no_more() -> None:
     items = [Item(f"{category}{i}", category, "x") for category, n in (("a", 1), ("b", 9)) for i in range(n)]
-    assert [item.id for item in sampled(items, 4)] == ["a0", "b0", "b4", "b8"]
+    assert [item.id for item in sample_items(items, 4)] == ["a0", "b0", "b4", "b8"]
 
 
 def test_a_session_over_two_categories_is_in_from_its_start() -> None:
     items = [Item("1", "a", "x"), Item("2", "a", "x", session="s"), Item("3", "b", "x", session="s")]
-    assert [item.id for item in sampled(items, 2)] == ["1", "2"]
+    assert [item.id for item in sample_items(items, 2)] == ["1", "2"]
 
 
 @st.composite
@@ -241,10 +243,10 @@ def workloads(draw: st.DrawFn) -> list[Item]:
 
 @given(items=workloads(), n=st.integers(0, 35))
 def test_the_laws_of_a_sample(items: list[Item], n: int) -> None:
-    some = sampled(items, n)
+    some = sample_items(items, n)
     assert len(some) == min(n, len(items))
     assert some == [item for item in items if item in some]
-    assert {item.id for item in some} <= {item.id for item in sampled(items, n + 1)}
+    assert {item.id for item in some} <= {item.id for item in sample_items(items, n + 1)}
 
     have, took = Counter(i.category for i in items), Counter(i.category for i in some)
     most = max(took.values(), default=0)

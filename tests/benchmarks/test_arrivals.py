@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from arrivals import Conversation, Replica, Served, poisson
 
-from paceline.backends.recorded import Recording, numbered
+from paceline.backends.recorded import Recording, numeric_vocab
 from paceline.bench.method import parse_all
 from paceline.bench.replay.lane import ReplayContext
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
 PASS = 0.125  # seconds; sums of eighths are exact
-VOCAB = numbered(1000)
+VOCAB = numeric_vocab(1000)
 
 
 def means(per_row: float = 0.0, step: float = 0.0, rows: int = 64) -> ReplayContext:

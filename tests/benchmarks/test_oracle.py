@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Asked, Chances, Oracle, seconds, unbound
 
-from paceline.backends.recorded import Recording, numbered
+from paceline.backends.recorded import Recording, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.bench.method import Method
 from paceline.bench.replay import lane as module
@@ -132,7 +132,7 @@ def holds(drafter: Any, recordings: Sequence[Recording], price: DecodingCosts, d
             patch.setattr(where, "make_drafter", lambda one, target, draft, *more: (drafter(draft), one))
         draft = ToyTarget(V, seed=1, noise=0.2)
         lane = MethodReplay(
-            Method("test", drafting), recordings, ReplayContext(numbered(V), draft=draft, costs=price)
+            Method("test", drafting), recordings, ReplayContext(numeric_vocab(V), draft=draft, costs=price)
         )
         bounds = Oracle(lane, recordings)
         return all(

@@ -24,7 +24,7 @@ from paceline.speculative.errors import HistoryError
 from paceline.speculative.interfaces import ForwardOutput
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.verify import Verdict, verify
-from paceline.system.identity import fingerprint
+from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 EXACT = ("--cache-type", "f32", "-fa", "off")
@@ -329,6 +329,6 @@ def test_a_run_of_another_model_is_not_gone_on_with_and_stays_as_it_was(
     done = command(capsys, *args, "-m", model, "--methods", "model")
     assert done.code == 130
     write_llama(model, seed=1)
-    fingerprint.cache_clear()  # as in a new process
+    file_fingerprint.cache_clear()  # as in a new process
     stored(capsys, kept, "resume").refused(2, "run 1 cannot go on, its target differed")
     assert stored(capsys, kept, "show").out == done.out

@@ -46,7 +46,7 @@ def pair(models: Path, text: Path) -> tuple[str, ...]:
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frequencies, "TRIALS", 20)
-    monkeypatch.setattr(certificate, "SHORTEST", 32)
+    monkeypatch.setattr(certificate, "MIN_TEXT_TOKENS", 32)
 
 
 def certify(capsys: Capture, *args: str | Path) -> Done:

@@ -173,13 +173,13 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
         talk = Conversation(llm, [{"role": "system", "content": "You answer briefly."}])
         read, texts = [], []
         for question in ("Write one sentence about the sea and its waves.", "Write that sentence again."):
-            talk.ask(question)
+            talk.add_user_message(question)
             prompt, dropped = talk.prompt()
             active = llm.stream(prompt, max_tokens=1).handle.scheduled.active
             assert active is not None
             pending_tokens = [active.session.pending_tokens]
             said = llm.generate(prompt, max_tokens=40)
-            talk.answered(prompt, said)
+            talk.add_answer(prompt, said)
             read += pending_tokens
             texts.append((said.text, dropped))
         assert read[1] < 20 < len(prompt)

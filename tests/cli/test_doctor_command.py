@@ -36,7 +36,7 @@ def test_which_kernels_are_active_or_why_none_are_is_one_line(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = KernelStatus(reason="no compiler: install one")
-    monkeypatch.setattr("paceline.backends.registry.kernels_of", lambda _: status)
+    monkeypatch.setattr("paceline.backends.registry.kernel_status", lambda _: status)
     for args, why in (((), "no compiler: install one"), (("--kernels", "off"), "--kernels off")):
         done = doctor(capsys, models, tmp_path, *QUICK, *args)
         assert f"\nkernels    none: {why}\n" in done.out
@@ -117,7 +117,7 @@ def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = ModelFacts((models / "target.gguf",), "gguf", "a", "mamba", memory=RECURRENT)
-    monkeypatch.setattr("paceline.doctor.gathering.header", lambda path, read_errors: facts)
+    monkeypatch.setattr("paceline.doctor.gathering.read_header", lambda path, read_errors: facts)
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
     assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
@@ -142,7 +142,7 @@ def test_threads_and_flash_attention_are_tried_and_the_best_are_named(
     def full(*args: Any, **more: Any) -> None:
         raise ModelError("no room")
 
-    monkeypatch.setattr("paceline.profiling.flash_attention.try_both", full)
+    monkeypatch.setattr("paceline.profiling.flash_attention.measure_both", full)
     crowded = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json")
     assert crowded.json["attention"] is None
     assert "paceline: flash attention is not tried: no room" in crowded.err

@@ -15,7 +15,7 @@ from huggingface_hub.utils import close_session
 from command_line import Done, command
 from hub_server import COMMIT, Hub, own_cache, serving
 from paceline.models import zoo
-from paceline.system.identity import fingerprint
+from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 NAME = "m-Q4_K_M.gguf"
@@ -95,5 +95,5 @@ def test_what_is_here_already_is_printed_whatever_it_is_called(capsys: Capture, 
     done = command(capsys, "pull", "zoo:target")
     target = zoo.target_path()
     assert facts(done)["file"] == str(target)
-    assert facts(done)["fingerprint"] == fingerprint(target)
+    assert facts(done)["fingerprint"] == file_fingerprint(target)
     assert command(capsys, "pull", target).out == done.out

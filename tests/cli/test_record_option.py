@@ -16,7 +16,7 @@ from paceline.bench.replay import recording, traces
 from paceline.bench.replay.traces import Trace
 from paceline.engine import Stream
 from paceline.models import zoo
-from paceline.models.fingerprint import fingerprint
+from paceline.models.fingerprint import vocab_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")
@@ -43,7 +43,10 @@ def test_a_run_is_a_line_of_what_was_read_and_said(capsys: Capture, target: Path
     plain, drawn = objects(file)
     with closing(open_tokenizer(target)) as tokenizer:
         assert plain["prompt_tokens"] == tokenizer.text.encode("ab ab ab ab")
-        assert (plain["vocab"], plain["n_vocab"]) == (fingerprint(tokenizer.vocab), tokenizer.vocab.size)
+        assert (plain["vocab"], plain["n_vocab"]) == (
+            vocab_fingerprint(tokenizer.vocab),
+            tokenizer.vocab.size,
+        )
     assert plain["tokens"] == first.json["tokens"]
     assert (plain["sampling"], plain["seed"], plain["stop_reason"]) == ({}, 0, "length")
     assert plain["drafting"]["drafters"] == ["lookup"]
@@ -138,7 +141,7 @@ def test_what_can_no_longer_be_written_is_told_once_and_the_answer_is_whole(
         raise OSError(28, "No space left on device")
 
     usual = run(capsys, target, *PROMPT)
-    monkeypatch.setattr(recording, "append", full)
+    monkeypatch.setattr(recording, "append_line", full)
     done = run(capsys, target, *PROMPT, "--record", file)
     assert (done.code, done.out) == (0, usual.out)
     warning, summary = done.err.splitlines()

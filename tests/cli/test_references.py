@@ -12,7 +12,7 @@ from paceline.cli.references import resolve_models, resolved
 from paceline.models import zoo
 from paceline.models.stores.hub_layout import repo_folder
 from paceline.speculative.errors import UsageError
-from paceline.system.identity import fingerprint
+from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 DATA = b"GGUF weights"
@@ -43,7 +43,7 @@ def test_a_name_is_echoed_with_its_file_and_hash(capsys: Capture, cached: Path) 
     assert capsys.readouterr().err == f"user/repo is {cached} (sha256 {SHA[:16]})\n"
     path = zoo.target_path()
     assert resolved("zoo:target") == path
-    assert capsys.readouterr().err == f"zoo:target is {path} (fingerprint {fingerprint(path)[:16]})\n"
+    assert capsys.readouterr().err == f"zoo:target is {path} (fingerprint {file_fingerprint(path)[:16]})\n"
     for i in (1, 2):
         (cached.parent / f"n-Q6_K-0000{i}-of-00002.gguf").write_bytes(DATA)
     assert resolved("user/repo:Q6_K") == cached.parent / "n-Q6_K-00001-of-00002.gguf"

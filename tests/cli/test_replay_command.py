@@ -16,9 +16,9 @@ from paceline.bench.replay import lane
 from paceline.models import zoo
 from paceline.profiling import flash_attention as attention
 from paceline.profiling.flash_attention import Attention
-from paceline.profiling.pass_costs import key_of
+from paceline.profiling.pass_costs import cost_key
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
-from paceline.storage.costs import CachedCosts, keep
+from paceline.storage.costs import CachedCosts, store
 
 Capture = pytest.CaptureFixture[str]
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -123,7 +123,7 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     home = tmp_path / "home"
     monkeypatch.setenv("PACELINE_HOME", str(home))
     target = LlamaTarget(models / "target.gguf", threads=1)
-    assert keep(key_of(target, "target"), CachedCosts(PassCosts.flat(0.25)), pytest.fail)
+    assert store(cost_key(target, "target"), CachedCosts(PassCosts.flat(0.25)), pytest.fail)
     file = tmp_path / "trace.jsonl"
     file.write_text(
         json.dumps({"prompt_tokens": [1], "tokens": [2] * 8, "n_vocab": target.vocab.size}) + "\n"
@@ -138,10 +138,12 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     for other in (("-t", "2"), ("-t", "1", "-md", models / "draft.gguf", "--methods", "model")):
         assert "not speed" in replay(capsys, *args, *other, home=home).out
     usual = BackendSpec(models / "target.gguf", {"threads": 1})
-    attention.keep(usual, [Attention(False, 512, 8, 1.0, 1.0, 1.0)], pytest.fail)
+    attention.store(usual, [Attention(False, 512, 8, 1.0, 1.0, 1.0)], pytest.fail)
     assert "not speed" in replay(capsys, *args, "-t", "1", home=home).out  # of passes without flash attention
-    assert keep(
-        key_of(usual.but(flash_attention=False), "target"), CachedCosts(PassCosts.flat(0.5)), pytest.fail
+    assert store(
+        cost_key(usual.replace(flash_attention=False), "target"),
+        CachedCosts(PassCosts.flat(0.5)),
+        pytest.fail,
     )
     known = replay(capsys, *args, "-t", "1", "--json", home=home).json
     assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(2.0)

@@ -11,7 +11,7 @@ from command_line import HOME, Done, command
 from hf_models import folder_of
 from paceline.models import zoo
 from paceline.models.zoo.shorten import layers_of
-from paceline.storage.views import CachedView, keep, recall
+from paceline.storage.views import CachedView, load_view, store_view
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +115,12 @@ def test_a_kept_view_that_is_damaged_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv(HOME, str(tmp_path))
     warned: list[str] = []
     view = CachedView("skip=2", 0.5, 0.9, 96, "similar", 60)
-    assert recall("a model", warned.append) is None
-    assert keep("a model", view, warned.append)
-    assert recall("a model", warned.append) == view
-    assert recall("another", warned.append) is None
+    assert load_view("a model", warned.append) is None
+    assert store_view("a model", view, warned.append)
+    assert load_view("a model", warned.append) == view
+    assert load_view("another", warned.append) is None
     assert warned == []
     (file,) = (tmp_path / "views").iterdir()
     file.write_text(file.read_text().replace('"words"', '"word"'))
-    assert recall("a model", warned.append) is None
+    assert load_view("a model", warned.append) is None
     assert "search again" in warned[0]

@@ -34,7 +34,7 @@ from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
 from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Target
-from paceline.speculative.loop import advance, start
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -262,12 +262,12 @@ def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
     read the target's rows, which a fresh one has not seen."""
     target, drafter = ToyTarget(V, seed=seed), MAKERS[name]()
     budget = Budget(4, 4 * width, width=width, p_split=0.05)
-    request = start(
+    request = start_request(
         target, drafter, GenerationRequest(prompt=prompt, max_tokens=50, sampling=Sampling(temperature=0.6))
     )
     for _ in range(5):
-        advance(target, drafter, FixedPolicy(budget), [request])
-        (proposed,) = drafter.propose([(request.memory, budget)])
+        advance_requests(target, drafter, FixedPolicy(budget), [request])
+        (proposed,) = drafter.propose([(request.drafter_state, budget)])
         assert same(proposed, propose(MAKERS[name](), list(request.session.tokens), budget))
 
 

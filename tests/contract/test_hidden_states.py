@@ -18,7 +18,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -88,14 +88,14 @@ def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, 
     target = ToyTarget(V, seed=3, rollback=rollback)
     drafter = HeadDrafter(target)
     prompt = [(i * i) % V for i in range(n_prompt)]
-    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
+    request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
     steps = [
         s for _, s in decode(target, drafter, FixedPolicy(Budget(5, 5)), [request], chunk=chunk) if s.tokens
     ]
     blind = len(steps[0].tree) == 0  # a short prompt is read with the first draft
     assert request.stats.drafted == request.stats.accepted > 0
     assert len(steps) == blind + -(-(60 - blind) // 6)
-    memory = request.memory
+    memory = request.drafter_state
     assert isinstance(memory, HeadMemory)
     assert sorted(memory.hidden) == list(range(len(memory.tokens) - 1))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.doctor import gathering
 from paceline.doctor.diagnosis import Evidence
-from paceline.doctor.gathering import SystemCounters, of_a_run, of_models
+from paceline.doctor.gathering import SystemCounters, evidence_of_models, evidence_of_run
 from paceline.hardware.containers import Limits
 from paceline.hardware.probe import MemoryInfo, probe
 from paceline.loading import load
@@ -29,7 +29,7 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
     target = facts("t", size=100, experts=8, experts_used=2, memory=HYBRID)
     draft = facts("d", size=20)
     costs = DecodingCosts(PassCosts({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), PassCosts({256: {1: 0.01}}))
-    found = of_models(HARDWARE, target, draft, costs, threads=3, gpu_layers=7)
+    found = evidence_of_models(HARDWARE, target, draft, costs, threads=3, gpu_layers=7)
     assert found == Evidence(
         threads=3,
         physical=HARDWARE.cores.physical,
@@ -51,7 +51,7 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
 def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path) -> None:
     ticks: Counter[str] = Counter()
     with load(models / "target.gguf", models / "target.gguf", "model", threads=1, p_min=0.0) as llm:
-        evidence, run = of_a_run(Evidence(), llm, HARDWARE, lambda kind: ticks.update([kind]))
+        evidence, run = evidence_of_run(Evidence(), llm, HARDWARE, lambda kind: ticks.update([kind]))
     assert evidence.accepted > 0.9 * evidence.drafted > 0  # rounding can turn a near-tie
     assert evidence.times is not None
     assert 0 < sum(evidence.times.values()) <= evidence.seconds

@@ -8,7 +8,7 @@ import pytest
 
 import machine_trees as trees
 from paceline.doctor import thread_trials
-from paceline.doctor.thread_trials import MOST, ROUNDS, Trial, best, counts_for, tried
+from paceline.doctor.thread_trials import MOST, ROUNDS, Trial, best, counts_for, measure_thread_counts
 from paceline.hardware import containers, cores
 from paceline.hardware.files import SystemFiles
 from timed import TimedTarget
@@ -41,7 +41,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_they_are_tried_in_rounds_and_what_is_far_behind_only_once() -> None:
     told, shares = [1], list[float]()
     target = TimedTarget(lambda n, _: 1.0 / told[-1])
-    found = tried(target, told.append, [1, 2, 4], progress=shares.append, clock=target.clock)
+    found = measure_thread_counts(target, told.append, [1, 2, 4], progress=shares.append, clock=target.clock)
     assert told[1:] == [1, 2, 4, 4, 2, 2, 4]  # one thread is four times slower than four
     assert len(shares) == ROUNDS * 3
     assert [trial.decode_ratio for trial in found] == pytest.approx([0.25, 0.5, 1.0])

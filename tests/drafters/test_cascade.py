@@ -17,12 +17,12 @@ from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
-from paceline.drafters.cascade import LATER, AheadSession, CascadeDrafter, ReadAhead
+from paceline.drafters.cascade import DEFERRED, AheadSession, CascadeDrafter, ReadAhead
 from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
-from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -55,11 +55,13 @@ class Asked(Budget):
         self.questions.append((drafter, likely, depth, parent))
         return 0.9 * parent * likely
 
-    def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
+    def should_extend(
+        self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
+    ) -> bool:
         self.questions.append(("goes on", likeliest, drafted, depth, reach_probability))
-        return super().goes_on(likeliest, drafted, depth, reach_probability)
+        return super().should_extend(likeliest, drafted, depth, reach_probability)
 
-    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+    def should_deepen(self, drafted: int, depth: int, reach_probability: float) -> bool:
         self.questions.append(("deepens", drafted, depth, reach_probability))
         return depth < self.deep
 
@@ -79,7 +81,7 @@ def propose(drafter: Drafter, prompt: Sequence[int], budget: Budget, seed: int =
 
 
 def models_part(tree: DraftTree) -> DraftTree:
-    return tree.only([source == "model" for source in tree.source])
+    return tree.filter([source == "model" for source in tree.source])
 
 
 def same(a: DraftTree, b: DraftTree) -> bool:
@@ -115,14 +117,14 @@ def test_the_chain_is_what_the_draft_model_alone_would_draft_and_the_budget_is_a
     assert same(models_part(tree), expected)
     assert told.questions[: len(room.questions)] == room.questions
     assert helped.passes <= alone.passes
-    assert tree.source == ("model",) * len(expected) + (LATER,) * (len(tree) - len(expected))
+    assert tree.source == ("model",) * len(expected) + (DEFERRED,) * (len(tree) - len(expected))
 
 
 def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model() -> None:
     """Decoded with the target as its own draft, which alone would take 105 passes."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
     drafter = cascade(draft, SuffixDrafter(alpha=3.0))
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=120))
+    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=120))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(7, 7)), [request])]
     assert sum(step.accepted["model"] for step in steps) == request.stats.drafted == 105
     assert draft.passes < 50
@@ -132,13 +134,13 @@ def test_what_was_guessed_right_is_not_computed_again() -> None:
     """A step of 4 tokens computes the last root and 3 drafted tokens, in one pass where all is guessed."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
     drafter = cascade(draft)
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=200))
+    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=200))
     policy = FixedPolicy(Budget(4, 4))
     for _ in range(20):
-        advance(target, drafter, policy, [request])
+        advance_requests(target, drafter, policy, [request])
     for _ in range(6):
         passes, computed = draft.passes, draft.computed
-        advance(target, drafter, policy, [request])
+        advance_requests(target, drafter, policy, [request])
         assert draft.passes - passes == 1
         assert draft.computed - computed == 5  # and the token that was drafted last, but never computed
 
@@ -223,7 +225,7 @@ def test_tokens_that_the_draft_model_does_not_have_are_not_read_but_may_follow()
     drafter = CascadeDrafter(Successor(V - 1), V, Guessing([1, V - 1, 0]), cost=FREE)
     tree = propose(drafter, [0], Asked(5, 5, deep=2))
     assert tree.tokens == (1, 2, 1, V - 1, 0)
-    assert tree.source == ("model", "model", LATER, LATER, LATER)
+    assert tree.source == ("model", "model", DEFERRED, DEFERRED, DEFERRED)
 
 
 # Horizontal: what the copier adds.
@@ -236,19 +238,19 @@ def test_where_a_pass_is_not_worth_it_the_copier_drafts_the_later_tokens() -> No
     tree = propose(cascade(Successor()), TEXT, budget)
     assert tree.tokens == (4, 1, 1, 0)
     assert tree.parents == (ROOT, 0, 1, 2)
-    assert tree.source == ("model", LATER, LATER, LATER)
+    assert tree.source == ("model", DEFERRED, DEFERRED, DEFERRED)
     assert tree.score[1:] == (1 / 2,) * 3
     assert tree.reach_probability[3] == pytest.approx(tree.reach_probability[0] * (0.9 / 2) ** 3)
-    assert [asked[2] for asked in budget.questions if asked[0] == LATER] == [2, 3, 4]
-    assert tree.called == ("model", LATER)
+    assert [asked[2] for asked in budget.questions if asked[0] == DEFERRED] == [2, 3, 4]
+    assert tree.called == ("model", DEFERRED)
 
 
 def test_where_the_draft_model_is_not_sure_enough_the_copier_may_be() -> None:
     for p_min, tokens in ((0.4, (5, 4, 1)), (0.6, ())):
         tree = propose(cascade(Successor(s=0.5)), [3, 5, 4, 1, 3], Budget(3, 3, p_min=p_min))
         assert tree.tokens == tokens
-        assert set(tree.source) <= {LATER}
-        assert tree.called == ("model", LATER)
+        assert set(tree.source) <= {DEFERRED}
+        assert tree.called == ("model", DEFERRED)
 
 
 def test_a_sampled_chain_is_left_alone() -> None:
@@ -281,7 +283,7 @@ def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep:
 def ahead(draft: ToyTarget, copier: Any, text: Sequence[int], depth: int) -> tuple[ReadAhead, AheadSession]:
     target = ReadAhead(draft, copier, FREE)
     session = target.open()
-    session.expect(copier.open(text, 0), depth)
+    session.begin_chain(copier.open(text, 0), depth)
     session.extend(text)
     return target, session
 

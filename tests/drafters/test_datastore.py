@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.drafters.datastore import DOUBT, DatastoreDrafter
+from paceline.drafters.datastore import SMOOTHING_COUNT, DatastoreDrafter
 from paceline.drafters.suffix_array import INDEX, SuffixArray
 from paceline.drafters.suffix_sort import build
 from paceline.speculative.interfaces import Budget
@@ -84,7 +84,9 @@ def test_scores_are_shares_that_short_matches_lessen(make: Make) -> None:
     drafter = make([[1, 2, 3, 4, 5], [1, 2, 3, 4, 0], [1, 2, 3, 4, 5], [1, 2, 3]])
     tree = draft(drafter, [1, 2, 3])
     assert tree.tokens == (4, 5)
-    assert tree.score == pytest.approx([3 / (4 + (DOUBT / 3) ** 2), 2 / (3 + (DOUBT / 4) ** 2)])
+    assert tree.score == pytest.approx(
+        [3 / (4 + (SMOOTHING_COUNT / 3) ** 2), 2 / (3 + (SMOOTHING_COUNT / 4) ** 2)]
+    )
     assert tree.reach_probability[1] == tree.score[0] * tree.score[1]
 
 
@@ -142,7 +144,9 @@ def test_every_node_is_scored_by_all_that_followed(
         alive = [rest for rest in followed if rest[:depth] == path[:-1]]
         agreeing = sum(rest[depth : depth + 1] == path[-1:] for rest in alive)
         assert agreeing > 0
-        assert tree.score[node] == pytest.approx(agreeing / (len(alive) + (DOUBT / (length + depth)) ** 2))
+        assert tree.score[node] == pytest.approx(
+            agreeing / (len(alive) + (SMOOTHING_COUNT / (length + depth)) ** 2)
+        )
 
 
 def test_a_corpus_of_damaged_text_drafts_nothing_that_is_no_token(tmp_path: Path) -> None:

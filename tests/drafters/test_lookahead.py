@@ -18,9 +18,9 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookahead import LookaheadDrafter, LookaheadState
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.grammar_pruning import prune
+from paceline.speculative.grammar_pruning import prune_tree
 from paceline.speculative.interfaces import Budget, Drafter, Features, Target
-from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -51,7 +51,7 @@ def pass_over(memory: LookaheadState, root: int, budget: Budget = AMPLE) -> tupl
 
 
 def window_of(tree: DraftTree) -> DraftTree:
-    return tree.only([node in tree.probe for node in range(len(tree))])
+    return tree.filter([node in tree.probe for node in range(len(tree))])
 
 
 def columns(tree: DraftTree) -> list[tuple[int, ...]]:
@@ -136,7 +136,7 @@ def test_a_grammar_that_prunes_guesses_does_not_stop_the_window() -> None:
     prompt = [0, 2, 2, 3, 0, 1, 0]
     memory = LookaheadDrafter(3, 3, 2).open(prompt, 0)
     tree = memory.propose(AMPLE)
-    pruned = prune(tree, Automaton())
+    pruned = prune_tree(tree, Automaton())
     assert tree.probe == pruned.probe
     assert len(pruned) < len(tree)
     top = np.array([[follows(token)] for token in (0, *pruned.tokens)])
@@ -175,7 +175,7 @@ class Varying:
     """A policy that goes through budgets."""
 
     learns = False
-    account = None
+    summary = None
 
     def forget(self) -> None:
         """Nothing was learned."""
@@ -223,7 +223,7 @@ def test_output_is_that_of_plain_decoding_whatever_the_budgets(
     target = ToyTarget(6, seed=seed, n_ctx=n_ctx)
     texts = []
     for drafter in (DRAFTERS[name](), NoDrafter()):
-        request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=30))
+        request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=30))
         steps = [step for _, step in decode(target, drafter, Varying(some), [request])]
         texts.append([token for step in steps for token in step.tokens])
         assert all(not step.tree.probe & set(step.path) for step in steps)
@@ -242,13 +242,13 @@ def test_the_window_alone_saves_steps() -> None:
     """No n-gram of the prompt is of any use: there is but one token in it."""
     target, steps = ToyTarget(40, seed=5, sharpness=4.0), []
     for drafter in (LookaheadDrafter(8, 3, 4), LookaheadDrafter(0, 3, 4)):
-        request = start(target, drafter, GenerationRequest(prompt=[7], max_tokens=40))
+        request = start_request(target, drafter, GenerationRequest(prompt=[7], max_tokens=40))
         steps.append(len(list(decode(target, drafter, FixedPolicy(AMPLE), [request]))))
     assert steps[0] < steps[1]
 
 
 def text(target: Target, drafter: Drafter, prompt: list[int], budget: Budget, n: int) -> list[int]:
-    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
+    request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
     out = [
         token for _, step in decode(target, drafter, FixedPolicy(budget), [request]) for token in step.tokens
     ]

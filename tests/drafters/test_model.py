@@ -13,7 +13,7 @@ from paceline.backends.toy import Array, ToyTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Mask, Sampling, probabilities
@@ -87,13 +87,13 @@ def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: 
     more where all four were accepted: the last of them was drafted but never computed."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=seed)
     drafter = ModelDrafter(draft, V)
-    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=100))
+    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=100))
     policy = FixedPolicy(Budget(4, 4))
-    advance(target, drafter, policy, [request])
+    advance_requests(target, drafter, policy, [request])
     for _ in range(6):
         before, passes = draft.computed, draft.passes
         accepted_all = request.n_tokens % 5 == 0 and fully
-        step = advance(target, drafter, policy, [request])[0][1]
+        step = advance_requests(target, drafter, policy, [request])[0][1]
         assert draft.passes - passes == 4
         assert draft.computed - before == 4 + (1 if accepted_all else 0)
         assert fully == (step.accepted == {"model": 4})
@@ -113,7 +113,9 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
     sampling = Sampling(logit_bias={V - 1: 3.0})
     tokens = {}
     for name, by in (("plain", NoDrafter()), ("drafted", drafter)):
-        request = start(target, by, GenerationRequest(prompt=[V - 1, 1], max_tokens=30, sampling=sampling))
+        request = start_request(
+            target, by, GenerationRequest(prompt=[V - 1, 1], max_tokens=30, sampling=sampling)
+        )
         tokens[name] = [
             t for _, step in decode(target, by, FixedPolicy(Budget(4, 4)), [request]) for t in step.tokens
         ]
@@ -125,7 +127,7 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
 def test_a_draft_fits_the_rows_and_the_branches_that_its_model_takes(temperature: float) -> None:
     """One row of a pass is the root's."""
     toy = ToyTarget(V, seed=4, sharpness=0.5)
-    toy.caps = replace(toy.caps, rows=4, branch=2)
+    toy.caps = replace(toy.caps, max_batch_tokens=4, max_branches=2)
     drafter = ModelDrafter(toy, V, temperature=temperature)
     assert len(propose(drafter, Budget(9, 9))) == 3
     tree = propose(drafter, Budget(9, 20, width=6, p_split=0.0))
@@ -134,7 +136,7 @@ def test_a_draft_fits_the_rows_and_the_branches_that_its_model_takes(temperature
 
 def test_requests_that_do_not_draft_leave_their_rows_to_those_that_do() -> None:
     toy = ToyTarget(V, seed=4)
-    toy.caps = replace(toy.caps, rows=8)
+    toy.caps = replace(toy.caps, max_batch_tokens=8)
     drafter = ModelDrafter(toy, V)
     budgets = [Budget(9, 9), Budget(0, 9), Budget(9, 0), Budget(9, 9)]
     trees = drafter.propose([(drafter.open(PROMPT, i), budget) for i, budget in enumerate(budgets)])
@@ -146,7 +148,7 @@ def test_with_nothing_to_compute_there_is_no_pass() -> None:
     toy = Counting(V, seed=4)
     drafter = ModelDrafter(toy, V)
     memories = [drafter.open(PROMPT, seed) for seed in range(2)]
-    trees = drafter.propose([(memory, Budget(4, 4, chunk=0)) for memory in memories])
+    trees = drafter.propose([(memory, Budget(4, 4, max_catch_up=0)) for memory in memories])
     assert ([len(tree) for tree in trees], toy.passes) == ([0, 0], 0)
 
 
@@ -154,7 +156,9 @@ def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
     """Memory's stream differs from the request's for every seed."""
     for seed in range(5):
         drafter = ModelDrafter(ToyTarget(V), V, temperature=1.0)
-        request = start(ToyTarget(V), drafter, GenerationRequest(prompt=PROMPT, max_tokens=5, seed=seed))
+        request = start_request(
+            ToyTarget(V), drafter, GenerationRequest(prompt=PROMPT, max_tokens=5, seed=seed)
+        )
         even = np.full(1000, 0.001)
         assert request.rng.draw(even) != drafter.open(PROMPT, seed).rng.draw(even)
     assert chain([], "model") is EMPTY
@@ -192,7 +196,7 @@ class Wary(Budget):
         assert drafter == "model"
         return parent * likely / 2
 
-    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+    def should_deepen(self, drafted: int, depth: int, reach_probability: float) -> bool:
         self.heard.append((drafted, depth, reach_probability))
         return reach_probability >= 0.25
 
@@ -231,9 +235,11 @@ def test_whether_a_token_is_drawn_is_decided_by_the_likeliest() -> None:
     asked: list[float] = []
 
     class Asking(Budget):
-        def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
+        def should_extend(
+            self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
+        ) -> bool:
             asked.append(likeliest)
-            return super().goes_on(likeliest, drafted, depth, reach_probability)
+            return super().should_extend(likeliest, drafted, depth, reach_probability)
 
     unlikely = 0
     for seed in range(20):

@@ -86,7 +86,7 @@ def test_counts_that_grow_are_those_of_the_texts(streams: list[list[int]], split
 
 def test_many_short_texts_are_added_up_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = [[n % 3, n % 5, n % 2, 1] for n in range(60)]
-    monkeypatch.setattr(ngram_cache, "ROWS", 7)
+    monkeypatch.setattr(ngram_cache, "SORT_ROWS", 7)
     assert held(NgramCache.build(iter(streams))) == counted(streams, 2, 2)
 
 

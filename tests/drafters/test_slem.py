@@ -15,7 +15,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.slem import SlemDrafter, SlemState
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Caps, Features, RequiredOutputs, Session
-from paceline.speculative.loop import advance, start
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.rng import GumbelNoise, SeededRng
@@ -67,7 +67,14 @@ class Scripted:
             len(pieces), "test", None, ends, False, False, b"%d".__mod__, list(pieces).__getitem__
         )
         self.origin = "a script"
-        self.caps = Caps(branch=1, rollback="free", sessions=8, rows=64, chunk=512, n_ctx=512)
+        self.caps = Caps(
+            max_branches=1,
+            rollback="free",
+            max_sessions=8,
+            max_batch_tokens=64,
+            max_prefill_tokens=512,
+            n_ctx=512,
+        )
         self.script = list(script)
         self.read: list[list[int]] = []  # what its sessions were given
 
@@ -210,7 +217,7 @@ def test_what_the_target_draws_with_does_not_change_what_is_drafted() -> None:
     for seed in range(9):
         noise = GumbelNoise.of(Sampling(temperature=1.5), SeededRng(seed))
         assert noise is not None
-        (drawn,) = likely.propose([(memory, replace(BUDGET, noise=noise))])
+        (drawn,) = likely.propose([(memory, replace(BUDGET, gumbel_noise=noise))])
         assert (drawn.tokens, drawn.score) == (greedy.tokens, greedy.score)
     assert len(greedy) > 0
 
@@ -290,11 +297,11 @@ def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
     target, draft = speaking(ToyTarget(3, seed=3), "abc"), Counting(3, seed=3)
     speaking(draft, "abc")
     drafter = SlemDrafter(draft, translation(target.vocab, draft.vocab))
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=100))
+    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=100))
     policy = FixedPolicy(Budget(4, 4))
-    advance(target, drafter, policy, [request])
+    advance_requests(target, drafter, policy, [request])
     for _ in range(5):
         computed = draft.computed
-        ((_, step),) = advance(target, drafter, policy, [request])
+        ((_, step),) = advance_requests(target, drafter, policy, [request])
         assert step.accepted == {"model": 4}
         assert draft.computed - computed == 5

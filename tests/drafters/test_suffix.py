@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.drafters.suffix import PLACES, SuffixDrafter
-from paceline.drafters.vote import DOUBT
+from paceline.drafters.suffix import MAX_MATCHES, SuffixDrafter
+from paceline.drafters.vote import SMOOTHING_COUNT
 from paceline.speculative.interfaces import Budget, Features, LearningDrafter
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
@@ -59,7 +59,7 @@ def shares(
             if token >= 0:
                 votes[token] += n**2 / (3 + rank)
     every = sum(votes.values())
-    return {token: weight / (every + DOUBT) for token, weight in votes.items()}
+    return {token: weight / (every + SMOOTHING_COUNT) for token, weight in votes.items()}
 
 
 @given(
@@ -86,7 +86,7 @@ def test_every_node_is_what_the_places_vote_for(
     for one in past:
         drafter.learn(one)
         joined += [*([-1] if joined else []), *one]
-    places = found(text, text, own=True, most=PLACES) + found(text, joined, own=False, most=PLACES)
+    places = found(text, text, own=True, most=MAX_MATCHES) + found(text, joined, own=False, most=MAX_MATCHES)
     tree = proposal(drafter, text, budget)
     assert sum(not tree.children(node) for node in range(len(tree))) <= budget.width
     reach_probability = [1.0]

@@ -53,7 +53,7 @@ def looked_up(store: SuffixArray, context: Sequence[int]) -> tuple[int, Counter[
     """The same by the store."""
     match = store.find(store.encode(context))
     found: Counter[tuple[int, ...]] = Counter()
-    for data, n in store.followed(match, 10**6, DEPTH).items() if match.length else ():
+    for data, n in store.sample_continuations(match, 10**6, DEPTH).items() if match.length else ():
         found[tuple(token - 1 for token in store.decode(data))] += n
     return match.length, found
 
@@ -119,7 +119,7 @@ def test_places_are_sampled_evenly_from_all_over_the_range(tmp_path: Path) -> No
     store = SuffixArray(made(tmp_path, [[i, 200, i] for i in range(100)], 256))
     match = store.find(store.encode([200]))
     assert (match.length, match.high - match.low) == (1, 100)
-    said = [store.decode(data)[0] - 1 for data in store.followed(match, 4, DEPTH)]
+    said = [store.decode(data)[0] - 1 for data in store.sample_continuations(match, 4, DEPTH)]
     assert said == [0, 25, 50, 75]
     store.close()
 

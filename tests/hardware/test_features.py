@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import machine_trees as trees
-from paceline.hardware.features import compared, flags
+from paceline.hardware.features import cpu_features, flags
 from paceline.hardware.files import SystemFiles
 
 SAID = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 0 | OPENMP = 1 | REPACK = 1 | "
@@ -14,7 +14,7 @@ SAID = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 0 | OPENMP = 1 | 
 def test_what_the_build_leaves_unused_is_told(tmp_path: Path) -> None:
     has = flags(SystemFiles(trees.laptop(tmp_path)))
     assert has is not None
-    found = compared(has, SAID)
+    found = cpu_features(has, SAID)
     assert found.there == ("AVX", "AVX2", "F16C", "FMA", "BMI2", "AVX_VNNI")
     assert found.used == ("AVX", "AVX2", "F16C")
     assert found.unused == ("FMA", "BMI2", "AVX_VNNI")
@@ -23,7 +23,7 @@ def test_what_the_build_leaves_unused_is_told(tmp_path: Path) -> None:
 def test_an_arm_processor_has_names_of_its_own(tmp_path: Path) -> None:
     has = flags(SystemFiles(trees.board(tmp_path)))
     assert has is not None
-    found = compared(has, "CPU : NEON = 1 | ARM_FMA = 1 | REPACK = 1 | ")
+    found = cpu_features(has, "CPU : NEON = 1 | ARM_FMA = 1 | REPACK = 1 | ")
     assert found.there == ("NEON", "ARM_FMA", "FP16_VA", "DOTPROD")
     assert found.unused == ("FP16_VA", "DOTPROD")
 

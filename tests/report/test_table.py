@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.report.table import comparison, listing, summary
+from paceline.report.table import comparison, summary, write_table
 
 
 def a_run(
@@ -51,7 +51,7 @@ def test_nothing_is_cropped_however_narrow_the_terminal_is(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(room))
     out = Terminal()
-    listing(COLUMNS, ROWS, out, n_left)
+    write_table(COLUMNS, ROWS, out, n_left)
     said = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     words = " ".join(said.split())
     assert all(part in words for row in ROWS for cell in row for part in cell.split())
@@ -62,7 +62,7 @@ def test_nothing_is_cropped_however_narrow_the_terminal_is(
 def test_a_table_that_does_not_fit_has_a_line_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     out = Terminal()
-    listing(COLUMNS, ROWS[1:], out, 1)
+    write_table(COLUMNS, ROWS[1:], out, 1)
     assert out.getvalue() == "draft          model\ntokens a step  12\nspeed-up       1.42x [1.05, 2.59]\n"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.server.affinity import CHATS, LARGEST, SessionAffinityMiddleware
+from paceline.server.affinity import CHATS, MAX_BODY_BYTES, SessionAffinityMiddleware
 from paceline.server.security import Message, Receive, Send
 
 TURNS = [
@@ -98,5 +98,5 @@ def test_what_is_no_chat_goes_on_as_it_is_without_a_session(body: bytes) -> None
 
 
 def test_a_body_that_is_too_large_goes_on_whole_without_a_session() -> None:
-    body = chat([{"role": "user", "content": "x" * (LARGEST + 1)}])
+    body = chat([{"role": "user", "content": "x" * (MAX_BODY_BYTES + 1)}])
     assert through(body, pieces=9) == ([], body)

@@ -15,11 +15,11 @@ from paceline.request_handle import Finish, StepOutput
 from paceline.server.convert import ToolCallParsing
 from paceline.server.tool_stream import ToolDeltaReader
 from paceline.speculative.stats import Stats
-from paceline.text.messages import declared
+from paceline.text.messages import parse_tools
 from paceline.text.tools.formats import GENERIC, HERMES, ToolFormat
-from paceline.text.tools.parser import parsed
+from paceline.text.tools.parser import parse_tool_calls
 
-TOOLS = declared(
+TOOLS = parse_tools(
     [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 )
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2]}}\n</tool_call>'
@@ -78,7 +78,7 @@ def test_of_an_answer_that_is_cut_in_a_call_no_half_call_is_content(
     assert content.strip() in ("I shall add.", "I shall add.\n<")  # one letter is no call
     assert "".join(part for part, _ in parts) == content
     assert {one["name"] for one in found.values()} <= {"add"}
-    whole = parsed(form, TOOLS, text, cut=True)
+    whole = parse_tool_calls(form, TOOLS, text, cut=True)
     assert (whole.content, len(whole.calls)) == (content, len(found))
 
 

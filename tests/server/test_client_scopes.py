@@ -19,7 +19,7 @@ def accepted(service: ServingEngine, client: str) -> int:
     """Tokens of `suffix` in an answer, which is the same every time."""
     outputs: queue.Queue[StepOutput] = queue.Queue()
     body = CompletionRequest.model_validate(REQUEST)
-    asked = wishes.of_completion(service.llm, service.limits, body, client)
+    asked = wishes.from_completion(service.llm, service.limits, body, client)
     service.submit(asked.requests, lambda _, output: outputs.put(output))
     while (finish := outputs.get(timeout=60).finish) is None:
         pass
@@ -31,7 +31,7 @@ def accepted(service: ServingEngine, client: str) -> int:
 def test_what_one_client_was_told_drafts_for_another_unless_they_are_apart(apart: bool) -> None:
     with (
         paceline.load("toy:seed=3", drafters="suffix", policy="fixed") as llm,
-        ServingEngine(llm, ServerLimits(apart=apart)) as service,
+        ServingEngine(llm, ServerLimits(isolate_clients=apart)) as service,
     ):
         first = accepted(service, "a")
         other, again = accepted(service, "b"), accepted(service, "a")

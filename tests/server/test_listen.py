@@ -47,7 +47,7 @@ def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch)
 def test_a_process_ends_with_its_grace_though_a_pass_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     events: list[str] = []
-    monkeypatch.setattr(listen, "leave", left.append)
+    monkeypatch.setattr(listen, "exit_now", left.append)
     with paceline.load("toy:", drafters="lookup") as llm:
         gate = Gate(llm.target)
         gate.shut()
@@ -97,7 +97,7 @@ def test_connections_are_as_many_as_there_are_files_for(
     given: list[Any] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
-    assert listen.room() == most
+    assert listen.max_connections() == most
     assert given == ([] if set_to is None else [(set_to, hard)])
 
 

@@ -8,13 +8,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from paceline.server.cluster import check_room
-from paceline.server.metrics import Metrics, written
+from paceline.server.cluster import check_cluster_resources
+from paceline.server.metrics import Metrics, prometheus_text
 from paceline.server.replicas import (
     ReplicaSettings,
-    bounds,
-    labelled,
-    merged,
+    add_replica_label,
+    merge_metrics,
+    parse_replica_range,
 )
 from paceline.speculative.errors import UsageError
 
@@ -23,7 +23,7 @@ from paceline.speculative.errors import UsageError
     ("said", "meant"), [("1", (1, 1)), ("4", (4, 4)), ("2..8", (2, 8)), ("3..3", (3, 3))]
 )
 def test_replicas_are_a_number_or_a_range(said: str, meant: tuple[int, int]) -> None:
-    assert bounds(said) == meant
+    assert parse_replica_range(said) == meant
 
 
 @pytest.mark.parametrize("said", ["", "0", "x", "4..2", "-1", "1..", "..3", "1...3", "1.5", "0..2", "999999"])
@@ -44,21 +44,23 @@ def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
 
 def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
     settings = ReplicaSettings(replicas="2..8", num_cpus=3.0)
-    check_room(settings, {"CPU": 6.0})
+    check_cluster_resources(settings, {"CPU": 6.0})
     with pytest.raises(
         UsageError, match=r"2 replicas reserve 6 CPUs, and this machine has 4: .* --replica-cpus"
     ):
-        check_room(settings, {"CPU": 4.0})
+        check_cluster_resources(settings, {"CPU": 4.0})
     with pytest.raises(UsageError, match=r"1 replicas reserve 0\.5 GPUs, and this machine has 0"):
-        check_room(ReplicaSettings(num_gpus=0.5), {"CPU": 4.0})
+        check_cluster_resources(ReplicaSettings(num_gpus=0.5), {"CPU": 4.0})
 
 
 def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:
     first, second = Metrics(), Metrics()
     first.refused(429)
     second.refused(429)
-    text = written(
-        merged([labelled(one.families(3, 2), name) for one, name in ((first, "a"), (second, "b"))])
+    text = prometheus_text(
+        merge_metrics(
+            [add_replica_label(one.families(3, 2), name) for one, name in ((first, "a"), (second, "b"))]
+        )
     )
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
     for prefix in ("paceline:", "vllm:"):

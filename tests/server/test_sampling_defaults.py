@@ -14,7 +14,7 @@ from paceline.server.schemas import CompletionRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
-from paceline.text.default_sampling import LOCAL, chat_sampling
+from paceline.text.default_sampling import DEFAULT_CHAT_SAMPLING, chat_sampling
 
 SAID = "general.sampling."
 
@@ -34,7 +34,7 @@ def test_a_request_that_does_not_say_gets_openai_s_defaults_or_the_operator_s(
 ) -> None:
     with paceline.load("toy:", drafters="lookup") as llm:
         request = CompletionRequest.model_validate({"prompt": [1], **request_})
-        (ask,) = wishes.of_completion(llm, ServerLimits(sampling=given), request).requests
+        (ask,) = wishes.from_completion(llm, ServerLimits(sampling=given), request).requests
     assert ask.sampling == expected
 
 
@@ -60,5 +60,9 @@ def test_a_chat_begins_with_what_the_file_suggests(
     file = tmp_path / "model.gguf"
     write_llama(file, metadata={f"{SAID}{key}": value for key, value in metadata.items()})
     with paceline.load(file, drafters="none", n_ctx=64, threads=1) as llm:
-        assert chat_sampling(llm.target, {}) == {**LOCAL, **expected}
-        assert chat_sampling(llm.target, {"temperature": 0.1}) == {**LOCAL, **expected, "temperature": 0.1}
+        assert chat_sampling(llm.target, {}) == {**DEFAULT_CHAT_SAMPLING, **expected}
+        assert chat_sampling(llm.target, {"temperature": 0.1}) == {
+            **DEFAULT_CHAT_SAMPLING,
+            **expected,
+            "temperature": 0.1,
+        }

@@ -40,7 +40,7 @@ def submit(service: ServingEngine, *requests: GenerationRequest, client: str = "
 
 def free(llm: LLM) -> bool:
     """Whether all its sessions can be opened."""
-    sessions = [llm.target.open() for _ in range(llm.target.caps.sessions)]
+    sessions = [llm.target.open() for _ in range(llm.target.caps.max_sessions)]
     for session in sessions:
         session.extend([1])
         session.close()
@@ -132,7 +132,7 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
 
 
 def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(each=2)) as service:
+    with ServingEngine(toy, ServerLimits(max_per_client=2)) as service:
         gate.shut()
         answers = submit(service, ask(), ask())
         with pytest.raises(QueueFullError, match="2 of your requests are open"):
@@ -142,7 +142,9 @@ def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
         assert all(answer.text for answer in answers)
 
 
-@pytest.mark.parametrize(("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(each=2), 2)])
+@pytest.mark.parametrize(
+    ("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(max_per_client=2), 2)]
+)
 def test_more_answers_than_there_will_ever_be_room_for_are_refused(
     limits: ServerLimits, most: int, toy: LLM
 ) -> None:
@@ -155,7 +157,7 @@ def test_more_answers_than_there_will_ever_be_room_for_are_refused(
 
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
     now = 0.0
-    with ServingEngine(toy, ServerLimits(seconds=10.0), clock=lambda: now) as service:
+    with ServingEngine(toy, ServerLimits(request_timeout=10.0), clock=lambda: now) as service:
         gate.shut()
         running, waiting = submit(service, *[ask(max_tokens=50)] * 2), submit(service, ask())
         gate.held()
@@ -215,7 +217,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
 def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
     service = ServingEngine(toy)
     answers = submit(service, *[ask(max_tokens=40)] * 5)
-    service.announce()
+    service.announce_shutdown()
     with pytest.raises(ClosingError, match="going down"):
         submit(service, ask())
     until(lambda: service.is_idle)
@@ -229,7 +231,7 @@ def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -
     gate.shut()
     answers = submit(service, *[ask(max_tokens=200)] * 5)
     gate.held()
-    service.break_off()
+    service.abort_all()
     assert all(isinstance(answer.end.error, ClosingError) for answer in answers)
     assert not service.close(patience=0.01)
     gate.go()

@@ -130,7 +130,7 @@ def served(models: Path) -> Iterator[Served]:
         paceline.load(
             models / "target.gguf", models / "draft.gguf", "lookup,model", sessions=3, **exact
         ) as llm,
-        serving(llm, ServerLimits(queue=500), SecurityRules(patience=1.0), patience=1.0) as up,
+        serving(llm, ServerLimits(queue=500), SecurityRules(body_timeout=1.0), patience=1.0) as up,
     ):
         yield up
 
@@ -150,7 +150,7 @@ def test_a_storm_leaves_nothing_behind(served: Served) -> None:
     assert process.num_fds() == files
     assert {one for one in threading.enumerate() if not one.name.startswith("asyncio")} == threads
     assert process.memory_info().rss - memory < 100e6  # roughly: the system gives it back as it likes
-    assert served.guard._held == 0
+    assert served.guard._buffered_bytes == 0
     assert served.service.problem == ""
     assert {one: served.text(one, max_tokens=24, ignore_eos=True) for one in prompts} == wanted
 
@@ -158,20 +158,20 @@ def test_a_storm_leaves_nothing_behind(served: Served) -> None:
 def test_bodies_that_never_end_keep_no_small_one_out(served: Served) -> None:
     """What is in memory of large bodies has an end; a small one is let in all the same."""
     limit = 100_000
-    with serving(served.service.llm, rules=SecurityRules(body=limit), patience=LONG) as up:
+    with serving(served.service.llm, rules=SecurityRules(max_body_bytes=limit), patience=LONG) as up:
         assert up.get("/health").status_code == 200
         head = HEAD + b"Content-Length: %d\r\n\r\n" % limit
         lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(12)]
         for line in lines:
             line.sendall(head + b" " * (limit - 1))
-        until(lambda: up.guard._held >= 7 * limit)
+        until(lambda: up.guard._buffered_bytes >= 7 * limit)
         assert up.text("12", max_tokens=1)
         told = [line for line in lines if b"503" in received(line)]
         assert 0 < len(told) < len(lines)
-        assert up.guard._held <= 9 * limit
+        assert up.guard._buffered_bytes <= 9 * limit
         for line in lines:
             line.close()
-        until(lambda: up.guard._held == 0)
+        until(lambda: up.guard._buffered_bytes == 0)
         up.rest()
 
 

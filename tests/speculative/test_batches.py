@@ -15,10 +15,10 @@ from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.chunked_prefill import ChunkSize, shares
+from paceline.speculative.chunked_prefill import ChunkSize, split_chunk
 from paceline.speculative.fair_queue import FairQueue
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import ActiveRequest, advance, start
+from paceline.speculative.loop import ActiveRequest, advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import Scheduler
@@ -34,7 +34,7 @@ class Narrow(ToyTarget):
 
     def __init__(self, rows: int) -> None:
         super().__init__(V, seed=1)
-        self.caps = replace(self.caps, rows=rows)
+        self.caps = replace(self.caps, max_batch_tokens=rows)
         self.asked: list[int] = []
         self.fails = False
 
@@ -78,10 +78,11 @@ def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
     target = Narrow(ROWS)
     drafter = ModelDrafter(ToyTarget(V, seed=1), V)
     requests = [
-        start(target, drafter, GenerationRequest(prompt=[at % V, 1], max_tokens=40)) for at in range(n)
+        start_request(target, drafter, GenerationRequest(prompt=[at % V, 1], max_tokens=40))
+        for at in range(n)
     ]
     for _ in range(4):
-        advance(target, drafter, FixedPolicy(Budget(20, 20)), requests)
+        advance_requests(target, drafter, FixedPolicy(Budget(20, 20)), requests)
     assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
 
 
@@ -108,11 +109,11 @@ def stops(_: int) -> bool:
 def test_a_policy_is_told_of_those_alone_that_decoded_in_the_pass() -> None:
     """Not of one that reads its prompt, nor of one that failed, nor of one that is not there."""
     target, policy, drafter = Narrow(64), Watching(Budget(2, 2)), LookupDrafter(1, 2)
-    going = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
-    failing = start(target, drafter, GenerationRequest(prompt=[2, 3, 2, 3], max_tokens=9), stop=stops)
-    reading = start(target, drafter, GenerationRequest(prompt=[1, 2, 3] * 40, max_tokens=9))
-    absent = start(target, drafter, GenerationRequest(prompt=[4, 5], max_tokens=9))
-    done = advance(target, drafter, policy, [going, failing, reading], chunk=16)
+    going = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
+    failing = start_request(target, drafter, GenerationRequest(prompt=[2, 3, 2, 3], max_tokens=9), stop=stops)
+    reading = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3] * 40, max_tokens=9))
+    absent = start_request(target, drafter, GenerationRequest(prompt=[4, 5], max_tokens=9))
+    done = advance_requests(target, drafter, policy, [going, failing, reading], chunk=16)
     assert [request for request, _ in done] == [going, reading]
     ((requests, steps),) = policy.told
     assert requests == [going]
@@ -120,7 +121,7 @@ def test_a_policy_is_told_of_those_alone_that_decoded_in_the_pass() -> None:
     assert isinstance(failing.error, ZeroDivisionError)
     assert absent.n_tokens == 0
     # And not at all where all that there is reads.
-    advance(target, drafter, policy, [reading], chunk=16)
+    advance_requests(target, drafter, policy, [reading], chunk=16)
     assert len(policy.told) == 1
 
 
@@ -128,9 +129,9 @@ def test_a_grammar_that_failed_while_drafts_were_judged_ends_its_request() -> No
     """Also where it would answer again by the time that the target's rows are there."""
     target, drafter = ToyTarget(V, seed=1), ModelDrafter(ToyTarget(V, seed=2), V)
     grammar = Once()
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9), grammar=grammar)
-    other = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9))
-    done = advance(target, drafter, FixedPolicy(Budget(3, 3)), [request, other])
+    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9), grammar=grammar)
+    other = start_request(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9))
+    done = advance_requests(target, drafter, FixedPolicy(Budget(3, 3)), [request, other])
     assert grammar.failed
     assert isinstance(request.error, ZeroDivisionError)
     assert request.n_tokens == 0
@@ -141,7 +142,7 @@ def test_a_grammar_that_failed_while_drafts_were_judged_ends_its_request() -> No
 def test_all_of_a_chunk_is_used_and_nobody_gets_more_than_the_one_who_lacks_some(
     pending_tokens: list[int], chunk: int
 ) -> None:
-    out = shares(pending_tokens, chunk)
+    out = split_chunk(pending_tokens, chunk)
     assert sum(out) == min(chunk, sum(pending_tokens))
     assert all(0 <= n <= left for n, left in zip(out, pending_tokens, strict=True))
     lacking = [n for n, left in zip(out, pending_tokens, strict=True) if n < left]
@@ -150,7 +151,7 @@ def test_all_of_a_chunk_is_used_and_nobody_gets_more_than_the_one_who_lacks_some
 
 
 def test_a_short_prompt_behind_a_long_one_is_read_at_once() -> None:
-    assert shares([6000, 20], 512) == [492, 20]
+    assert split_chunk([6000, 20], 512) == [492, 20]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from groves import reach_probabilities, trees
 from paceline.drafters.compose import MergedTree
-from paceline.speculative.policy.acceptance_model import DRAFT, RECENT, AcceptanceModel, Recent
-from paceline.speculative.policy.calibration import LEAST, MOST, Calibrator, logit_at
+from paceline.speculative.policy.acceptance_model import ALL_DRAFTERS, EMA_WEIGHT, AcceptanceModel, Recent
+from paceline.speculative.policy.calibration import MAX_SCORE, MIN_SCORE, Calibrator, logit_at
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 SOMEWHERE = [0.02, 0.1, 0.3, 0.5]
@@ -80,7 +80,8 @@ def test_whatever_a_drafter_says_of_itself_it_is_believed_at_most_so_much(score:
     for tree in (one("a", 1, score), union(one("a", 1, score), one("b", 2, score))):
         for _ in range(3):
             assert all(
-                LEAST - 1e-9 <= s <= MOST + 1e-9 for s in AcceptanceModel().reach_probabilities({}, tree)
+                MIN_SCORE - 1e-9 <= s <= MAX_SCORE + 1e-9
+                for s in AcceptanceModel().reach_probabilities({}, tree)
             )
             belief.learn({}, tree, [1])
             assert all(0.0 < s < 1.0 for s in belief.reach_probabilities({}, tree))
@@ -91,10 +92,10 @@ def test_every_guess_along_the_text_is_an_outcome_and_no_other() -> None:
     belief = AcceptanceModel()
     belief.learn({}, tree, [1, 5])  # right; where the second was drafted came a 5
     outcomes = {name: told.outcomes for name, told in belief.calibration().items()}
-    assert outcomes == {"a": 1, "b": 1, "c": 1, DRAFT: 3}
+    assert outcomes == {"a": 1, "b": 1, "c": 1, ALL_DRAFTERS: 3}
     belief.learn({}, tree, [9])
     assert belief.calibration()["a"].outcomes == belief.calibration()["c"].outcomes == 2
-    assert belief.calibration()[DRAFT].outcomes == 5
+    assert belief.calibration()[ALL_DRAFTERS].outcomes == 5
     belief.learn({}, EMPTY, [9])
     assert "d" not in belief.calibration()
 
@@ -104,8 +105,8 @@ def test_siblings_are_learned_from_at_their_own_depth_and_recent_acceptance() ->
     belief, by_hand = AcceptanceModel(), Calibrator()
     belief.learn({}, tree, [1, 3])
     by_hand.update(logit_at(0.9), 1, 0.0, True)
-    by_hand.update(logit_at(0.6), 2, RECENT, False)
-    by_hand.update(logit_at(0.4), 2, RECENT, True)
+    by_hand.update(logit_at(0.6), 2, EMA_WEIGHT, False)
+    by_hand.update(logit_at(0.4), 2, EMA_WEIGHT, True)
     assert belief.of("a").weights == by_hand.weights
 
 
@@ -116,7 +117,7 @@ def test_what_was_not_verified_is_learned_from_as_well() -> None:
         belief.learn({}, chain([1, 2], "a", [0.5, 0.5]), [1])
     first, second = belief.reach_probabilities({}, chain([1, 2], "a", [0.5, 0.5]))
     assert first > 0.75
-    assert belief.calibration()["a"].outcomes == belief.calibration()[DRAFT].outcomes == 30
+    assert belief.calibration()["a"].outcomes == belief.calibration()[ALL_DRAFTERS].outcomes == 30
     assert second / first < first  # of which nothing is known but by its score
 
 
@@ -149,7 +150,7 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
     assert belief.reach_probabilities(even, AGREE)[0] >= 0.93
     assert belief.reach_probabilities(even, SOLE)[0] == pytest.approx(0.6, abs=0.15)
     assert belief.reach_probabilities(even, OTHER) == pytest.approx([1 / 3, 1 / 3], abs=0.12)
-    told = belief.calibration()[DRAFT]
+    told = belief.calibration()[ALL_DRAFTERS]
     assert told.outcomes >= 1000
     assert told.error <= 0.08  # with all that was said before it was learned
 

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.policy.acceptance_model import RECENT
-from paceline.speculative.policy.calibration import BINS, TREND, Calibrator, Reliability, logit_at, logit_of
+from paceline.speculative.policy.acceptance_model import EMA_WEIGHT
+from paceline.speculative.policy.calibration import (
+    INITIAL_SLOPE,
+    N_BINS,
+    Calibrator,
+    Reliability,
+    logit_at,
+    logit_of,
+)
 
 # A guess of a drafter: its score, its position, and the chance that it is right.
 Guess = Callable[[random.Random], tuple[float, int, float]]
@@ -91,7 +98,7 @@ def test_a_change_of_the_text_is_followed_within_a_few_dozen_guesses(before: flo
                 break
             right = r.random() < chance
             calibrator.update(logit_at(0.7), 1, recent, right)
-            recent += RECENT * ((1.0 if right else -1.0) - recent)
+            recent += EMA_WEIGHT * ((1.0 if right else -1.0) - recent)
     assert len(took) == 40
     assert median(took) <= 30
     assert max(took) <= 60
@@ -105,7 +112,7 @@ def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: fl
     for n in range(20_010):
         right = lucky == (n < 20_000)
         calibrator.update(logit_at(score), 1, recent, right)
-        recent += RECENT * ((1.0 if right else -1.0) - recent)
+        recent += EMA_WEIGHT * ((1.0 if right else -1.0) - recent)
         if n == 20_000 - 1:
             assert (calibrator.probability(score, 1, recent) > 0.99) == lucky
     assert (calibrator.probability(score, 1, recent) < 0.5) == lucky
@@ -113,7 +120,7 @@ def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: fl
 
 @pytest.mark.parametrize("sure", [1.0, -1.0])
 def test_a_belief_as_firm_as_can_be_grows_no_firmer_and_gives_way_to_the_first_surprise(sure: float) -> None:
-    calibrator, firm = Calibrator(), [1.0, TREND, 10.0 * sure, 0.0, 0.0, 0.0]
+    calibrator, firm = Calibrator(), [1.0, INITIAL_SLOPE, 10.0 * sure, 0.0, 0.0, 0.0]
     calibrator.weights[:] = firm
     assert calibrator.update(0.5, 1, 0.0, sure > 0) == 10.0 * sure + 0.5
     assert calibrator.weights == firm
@@ -167,8 +174,8 @@ def test_the_calibration_error_is_what_its_definition_adds_up_to(told: list[tupl
     for said, happened in told:
         reliability.add(said, happened)
     expected = 0.0
-    for place in range(BINS):
-        inside = [(said, happened) for said, happened in told if int(said * BINS) == place]
+    for place in range(N_BINS):
+        inside = [(said, happened) for said, happened in told if int(said * N_BINS) == place]
         if inside:
             off = abs(mean(said for said, _ in inside) - mean(float(happened) for _, happened in inside))
             expected += len(inside) / len(told) * off

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy.cost_cells import SINGLY, fault
-from paceline.speculative.policy.cost_model import MOST, OVERDUE, DecodingCosts, PassCosts
+from paceline.speculative.policy.cost_cells import SEQUENTIAL_LIMIT, implausibility
+from paceline.speculative.policy.cost_model import MAX_BATCH_TOKENS, OVERDUE_PASSES, DecodingCosts, PassCosts
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0}
@@ -33,7 +33,7 @@ CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).
 @given(CELLS, st.integers(0, 90))
 def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> None:
     cost = PassCosts({DEPTH: cells})
-    cells = {m: min(s, SINGLY * m * cells[1]) for m, s in cells.items()}
+    cells = {m: min(s, SEQUENTIAL_LIMIT * m * cells[1]) for m, s in cells.items()}
     rows = sorted(cells)
     if n == 0:
         expected = 0.0
@@ -70,7 +70,7 @@ def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_com
         ({256: {2: 1.0}}, "one row costs is missing"),
         ({256: {1: 0.0}}, "above 0"),
         ({256: {1: math.nan}}, "above 0"),
-        ({256: {1: 1.0, MOST + 1: 1.0}}, "65,536"),
+        ({256: {1: 1.0, MAX_BATCH_TOKENS + 1: 1.0}}, "65,536"),
         ({200: {1: 1.0}, 256: {1: 1.0}}, "200 and 256 are too much alike"),
     ],
 )
@@ -184,8 +184,10 @@ BAD = {1: 0.99, 2: 300.0, 3: 1.8, 8: 3.0}
 @pytest.mark.parametrize("samples", [{2: 3}, {2: 3, 3: 2}, {2: 30}])
 def test_no_rows_cost_more_than_one_by_one(samples: dict[int, int]) -> None:
     cost = thin(samples, table=BAD)
-    assert cost.seconds(2, DEPTH) <= SINGLY * 2 * 0.99
-    assert cost.seconds(3, DEPTH) <= SINGLY * 2 * 0.99  # nor do they make dearer what comes after them
+    assert cost.seconds(2, DEPTH) <= SEQUENTIAL_LIMIT * 2 * 0.99
+    assert (
+        cost.seconds(3, DEPTH) <= SEQUENTIAL_LIMIT * 2 * 0.99
+    )  # nor do they make dearer what comes after them
     assert cost.seconds(8, DEPTH) == 3.0
     assert cost.table == {DEPTH: BAD}  # as it was measured: plausible.py tells what is wrong with it
 
@@ -196,12 +198,12 @@ def test_a_cell_that_no_pass_can_cost_comes_right_with_the_first_passes() -> Non
         cost.update(1, DEPTH, 0.99)
         cost.update(2, DEPTH, 1.5)
     assert cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(1.5 / 0.99, rel=0.2)
-    assert not fault(cost.table)
+    assert not implausibility(cost.table)
 
 
 def test_what_was_not_seen_for_long_is_replaced_where_three_passes_contradict_it() -> None:
     cost = PassCosts({DEPTH: {1: 1.0, 2: 1.9, 4: 3.8, 8: 2.0}})
-    for _ in range(OVERDUE + 1):
+    for _ in range(OVERDUE_PASSES + 1):
         assert not cost.is_overdue(1, DEPTH)
         assert not cost.is_overdue(4, DEPTH)
         cost.update(1, DEPTH, 2.0)  # a slow hour

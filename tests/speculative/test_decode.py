@@ -16,7 +16,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Session
-from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
@@ -50,7 +50,9 @@ def steps_of(
     max_tokens: int = 40,
     stop: Callable[[int], bool] = lambda token: False,
 ) -> list[Step]:
-    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=max_tokens), stop=stop)
+    request = start_request(
+        target, drafter, GenerationRequest(prompt=prompt, max_tokens=max_tokens), stop=stop
+    )
     steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
     assert request.stop_reason == steps[-1].stop_reason
     request.close()
@@ -110,7 +112,7 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
         seen.append(token)
         return ends == "stop" and len(seen) == 3
 
-    request = start(
+    request = start_request(
         target, drafter, GenerationRequest(prompt=prompt, max_tokens=3 if ends == "length" else 20), stop=stop
     )
     emitted: list[int] = []
@@ -132,17 +134,17 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
 def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:
     stops = iter([False, True])
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
-    request = start(
+    request = start_request(
         target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=20), stop=lambda token: next(stops)
     )
-    ((_, step),) = advance(target, drafter, FixedPolicy(BUDGET), [request])
+    ((_, step),) = advance_requests(target, drafter, FixedPolicy(BUDGET), [request])
     assert len(step.tokens) == 2
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
 
 
 def test_eos_can_be_ignored() -> None:
     target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
-    request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=5, ignore_eos=True))
+    request = start_request(target, NONE, GenerationRequest(prompt=[1], max_tokens=5, ignore_eos=True))
     assert len([0 for _ in decode(target, NONE, FixedPolicy(BUDGET), [request])]) == 5
 
 
@@ -157,14 +159,14 @@ def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
 
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
     target = ToyTarget(V, seed=2, n_ctx=20)
-    request = start(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
-    assert request.cap(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
-    assert request.cap(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
+    request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
+    assert request.limit_budget(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
+    assert request.limit_budget(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
 
 
 def test_the_statistics_add_up() -> None:
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.3)
-    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=30))
+    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=30))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]
     stats = request.stats
     assert stats.steps == len(steps)
@@ -205,9 +207,9 @@ FORK = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("rogue", "rogue"))
 )
 def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(tree: DraftTree) -> None:
     target, rogue = ToyTarget(V), Rogue(tree)
-    request = start(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))  # type: ignore[arg-type]
+    request = start_request(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))  # type: ignore[arg-type]
     with pytest.raises(ContractError, match="rogue"):
-        advance(target, rogue, FixedPolicy(BUDGET), [request])  # type: ignore[arg-type]
+        advance_requests(target, rogue, FixedPolicy(BUDGET), [request])  # type: ignore[arg-type]
 
 
 def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
@@ -216,9 +218,9 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
             return []
 
     target, silent = ToyTarget(V), Silent()
-    request = start(target, silent, GenerationRequest(prompt=[1], max_tokens=20))
+    request = start_request(target, silent, GenerationRequest(prompt=[1], max_tokens=20))
     with pytest.raises(ContractError, match="0 proposals for 1 requests"):
-        advance(target, silent, FixedPolicy(BUDGET), [request])
+        advance_requests(target, silent, FixedPolicy(BUDGET), [request])
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
 )
 def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        start(ToyTarget(V, n_ctx=10), NONE, GenerationRequest(prompt=prompt, max_tokens=n))
+        start_request(ToyTarget(V, n_ctx=10), NONE, GenerationRequest(prompt=prompt, max_tokens=n))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -248,7 +250,7 @@ def test_a_drafter_that_fails_to_open_leaves_no_session_open(error: type[BaseExc
 
     target = Counting(V)
     with pytest.raises(error, match="no room"):
-        start(target, Broken(), GenerationRequest(prompt=[1], max_tokens=5))  # type: ignore[arg-type]
+        start_request(target, Broken(), GenerationRequest(prompt=[1], max_tokens=5))  # type: ignore[arg-type]
     assert target.session.tokens == []
 
 
@@ -256,8 +258,8 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
     def fails() -> None:
         raise RuntimeError("no disk")
 
-    request = start(ToyTarget(V), LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
-    monkeypatch.setattr(request.memory, "close", fails)
+    request = start_request(ToyTarget(V), LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
+    monkeypatch.setattr(request.drafter_state, "close", fails)
     with pytest.raises(RuntimeError, match="no disk"):
         request.close()
     assert list(request.session.tokens) == []
@@ -279,12 +281,12 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
         else GoodputPolicy(DecodingCosts(PassCosts.flat(4.0, 0.1)), clock=clock)
     )
     requests = [
-        start(target, drafter, GenerationRequest(prompt=[1, 2, i], max_tokens=n))
+        start_request(target, drafter, GenerationRequest(prompt=[1, 2, i], max_tokens=n))
         for i, n in enumerate(lengths)
     ]
     active, began, seconds = list(requests), clock(), 0.0
     while active:
-        for _, step in advance(target, drafter, decides, active, clock):
+        for _, step in advance_requests(target, drafter, decides, active, clock):
             seconds += step.times.total
             assert min(step.times.draft, step.times.forward, step.times.verify, step.times.keep) > 0
             assert step.times.other > 0

@@ -13,7 +13,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
-from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -68,7 +68,7 @@ def lookup() -> Drafter:
 
 def begun(target: ToyTarget, drafter: Drafter, at: int, temperature: float, **fault: Any) -> ActiveRequest:
     sampling = Sampling(temperature=temperature)
-    return start(
+    return start_request(
         target,
         drafter,
         GenerationRequest(prompt=PROMPTS[at], max_tokens=12, sampling=sampling, seed=at),

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from paceline.speculative.policy.calibration import Calibration
 from paceline.speculative.policy.drafter_value import (
-    PROBING,
-    WELCOME,
+    MAX_PROBING_SHARE,
+    TRIAL_CALLS,
     DrafterValue,
 )
-from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, reason
+from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, break_even_reason
 from paceline.speculative.policy.speedup_formulas import expected_tokens
 from stage import Prompter, stage
 
@@ -24,7 +24,7 @@ TOKENS = 8000
 
 def test_a_drafter_is_called_before_it_is_judged() -> None:
     gain = DrafterValue()
-    for _ in range(WELCOME):
+    for _ in range(TRIAL_CALLS):
         assert gain.should_call(0, 100.0)
         gain.update(0, 0.0, 1.0, 2)
     assert not gain.should_call(0, 100.0)
@@ -56,11 +56,11 @@ def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, p
     gain = DrafterValue(tokens=[0.0] * 7, seconds=seconds, calls=9)
     spent, called = 0.0, 0
     for pass_ in passes:
-        gain.save(pass_)
+        gain.add_credit(pass_)
         spent += pass_
         called += gain.should_call(0, 1.0)
-    assert called * seconds <= PROBING * spent + 1e-9
-    gain.save(1e9)
+    assert called * seconds <= MAX_PROBING_SHARE * spent + 1e-9
+    gain.add_credit(1e9)
     assert gain.should_call(0, 1.0)
     assert not gain.should_call(0, 1.0)
 
@@ -71,10 +71,10 @@ def test_a_dear_drafter_that_is_never_right_costs_a_hundredth_of_the_time(second
     token that is hoped for at first counts as FIRST outcomes."""
     useless = Prompter("useless", lambda at: 0.0, seconds, score=0.7)
     play = stage(LINE, [useless], TOKENS).perform()
-    first = max(WELCOME, 40 if seconds < 0.1 else 20 if seconds < 1.0 else 0)
-    assert useless.spent - first * seconds <= PROBING * play.clock.now
+    first = max(TRIAL_CALLS, 40 if seconds < 0.1 else 20 if seconds < 1.0 else 0)
+    assert useless.spent - first * seconds <= MAX_PROBING_SHARE * play.clock.now
     guesses = 4.0  # passes, until they are known to be wrong
-    assert play.clock.now <= TOKENS * (1 + PROBING) + first * seconds + guesses
+    assert play.clock.now <= TOKENS * (1 + MAX_PROBING_SHARE) + first * seconds + guesses
 
 
 def test_one_that_is_cheap_is_called_at_every_step() -> None:
@@ -114,15 +114,15 @@ ANEW = " (paceline doctor -m MODEL --again measures that anew)"
 
 
 def test_a_reason_names_the_rows_that_ask_for_the_least() -> None:
-    why = reason(TILE, 0.41)
+    why = break_even_reason(TILE, 0.41)
     assert (why.rows, why.ratio, why.measured) == (4, 1.83, 0.41)
     assert why.break_even == pytest.approx(0.4834, abs=0.0001)
     assert str(why) == "4 rows cost 1.8x one here; break-even acceptance 0.48, measured there 0.41"
-    assert str(reason(TILE, None)) == "4 rows cost 1.8x one here; break-even acceptance 0.48"
+    assert str(break_even_reason(TILE, None)) == "4 rows cost 1.8x one here; break-even acceptance 0.48"
 
 
 def test_where_no_acceptance_is_enough_it_says_so() -> None:
-    why = reason([0.0, 1.0, 2.5, 4.0], 0.99)
+    why = break_even_reason([0.0, 1.0, 2.5, 4.0], 0.99)
     assert why.break_even is None
     assert str(why) == "2 rows cost 2.5x one here, more than so many tokens decoded singly" + ANEW
 
@@ -131,7 +131,7 @@ def test_where_no_acceptance_is_enough_it_says_so() -> None:
 def test_no_smaller_acceptance_breaks_even_at_any_length(seconds: list[float], per_mille: int) -> None:
     """By trying: at acceptance a the best draft that is free emits as much per second as plain decoding does,
     or more, exactly if a is above what the reason names."""
-    why = reason([0.0, *seconds], None)
+    why = break_even_reason([0.0, *seconds], None)
     a = per_mille / 1000
     gains = [
         expected_tokens(a, rows - 1) * seconds[0] / seconds[rows - 1] for rows in range(2, len(seconds) + 1)
@@ -146,23 +146,23 @@ def test_no_smaller_acceptance_breaks_even_at_any_length(seconds: list[float], p
     ("account", "why"),
     [
         (DraftingSummary(), ""),
-        (DraftingSummary(10, 2, 2, reason(TILE, None)), ""),  # drafted for most of the time
+        (DraftingSummary(10, 2, 2, break_even_reason(TILE, None)), ""),  # drafted for most of the time
         (
-            DraftingSummary(100, 10, 40, reason(TILE, 0.3)),
+            DraftingSummary(100, 10, 40, break_even_reason(TILE, 0.3)),
             "drafting was off at 50% of the steps: 4 rows cost 1.8x one here; break-even acceptance 0.48, "
             "measured there 0.30",
         ),
         (
-            DraftingSummary(100, 60, 20, reason(TILE, 0.3)),
+            DraftingSummary(100, 60, 20, break_even_reason(TILE, 0.3)),
             "drafting was off at 80% of the steps: no drafter had a guess at 60%",
         ),
         (
-            DraftingSummary(100, 0, 96, reason([0.0, 1.0, 1.04], None), braked=80, refused=16),
+            DraftingSummary(100, 0, 96, break_even_reason([0.0, 1.0, 1.04], None), braked=80, refused=16),
             "drafting was off at 96% of the steps: drafting had taken longer than it saved, and waits until "
             "that is made good",
         ),
         (
-            DraftingSummary(100, 0, 96, reason(TILE, None), refused=80),
+            DraftingSummary(100, 0, 96, break_even_reason(TILE, None), refused=80),
             "drafting was off at 96% of the steps: calling the drafter takes longer than its guesses save",
         ),
     ],

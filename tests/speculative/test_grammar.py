@@ -17,9 +17,9 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative import loop as decode_module
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.grammar_pruning import prune
+from paceline.speculative.grammar_pruning import prune_tree
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
-from paceline.speculative.loop import advance, start
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -104,9 +104,9 @@ def test_to_prune_a_sampled_token_for_what_it_is_would_bias(
         for parent, token in zip(tree.parents, tree.tokens, strict=True):
             allowed = bool(grammar.mask(tree.path_tokens(parent))[token])
             kept.append(allowed and (parent == ROOT or kept[parent]))
-        return tree.only(kept)
+        return tree.filter(kept)
 
-    monkeypatch.setattr(decode_module, "prune", without_forbidden)
+    monkeypatch.setattr(decode_module, "prune_tree", without_forbidden)
     sampling = Sampling(temperature=1.0)
     drafted = drafted_distribution(toy(), Blind(model(3.0)), PROMPT, CHAIN, sampling, 3, rule, Automaton)
     assert distance(drafted, plain_distribution(toy(), PROMPT, sampling, 3, Automaton)) > 0.01
@@ -115,12 +115,12 @@ def test_to_prune_a_sampled_token_for_what_it_is_would_bias(
 def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
     drafter, grammar, sampling = Blind(model(1.0)), Automaton(), Sampling(temperature=1.0)
     target = toy()
-    request = start(
+    request = start_request(
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=9, sampling=sampling), grammar=grammar
     )
     emitted: list[int] = []
     while request.stop_reason is None:
-        ((_, step),) = advance(target, drafter, FixedPolicy(TREE), [request])
+        ((_, step),) = advance_requests(target, drafter, FixedPolicy(TREE), [request])
         emitted += step.tokens
         assert grammar.emitted == emitted
     assert len(emitted) == 9
@@ -160,8 +160,8 @@ Q = np.array([0.25, 0.25, 0.25, 0.25])
 
 def test_a_draft_that_is_allowed_throughout_is_left_as_it_is() -> None:
     tree = chain([0, 1, 2, 3, 0], "x")
-    assert prune(tree, Automaton()) is tree
-    assert prune(EMPTY, Automaton()) is EMPTY
+    assert prune_tree(tree, Automaton()) is tree
+    assert prune_tree(EMPTY, Automaton()) is EMPTY
 
 
 def test_each_branch_is_judged_by_its_own_prefix() -> None:
@@ -171,7 +171,7 @@ def test_each_branch_is_judged_by_its_own_prefix() -> None:
         score=(0.9, 0.8, 0.7, 0.6, 0.5, 0.4),
         source=("x",) * 6,
     )
-    pruned = prune(tree, Automaton())
+    pruned = prune_tree(tree, Automaton())
     assert (pruned.tokens, pruned.parents) == ((0, 1, 1, 3, 0), (ROOT, ROOT, 0, 1, 3))
     assert pruned.score == (0.9, 0.8, 0.6, 0.5, 0.4)
     assert pruned.reach_probability == pytest.approx((0.9, 0.8, 0.54, 0.4, 0.16))
@@ -179,7 +179,7 @@ def test_each_branch_is_judged_by_its_own_prefix() -> None:
 
 def test_a_sampled_token_that_is_forbidden_stays_as_a_leaf() -> None:
     tree = DraftTree((2, 0, 1, 1), (ROOT, 0, ROOT, 2), (0.5,) * 4, ("x",) * 4, q=(Q, Q, Q, Q))
-    pruned = prune(tree, Automaton())
+    pruned = prune_tree(tree, Automaton())
     assert (pruned.tokens, pruned.parents) == ((2, 1, 1), (ROOT, ROOT, 1))
     assert pruned.q is not None
     assert all(q is Q for q in pruned.q)
@@ -187,7 +187,7 @@ def test_a_sampled_token_that_is_forbidden_stays_as_a_leaf() -> None:
 
 def test_among_sampled_siblings_a_fixed_one_that_is_forbidden_goes() -> None:
     tree = DraftTree((2, 3), (ROOT, ROOT), (0.5, 0.5), ("x", "x"), q=(None, Q))
-    pruned = prune(tree, Automaton())
+    pruned = prune_tree(tree, Automaton())
     assert (pruned.tokens, pruned.q) == ((3,), (Q,))
 
 
@@ -199,6 +199,6 @@ def test_probes_are_never_emitted_and_stay_below_what_stays() -> None:
         source=("x",) * 5,
         probe=frozenset({0, 1, 4}),
     )
-    pruned = prune(tree, Automaton())
+    pruned = prune_tree(tree, Automaton())
     assert (pruned.tokens, pruned.parents) == ((3, 3, 0), (ROOT, 0, ROOT))
     assert pruned.probe == {0, 1}

@@ -26,14 +26,14 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.speculative.errors import LogitsError, ModelError, UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling, adjust, argmax, target_distribution, top_k
+from paceline.speculative.sampling import Sampling, adjust_logits, argmax, filter_top_k, target_distribution
 from paceline.speculative.tree import chain
-from paceline.speculative.verify import RULES, verify
+from paceline.speculative.verify import VERIFICATION_RULES, verify
 from tongues import speaking, translation
 
 GREEDY = Sampling()
@@ -59,7 +59,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 
 
 def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more: Any) -> list[int]:
-    request = start(
+    request = start_request(
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200, sampling=sampling, seed=5, **more)
     )
     try:
@@ -89,12 +89,12 @@ def test_a_target_whose_logits_are_not_numbers_is_one_error_that_says_where(
         run(target, DRAFTERS[drafter](), SAMPLINGS[sampling])
 
 
-@pytest.mark.parametrize("rule", ["auto", *RULES])
+@pytest.mark.parametrize("rule", ["auto", *VERIFICATION_RULES])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_sampled_drafts_do_not_hide_it(fault: str, rule: str) -> None:
     drafter = ModelDrafter(ToyTarget(V, noise=0.1), V, temperature=0.8)
     sampling = Sampling(temperature=0.9)
-    request = start(
+    request = start_request(
         FaultyToy(V, fault=fault, after=2),
         drafter,
         GenerationRequest(prompt=PROMPT, max_tokens=500, sampling=sampling),
@@ -113,7 +113,7 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
     with pytest.raises(LogitsError, match="not numbers"):
         run(FaultyToy(V, fault=fault), NoDrafter(), logprobs=3)
     target, none = FaultyToy(4, fault=fault), NoDrafter()
-    request = start(target, none, GenerationRequest(prompt=[0, 1], max_tokens=9), grammar=Automaton())
+    request = start_request(target, none, GenerationRequest(prompt=[0, 1], max_tokens=9), grammar=Automaton())
     with pytest.raises(LogitsError, match="not numbers"):
         list(decode(target, none, FixedPolicy(BUDGET), [request]))
 
@@ -122,7 +122,7 @@ def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() ->
     row = np.array([-np.inf, 0.5, -np.inf, 0.0])
     assert argmax(row) == 1
     assert target_distribution(row, Sampling(temperature=1.0), ()).of(0) == 0.0
-    assert adjust(row, Sampling(), ()) is row
+    assert adjust_logits(row, Sampling(), ()) is row
     with pytest.raises(UsageError, match="forbids every one"):  # of numbers, but nothing is left of them
         target_distribution(row, Sampling(), (), np.array([True, False, True, False]))
 
@@ -132,7 +132,7 @@ def test_top_k_of_any_row_has_k_tokens() -> None:
     for value in (np.nan, np.inf, -np.inf):
         for row in (np.full(9, value), np.where(np.arange(9) == 4, value, np.arange(9.0))):
             for k in (1, 2, 8, 9, 20):
-                assert len(set(top_k(row, k).tolist())) == min(k, 9)
+                assert len(set(filter_top_k(row, k).tolist())) == min(k, 9)
 
 
 class Table(LogitsOutput):
@@ -204,7 +204,7 @@ WITH_DRAFT: dict[str, Callable[[ToyTarget, Means], Drafter]] = {
 def test_a_broken_draft_model_costs_its_drafts_and_nothing_else(fault: str, kind: str, sampling: str) -> None:
     means = Means(speaking(ToyTarget(V), WORDS), [])
     drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), means)])
-    request = start(
+    request = start_request(
         means.target,
         drafter,
         GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5),
@@ -239,7 +239,7 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
     drafter = PortfolioDrafter([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])
     policy = GoodputPolicy(DecodingCosts(PassCosts.flat(1.0, per_row=0.01)), clock=Ticking(0.001))
     sampling = Sampling(temperature=0.9)
-    request = start(
+    request = start_request(
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=150, sampling=sampling, seed=5)
     )
     for _, step in decode(target, drafter, policy, [request]):
@@ -248,4 +248,4 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
     beliefs = [policy.belief.of("model"), policy.belief.of("lookup")]
     assert all(np.isfinite(one.weights).all() for one in beliefs)
     assert np.isfinite(policy.rate)
-    assert all(np.isfinite(told).all() for told in policy.account.calibration.values())
+    assert all(np.isfinite(told).all() for told in policy.summary.calibration.values())

@@ -14,7 +14,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Grammar, RequiredOutputs
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, logprob
@@ -45,7 +45,7 @@ def steps(
     max_tokens: int = 12,
 ) -> list[Step]:
     target = ToyTarget(V, seed=5)
-    request = start(
+    request = start_request(
         target,
         drafter,
         GenerationRequest(prompt=PROMPT, max_tokens=max_tokens, sampling=sampling, logprobs=logprobs),

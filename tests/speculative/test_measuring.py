@@ -12,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.cost_cells import SINGLES, STEEP, fault
-from paceline.speculative.policy.cost_measurement import ROWS, SAMPLES, measure
+from paceline.speculative.policy.cost_cells import (
+    MAX_INVERSION_FACTOR,
+    MAX_SINGLE_TOKEN_FACTOR,
+    implausibility,
+)
+from paceline.speculative.policy.cost_measurement import BATCH_SIZES, MAX_SAMPLES, measure
 from paceline.speculative.policy.cost_model import PassCosts
 from timed import TimedTarget
 
@@ -33,12 +37,12 @@ def measured(target: TimedTarget, **how: Any) -> PassCosts:
 def test_a_jagged_curve_is_found_as_it_is_and_nothing_is_left_behind() -> None:
     target = TimedTarget(costing(MS))
     cost = measured(target, seconds=60.0, depths=(256, 1024))
-    assert cost.rows == ROWS
+    assert cost.rows == BATCH_SIZES
     assert cost.depths == (256, 1024)
-    for n in ROWS:
+    for n in BATCH_SIZES:
         for depth in (256, 1024):
             assert cost.seconds(n, depth) == pytest.approx(target.seconds(n, 0))
-    assert cost.noise == pytest.approx(1.0)
+    assert cost.timing_jitter == pytest.approx(1.0)
     assert (target.closed, target.forgot) == (1, 1)
 
 
@@ -80,7 +84,7 @@ def test_a_text_that_takes_too_long_to_read_is_read_as_far_as_a_quarter_of_the_t
     cost = measured(target, seconds=4.0, depths=(1024, 4000))
     (depth,) = cost.depths
     assert 50 < depth < 256
-    assert cost.rows == ROWS
+    assert cost.rows == BATCH_SIZES
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
@@ -96,7 +100,7 @@ def test_a_pass_too_short_for_the_clock_is_repeated() -> None:
     coarse = 2e-5  # seconds that the clock goes on by
     cost = measure(target, seconds=1.0, depths=(2,), clock=lambda: math.floor(target.now / coarse) * coarse)
     assert cost.seconds(64, 2) == pytest.approx(15e-6, rel=0.4)
-    assert target.passes[64] > SAMPLES
+    assert target.passes[64] > MAX_SAMPLES
 
 
 @pytest.mark.parametrize("clock", [lambda: 5.0, lambda: math.nan])
@@ -111,8 +115,8 @@ def test_it_stays_within_the_context_and_the_rows_of_a_pass(n_ctx: int, rewind: 
     target = TimedTarget(costing(MS), n_ctx=n_ctx, rows=12, rollback="free" if rewind else "none")
     cost = measured(target, seconds=60.0)
     assert target.longest <= n_ctx
-    assert cost.most == (min(12, max(1, n_ctx // 2)) if rewind else 1)
-    assert set(cost.rows) <= set(ROWS)
+    assert cost.max_batch_tokens == (min(12, max(1, n_ctx // 2)) if rewind else 1)
+    assert set(cost.rows) <= set(BATCH_SIZES)
 
 
 def test_a_target_that_cannot_go_back_is_measured_with_one_row_on_a_text_that_grows() -> None:
@@ -145,9 +149,9 @@ def test_the_progress_is_told_as_a_share_that_grows_to_the_whole() -> None:
 def test_a_large_model_too_has_its_noise_told() -> None:
     """Of fewer than three passes nobody knows how noisy they were: costs would be measured at every load."""
     calm = TimedTarget(costing(1.0))
-    assert measured(calm, seconds=2.5, depths=(8,)).noise == pytest.approx(1.0)
+    assert measured(calm, seconds=2.5, depths=(8,)).timing_jitter == pytest.approx(1.0)
     noisy = TimedTarget(lambda n, turn: 1.0 + turn)
-    assert measured(noisy, seconds=2.5, depths=(8,)).noise == pytest.approx(5.0 / 3.0)
+    assert measured(noisy, seconds=2.5, depths=(8,)).timing_jitter == pytest.approx(5.0 / 3.0)
 
 
 # Measured: AVX-512, where three rows cost more than four; a type that is not repacked; a draft on two cores.
@@ -162,7 +166,7 @@ TRUE = [
 
 @pytest.mark.parametrize("cells", TRUE)
 def test_what_machines_have_is_believed(cells: dict[int, float]) -> None:
-    assert fault({256: cells}) == ""
+    assert implausibility({256: cells}) == ""
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,7 @@ def test_what_machines_have_is_believed(cells: dict[int, float]) -> None:
     ],
 )
 def test_what_no_machine_has_is_told_in_words(cells: dict[int, float], words: str) -> None:
-    assert words in fault({64: TRUE[0], 256: cells})
+    assert words in implausibility({64: TRUE[0], 256: cells})
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.integers(1, 64), st.floats(10.0, 1e6))
@@ -187,7 +191,7 @@ def test_rows_that_cost_up_to_a_pass_each_are_believed_and_one_that_is_far_off_n
         seconds.append(seconds[-1] + step)
     cells = dict(enumerate(seconds, 1))
     assert all(low <= high for low, high in pairwise(seconds))
-    assert fault({256: cells}) == ""
+    assert implausibility({256: cells}) == ""
     n = min(n, len(cells))
-    dear = far * SINGLES * n if n > 1 else far * STEEP * len(cells)
-    assert fault({256: cells | {n: dear}}) != ""
+    dear = far * MAX_SINGLE_TOKEN_FACTOR * n if n > 1 else far * MAX_INVERSION_FACTOR * len(cells)
+    assert implausibility({256: cells | {n: dear}}) != ""

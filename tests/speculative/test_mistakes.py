@@ -71,7 +71,7 @@ def test_an_end_of_text_inside_a_draft_that_is_not_cut_there_is_seen(monkeypatch
         return all(1 not in text[:-1] for text in texts)
 
     assert ends_at_once()
-    monkeypatch.setattr("paceline.speculative.loop.cut", broken.cut_at_the_end_of_the_step)
+    monkeypatch.setattr("paceline.speculative.loop.truncate_at_stop", broken.cut_at_the_end_of_the_step)
     assert not ends_at_once()
 
 

@@ -13,10 +13,16 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import NO_BUDGET
-from paceline.speculative.loop import advance, start
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
-from paceline.speculative.policy.goodput import BRAKE, CAUTION, CREDIT, SHARED, GoodputPolicy
+from paceline.speculative.policy.goodput import (
+    FREE_PASSES,
+    GOODPUT_DISCOUNT,
+    MAX_LOSS_SHARE,
+    MAX_SHARED_REQUESTS,
+    GoodputPolicy,
+)
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Stats, Step, StepTimes
@@ -65,16 +71,18 @@ def test_drafting_fades_out_as_a_batch_fills_the_machine() -> None:
 
 def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
     """A batch of more than SHARED requests whose sampled drafts are verified whatever they are worth."""
-    n = 2 * SHARED + 1
+    n = 2 * MAX_SHARED_REQUESTS + 1
     target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
     drafter = PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
     rate = decider({1: 1.0}, depth=2, nodes=2, width=1)
     requests = [
-        start(target, drafter, GenerationRequest(prompt=[i % 6], max_tokens=9, sampling=sampling, seed=i))
+        start_request(
+            target, drafter, GenerationRequest(prompt=[i % 6], max_tokens=9, sampling=sampling, seed=i)
+        )
         for i in range(n)
     ]
     rate.costs.target = PassCosts.flat(1.0, 0.0)
-    steps = advance(target, drafter, rate, requests, lambda: 0.0)
+    steps = advance_requests(target, drafter, rate, requests, lambda: 0.0)
     assert sum(len(step.tree) for _, step in steps) == 2 * n
 
 
@@ -85,7 +93,7 @@ def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decodin
     """A drafter that is always right, where eight rows cost two passes: 8 tokens in 2 seconds."""
     knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [knowing], 5 + 8 * 50).perform()  # the first draft is short
-    assert play.policy.rate == pytest.approx(CAUTION * 4.0, rel=0.05)
+    assert play.policy.rate == pytest.approx(GOODPUT_DISCOUNT * 4.0, rel=0.05)
     wrong = Prompter("wrong", lambda at: 0.0, score=0.9, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [wrong], 400).perform()
     assert play.policy.rate == 1.0
@@ -210,16 +218,16 @@ def test_a_hostile_drafter_costs_a_request_two_percent_and_a_pass(
         track, largest, before = play.policy.track(play.requests[0]), 0.0, 0.0
         for _ in play.steps():
             largest, before = max(largest, track.lost - before), track.lost
-            assert track.lost <= BRAKE * track.plain + CREDIT + largest
-        assert play.clock.now <= 300 * (1 + BRAKE) + CREDIT + largest + 1e-6
+            assert track.lost <= MAX_LOSS_SHARE * track.plain + FREE_PASSES + largest
+        assert play.clock.now <= 300 * (1 + MAX_LOSS_SHARE) + FREE_PASSES + largest + 1e-6
         assert largest <= 1.0 + 0.9
 
 
 def test_a_loss_is_made_good_by_what_drafts_save() -> None:
     """A request that has lost its credit drafts again at once where its next drafts come true."""
     rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
-    track = rate.track(requests[0])
-    track.plain, track.lost = 10.0, BRAKE * 10.0 + CREDIT + 0.01
+    track = rate.ledger(requests[0])
+    track.plain_seconds, track.lost_seconds = 10.0, MAX_LOSS_SHARE * 10.0 + FREE_PASSES + 0.01
     draft = chain([1], "a", [0.9])
 
     def verified(requests: list[Any]) -> int:
@@ -227,7 +235,7 @@ def test_a_loss_is_made_good_by_what_drafts_save() -> None:
 
     assert verified(requests) == 0
     assert verified(asking(1)) == 1  # another request has its own
-    track.lost -= 0.5
+    track.lost_seconds -= 0.5
     assert verified(requests) == 1
 
 
@@ -236,11 +244,11 @@ def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_
     for name, seconds in (("free", 0.0), ("dear", 0.1), ("sampling", 0.0)):
         rate._calls.values[name] = DrafterValue(calls=9, seconds=seconds)
     rate._calls.sampling.add("sampling")  # whose drafts cannot be left out
-    rate.track(requests[0]).lost = CREDIT + 0.01
+    rate.ledger(requests[0]).lost_seconds = FREE_PASSES + 0.01
     (budget,) = rate.budget(requests)
     called = [name for name in ("free", "dear", "sampling", "new") if budget.should_call(name, lambda: EMPTY)]
     assert called == ["free"]
-    rate.track(requests[0]).lost = 2 * CREDIT + 0.01
+    rate.ledger(requests[0]).lost_seconds = 2 * FREE_PASSES + 0.01
     assert rate.budget(requests) == [NO_BUDGET]
 
 
@@ -259,8 +267,8 @@ def test_the_rule_s_own_work_counts_as_a_loss() -> None:
             rate.update(requests, [spent(other if budgets[0].depth else 0.0)])
         return n / 400
 
-    assert decided(2.0) == pytest.approx(BRAKE, abs=0.01)
-    assert decided(0.2) == pytest.approx(BRAKE / 0.2, abs=0.01)
+    assert decided(2.0) == pytest.approx(MAX_LOSS_SHARE, abs=0.01)
+    assert decided(0.2) == pytest.approx(MAX_LOSS_SHARE / 0.2, abs=0.01)
     assert decided(0.02) == 1.0
 
 
@@ -268,5 +276,5 @@ def spent(other: float, tree: DraftTree = EMPTY) -> Step:
     """One step that took a second of the target and so much of the rule."""
     return Step(
         tokens=(5,), sources=("target",), path=(), drafted={}, accepted={}, stop_reason=None,
-        times=StepTimes(forward=1.0, other=other), tree=tree, rows=1 + len(tree),
+        times=StepTimes(forward=1.0, other=other), tree=tree, batch_tokens=1 + len(tree),
     )  # fmt: skip

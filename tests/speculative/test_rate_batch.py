@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from paceline.speculative.policy.cost_model import OVERDUE, SHALLOW, DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import RETRIED, RETRYING, GoodputPolicy
+from paceline.speculative.policy.cost_model import (
+    MIN_CONTEXT_BUCKET,
+    OVERDUE_PASSES,
+    DecodingCosts,
+    PassCosts,
+)
+from paceline.speculative.policy.goodput import RETRY_PROBABILITY, RETRY_TOKENS, GoodputPolicy
 from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, chain
 from stage import Passing, Play, Prompter, asking, stage
@@ -26,7 +31,7 @@ def going_on(n: int) -> list[Any]:
 
 @pytest.mark.parametrize("n", [1, 8])
 def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> None:
-    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE})), clock=Passing())
+    rate = GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: CURVE})), clock=Passing())
     requests = going_on(n)
     times = StepTimes(forward=2.0 / n, verify=0.004, keep=0.001, other=0.005)
     step = Step((1,), ("target",), (), Counter(), Counter(), None, times)
@@ -39,39 +44,47 @@ def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> Non
 def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
     """A guess that is right four times in five is worth a row that comes for a tenth of a pass, and not one
     that takes as long as a pass alone. What the prompt's pass takes is not held against drafting."""
-    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: {1: 1.0, 8: 1.1, 64: 64.0}})), clock=Passing())
+    rate = GoodputPolicy(
+        DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {1: 1.0, 8: 1.1, 64: 64.0}})), clock=Passing()
+    )
     requests, guess = going_on(1), chain([1], "x", [0.8])
     for reading, n in ((0, 1), (64, 0), (0, 1)):
         budgets = rate.budget(requests, reading)
         (tree,) = rate.select(requests, budgets, [guess])
         assert len(tree) == n
         forward = 1.0 if reading == 0 else 65.0
-        step = Step((1,), ("target",), (), {}, {}, None, StepTimes(forward=forward), tree, rows=1 + len(tree))
+        step = Step(
+            (1,), ("target",), (), {}, {}, None, StepTimes(forward=forward), tree, batch_tokens=1 + len(tree)
+        )
         rate.update(requests, [step])
-    assert rate.costs.target.seconds(1, SHALLOW) == pytest.approx(1.0, rel=0.2)
+    assert rate.costs.target.seconds(1, MIN_CONTEXT_BUCKET) == pytest.approx(1.0, rel=0.2)
 
 
 def test_beside_a_prompt_drafts_save_and_lose_what_they_would_alone() -> None:
     """A row beside a prompt's costs what it costs there; a token that it saves is one less to decode."""
     right, wrong = going_on(2)
     rate = GoodputPolicy(
-        DecodingCosts(PassCosts({SHALLOW: {n: float(n) for n in range(1, 200)}})), clock=Passing()
+        DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {n: float(n) for n in range(1, 200)}})), clock=Passing()
     )
     tree = chain([1], "x", [0.8])
     for request, tokens in ((right, (1, 5)), (wrong, (5,))):
         rate.budget([request], 64)
-        step = Step(tokens, ("x",) * len(tokens), (), {}, {}, None, StepTimes(forward=99.0), tree, rows=2)
+        step = Step(
+            tokens, ("x",) * len(tokens), (), {}, {}, None, StepTimes(forward=99.0), tree, batch_tokens=2
+        )
         rate.update([request], [step])
-        assert rate.track(request).plain == 65.0 * len(tokens)
-    assert rate.track(right).lost == 1.0 - 65.0
-    assert rate.track(wrong).lost == 1.0
-    assert rate.costs.target.seconds(1, SHALLOW) == 1.0  # what the pass took is the prompt's matter
+        assert rate.ledger(request).plain_seconds == 65.0 * len(tokens)
+    assert rate.ledger(right).lost_seconds == 1.0 - 65.0
+    assert rate.ledger(wrong).lost_seconds == 1.0
+    assert (
+        rate.costs.target.seconds(1, MIN_CONTEXT_BUCKET) == 1.0
+    )  # what the pass took is the prompt's matter
 
 
 @pytest.mark.parametrize(("n", "asked"), [(1, 1), (4, 1), (4, 3), (4, 4)])
 def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: int, asked: int) -> None:
     clock = Passing()
-    rate = GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE})), clock=clock)
+    rate = GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: CURVE})), clock=clock)
     requests = asking(n)
     for _ in range(2):
         budgets = rate.budget(requests)
@@ -86,7 +99,8 @@ def test_more_requests_bring_no_less_than_fewer_would() -> None:
     """Three rows were timed in a bad moment, and five not at all: what plain decoding brings there is no less
     than what two and four rows bring."""
     rate = GoodputPolicy(
-        DecodingCosts(PassCosts({SHALLOW: {1: 1.0, 2: 1.0, 3: 4.0, 4: 1.0, 16: 4.0}})), clock=Passing()
+        DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {1: 1.0, 2: 1.0, 3: 4.0, 4: 1.0, 16: 4.0}})),
+        clock=Passing(),
     )
     for n, at_least in ((1, 1.0), (2, 2.0), (3, 2.0), (4, 4.0), (5, 4.0), (16, 4.0)):
         rate.budget(going_on(n))
@@ -101,7 +115,10 @@ def play(kept: dict[int, float], true: dict[int, float], tokens: int, right: flo
     knowing = Prompter("knowing", lambda at: right, score=right, length=7)
     clock = Passing()
     out = stage(
-        true, [knowing], tokens, policy=GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: kept})), clock=clock)
+        true,
+        [knowing],
+        tokens,
+        policy=GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: kept})), clock=clock),
     )
     knowing.clock = out.target._clock = out.clock = clock
     return out
@@ -118,7 +135,7 @@ def play(kept: dict[int, float], true: dict[int, float], tokens: int, right: flo
 def test_what_was_measured_too_dear_is_tried_again_and_drafted_for(kept: dict[int, float]) -> None:
     steps = play(kept, TRUE, 6000).steps()
     drafted = [len(step.tree) > 0 for _, step in steps]
-    assert sum(drafted[: OVERDUE // 2]) < OVERDUE // 4
+    assert sum(drafted[: OVERDUE_PASSES // 2]) < OVERDUE_PASSES // 4
     assert sum(drafted[-200:]) > 190
 
 
@@ -126,9 +143,9 @@ def test_what_was_measured_too_dear_is_tried_again_and_drafted_for(kept: dict[in
 def test_to_try_costs_no_more_than_its_share_where_it_was_measured_right(right: float) -> None:
     linear = {n: float(n) for n in range(1, 65)}
     tried = play(linear, linear, 6000, right).perform()
-    assert tried.clock.now <= 6000 * (1 + RETRYING) + RETRIED
+    assert tried.clock.now <= 6000 * (1 + RETRY_PROBABILITY) + RETRY_TOKENS
     drafted = play(linear, linear, 6000, right)
-    assert 0 < sum(len(step.tree) > 0 for _, step in drafted.steps()) < 6000 * RETRYING
+    assert 0 < sum(len(step.tree) > 0 for _, step in drafted.steps()) < 6000 * RETRY_PROBABILITY
 
 
 def test_what_is_not_likely_to_pay_at_half_the_price_is_not_tried() -> None:

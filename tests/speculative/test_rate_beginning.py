@@ -10,9 +10,9 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.loop import decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import BRAKE, CREDIT, EARNED, GoodputPolicy
+from paceline.speculative.loop import decode, start_request
+from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import FIRST_DRAFT_TOKENS, FREE_PASSES, MAX_LOSS_SHARE, GoodputPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
@@ -28,17 +28,19 @@ def test_the_first_draft_of_a_process_is_short_and_grows_with_what_was_accepted(
     play = stage(CURVE, [copying], 200)
     drafted = [len(step.tree) for _, step in play.steps()]
     assert drafted[:5] == ([4, 8, 16, 31, 31] if right else drafted[:5])
-    assert drafted[0] == EARNED
-    assert right or max(drafted) <= EARNED
+    assert drafted[0] == FIRST_DRAFT_TOKENS
+    assert right or max(drafted) <= FIRST_DRAFT_TOKENS
     again = stage(CURVE, [copying], 200, policy=play.policy)
-    assert next(len(step.tree) for _, step in again.steps()) in ((31,) if right else range(EARNED + 1))
+    assert next(len(step.tree) for _, step in again.steps()) in (
+        (31,) if right else range(FIRST_DRAFT_TOKENS + 1)
+    )
     play.policy.forget()
-    assert next(iter(play.policy.budget(asking(1)))).depth == EARNED
+    assert next(iter(play.policy.budget(asking(1)))).depth == FIRST_DRAFT_TOKENS
 
 
 def a_rate(seconds_a_token: float) -> GoodputPolicy:
-    draft = PassCosts({SHALLOW: {n: seconds_a_token * n for n in (1, 2, 4, 8, 64, 512)}})
-    return GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE}), draft), clock=lambda: 0.0)
+    draft = PassCosts({MIN_CONTEXT_BUCKET: {n: seconds_a_token * n for n in (1, 2, 4, 8, 64, 512)}})
+    return GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: CURVE}), draft), clock=lambda: 0.0)
 
 
 def first_call(rate: GoodputPolicy, behind: int, steps: int = 200) -> int | None:
@@ -61,7 +63,12 @@ def test_a_drafter_reads_a_text_once_calls_would_have_saved_what_that_takes() ->
 
 
 def test_without_a_known_cost_it_reads_at_once() -> None:
-    assert first_call(GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: CURVE})), clock=lambda: 0.0), 500) == 0
+    assert (
+        first_call(
+            GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: CURVE})), clock=lambda: 0.0), 500
+        )
+        == 0
+    )
 
 
 def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
@@ -74,15 +81,15 @@ def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
     now = 0.9
     rate.select(requests, [budget], [chain([1], "model", [0.9])])
     assert (rate._calls.values["model"].seconds, rate._calls.values["model"].calls) == (0.0, 0)
-    assert rate.track(requests[0]).lost == pytest.approx(0.9)  # but it is lost
+    assert rate.ledger(requests[0]).lost_seconds == pytest.approx(0.9)  # but it is lost
 
 
 def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
     for prompt, braked in ((0.0, True), (100.0, False)):
         rate, (request,) = a_rate(0.01), asking(1)
         request.stats = Stats(reading_seconds=prompt)
-        track = rate.track(request)
-        track.lost = CREDIT + BRAKE * 50.0
+        track = rate.ledger(request)
+        track.lost_seconds = FREE_PASSES + MAX_LOSS_SHARE * 50.0
         (budget,) = rate.budget([request])
         assert budget.brake is braked  # type: ignore[attr-defined]
 
@@ -90,14 +97,14 @@ def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
 def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it() -> None:
     """Thirty tokens of a prompt are read with the first draft, whose one row was wrong: that row is lost."""
     rate, requests, tree = a_rate(0.01), asking(1), chain([1], "x", [0.8])
-    rate.costs = DecodingCosts(PassCosts({SHALLOW: {n: float(n) for n in range(1, 200)}}))
+    rate.costs = DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {n: float(n) for n in range(1, 200)}}))
     requests[0].session.pending_tokens = 30
     rate.budget(requests)
-    step = Step((5,), ("target",), (), {}, {}, None, StepTimes(forward=32.0), tree, rows=32)
+    step = Step((5,), ("target",), (), {}, {}, None, StepTimes(forward=32.0), tree, batch_tokens=32)
     rate.update(requests, [step])
-    assert rate.track(requests[0]).lost == pytest.approx(1.0)
-    assert rate.track(requests[0]).plain == pytest.approx(1.0)
-    assert rate.costs.target.seconds(1, SHALLOW) == 1.0
+    assert rate.ledger(requests[0]).lost_seconds == pytest.approx(1.0)
+    assert rate.ledger(requests[0]).plain_seconds == pytest.approx(1.0)
+    assert rate.costs.target.seconds(1, MIN_CONTEXT_BUCKET) == 1.0
 
 
 class Watched(ModelDrafter):
@@ -114,7 +121,7 @@ def test_the_loop_tells_how_far_behind_a_draft_model_is() -> None:
     target, rate = ToyTarget(6, seed=3), a_rate(0.01)
     small = Watched(ToyTarget(6, seed=3, noise=0.2), 6)
     small.read = []
-    request = start(
+    request = start_request(
         target, PortfolioDrafter([small]), GenerationRequest(prompt=[n % 6 for n in LONG], max_tokens=40)
     )
     for _ in decode(target, PortfolioDrafter([small]), rate, [request], lambda: 0.0):

@@ -14,7 +14,7 @@ from groves import Choice, budgets, closed, fits, kept, trees
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.policy.goodput import GoodputPolicy
-from paceline.speculative.policy.interface import FixedPolicy, fitted
+from paceline.speculative.policy.interface import FixedPolicy, truncate_tree
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from stage import asking, decider
 
@@ -66,7 +66,7 @@ def test_nothing_else_that_fits_is_worth_more(
     drafts = [drawn(tree) if sampled and len(tree) else tree for tree, sampled in grove]
     requests = asking(len(drafts))
     rate = decider(curve, depth=4, nodes=4, width=WIDE)
-    budgets = [budget.capped(depth, nodes, WIDE) for budget in rate.budget(requests)]
+    budgets = [budget.limited_to(depth, nodes, WIDE) for budget in rate.budget(requests)]
     rate._prices.rate = speed
     chosen = rate.select(requests, budgets, drafts)
     best = max(value(rate, curve, drafts, some) for some in choices(drafts, budgets))
@@ -78,7 +78,7 @@ def test_nothing_else_that_fits_is_worth_more(
 
 @given(tree=trees(), budget=budgets)
 def test_the_budget_is_kept_and_no_node_without_its_parent(tree: DraftTree, budget: Budget) -> None:
-    nodes = kept(fitted(tree, budget), tree)
+    nodes = kept(truncate_tree(tree, budget), tree)
     assert nodes in set(closed(tree))
     assert fits(tree, nodes, budget)
 
@@ -93,14 +93,14 @@ def test_where_width_is_ample_nothing_else_that_fits_is_worth_more(
         for some in closed(tree)
         if fits(tree, some, budget)
     )
-    assert sum(fitted(tree, budget).reach_probability) == pytest.approx(best, abs=1e-12)
+    assert sum(truncate_tree(tree, budget).reach_probability) == pytest.approx(best, abs=1e-12)
 
 
 @given(tree=trees(), budget=budgets)
 def test_no_node_that_is_left_out_would_still_have_fitted(tree: DraftTree, budget: Budget) -> None:
     """It is greedy: the likeliest first, and whatever there is room for then. A node that was left out may
     fit once what was less likely has made its parent no leaf."""
-    nodes = kept(fitted(tree, budget), tree)
+    nodes = kept(truncate_tree(tree, budget), tree)
     for node in range(len(tree)):
         before = frozenset(
             n for n in nodes if (-tree.reach_probability[n], n) < (-tree.reach_probability[node], node)

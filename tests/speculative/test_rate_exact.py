@@ -23,7 +23,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Session
 from paceline.speculative.loop import ActiveRequest, Clock
-from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.goodput_budget import LossLedger
@@ -115,7 +115,7 @@ def decider(
     kind: type[Watched] = Watched,
 ) -> Callable[[Clock], GoodputPolicy]:
     def make(clock: Clock) -> GoodputPolicy:
-        rate = kind(DecodingCosts(PassCosts({SHALLOW: curve})), seen, clock=clock, **most)
+        rate = kind(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: curve})), seen, clock=clock, **most)
         experience(rate)
         return rate
 
@@ -171,7 +171,7 @@ def dear(rate: GoodputPolicy) -> None:
     """It has learned that the draft model pays where nobody else is sure, and not where somebody is. And the
     request has gained so much already that the brake is far away."""
     taught(rate)
-    rate._tracks = defaultdict(lambda: LossLedger(lost=-9.0))  # type: ignore[assignment]
+    rate._tracks = defaultdict(lambda: LossLedger(lost_seconds=-9.0))  # type: ignore[assignment]
     rate._calls.values["model"] = DrafterValue([1.0, 1.0, *[0.0] * 5], seconds=0.3, level=0.1, calls=9)
 
 
@@ -299,7 +299,7 @@ class DropsUnlikely(Watched):
             if draft.q is None:
                 trees.append(kept)
                 continue
-            trees.append(draft.only([node < len(kept) for node in range(len(draft))]))  # a chain
+            trees.append(draft.filter([node < len(kept) for node in range(len(draft))]))  # a chain
         return trees
 
 

@@ -11,7 +11,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.rng import GumbelNoise, SeededRng
@@ -122,7 +122,7 @@ def generated(
     target: ToyTarget, drafter: Drafter, budget: Budget, sampling: Sampling, seed: int, n: int = 12
 ) -> tuple[list[int], list[int]]:
     """The text, and how many tokens each pass brought."""
-    request = start(
+    request = start_request(
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=n, sampling=sampling, seed=seed)
     )
     brought = [len(step.tokens) for _, step in decode(target, drafter, FixedPolicy(budget), [request])]

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import (
     Sampling,
-    adjust,
-    after_exclusion,
+    adjust_logits,
     argmax,
-    nucleus,
+    filter_top_k,
+    filter_top_p,
+    filter_typical_p,
+    filter_xtc,
     probabilities,
     target_distribution,
-    top_k,
-    typical,
 )
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
@@ -57,9 +57,9 @@ def test_typical_keeps_what_is_about_as_surprising_as_the_average() -> None:
     assert p(temperature=1.0, typical_p=0.5) == [0.625, 0.375, 0.0, 0.0]
     assert p(temperature=1.0, typical_p=0.9) == [round(x / 0.95, 12) for x in (0.5, 0.3, 0.15)] + [0.0]
     assert p(temperature=1.0, typical_p=0.99) == p(temperature=1.0)
-    assert typical(np.array([0.0, 1.0, 0.0]), 0.3).tolist() == [1]
-    assert typical(np.full(4, 0.25), 0.3).tolist() == [0, 1]
-    assert typical(np.full(4, 0.25), 0.5).tolist() == [0, 1, 2]  # more than half
+    assert filter_typical_p(np.array([0.0, 1.0, 0.0]), 0.3).tolist() == [1]
+    assert filter_typical_p(np.full(4, 0.25), 0.3).tolist() == [0, 1]
+    assert filter_typical_p(np.full(4, 0.25), 0.5).tolist() == [0, 1, 2]  # more than half
 
 
 def test_xtc_mixes_what_it_leaves_with_what_there_was() -> None:
@@ -78,9 +78,9 @@ def test_xtc_needs_two_that_reach_its_threshold() -> None:
     assert left(0.0) == [0.0, 0.0, 0.0, 1.0]
     assert left(0.29) == [0.0, round(0.3 / 0.5, 12), round(0.15 / 0.5, 12), round(0.05 / 0.5, 12)]
     assert left(0.31) == left(0.5) == left(1.0) == p(temperature=1.0)
-    assert after_exclusion(np.array([0.5, 0.5]), 0.5).tolist() == [1]
-    assert after_exclusion(np.array([0.5, 0.5]), 0.51).tolist() == [0, 1]
-    assert after_exclusion(np.array([1.0]), 0.0).tolist() == [0]
+    assert filter_xtc(np.array([0.5, 0.5]), 0.5).tolist() == [1]
+    assert filter_xtc(np.array([0.5, 0.5]), 0.51).tolist() == [0, 1]
+    assert filter_xtc(np.array([1.0]), 0.0).tolist() == [0]
 
 
 def test_xtc_looks_at_what_the_filters_left_before_the_temperature() -> None:
@@ -137,27 +137,27 @@ def test_a_filter_that_may_drop_the_likeliest_token_contradicts_greedy() -> None
 
 def test_a_wide_nucleus_is_found_as_surely_as_a_narrow_one() -> None:
     level = np.full(1000, 0.001)
-    assert len(nucleus(level, 0.5)) == pytest.approx(500, abs=1)
-    assert nucleus(level, 0.0105).tolist() == list(range(11))
-    assert len(nucleus(level, 1.0)) == pytest.approx(1000, abs=1)
+    assert len(filter_top_p(level, 0.5)) == pytest.approx(500, abs=1)
+    assert filter_top_p(level, 0.0105).tolist() == list(range(11))
+    assert len(filter_top_p(level, 1.0)) == pytest.approx(1000, abs=1)
 
 
 def test_ties_go_to_the_lowest_id_everywhere() -> None:
     level = np.zeros(5)
     assert argmax(level) == 0
-    assert top_k(level, 2).tolist() == [0, 1]
-    assert top_k(np.array([1.0, 2.0, 1.0, 2.0]), 3).tolist() == [1, 3, 0]
+    assert filter_top_k(level, 2).tolist() == [0, 1]
+    assert filter_top_k(np.array([1.0, 2.0, 1.0, 2.0]), 3).tolist() == [1, 3, 0]
     assert np.flatnonzero(probabilities(level, Sampling(temperature=1.0, top_k=2), [])).tolist() == [0, 1]
 
 
 def test_penalties_count_only_the_window() -> None:
     sampling = Sampling(frequency_penalty=1.0, presence_penalty=0.5, repeat_last_n=3)
-    out = adjust(np.array([2.0, 2.0, -1.0]), sampling, [2, 1, 0, 0])
+    out = adjust_logits(np.array([2.0, 2.0, -1.0]), sampling, [2, 1, 0, 0])
     assert out.tolist() == [2.0 - 2 * 1.0 - 0.5, 2.0 - 1.0 - 0.5, -1.0]
 
 
 def test_the_repeat_penalty_makes_a_negative_logit_less_likely_too() -> None:
-    out = adjust(np.array([2.0, -2.0, 0.0]), Sampling(repeat_penalty=2.0), [0, 1, 2])
+    out = adjust_logits(np.array([2.0, -2.0, 0.0]), Sampling(repeat_penalty=2.0), [0, 1, 2])
     assert out.tolist() == [1.0, -4.0, 0.0]
 
 

@@ -17,7 +17,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import BusyError, UsageError
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -75,7 +75,7 @@ DRAFTERS: dict[str, Callable[[ToyTarget], Drafter]] = {
 
 def alone(prompt: Sequence[int], **how: Any) -> list[int]:
     target = ToyTarget(V, seed=1)
-    request = start(target, NoDrafter(), GenerationRequest(prompt=prompt, **how))
+    request = start_request(target, NoDrafter(), GenerationRequest(prompt=prompt, **how))
     return [token for _, step in decode(target, NoDrafter(), POLICY, [request]) for token in step.tokens]
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from paceline.config import Drafting, checked
+from paceline.config import Drafting, validate_drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
@@ -52,20 +52,20 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, object], compla
 
 
 def test_an_unknown_setting_is_answered_with_the_known_ones() -> None:
-    assert checked(Sampling, {"top_k": 5}) == Sampling(top_k=5)
+    assert validate_drafting(Sampling, {"top_k": 5}) == Sampling(top_k=5)
     with pytest.raises(UsageError, match=r"unknown setting topk: known are .*top_k"):
-        checked(Sampling, {"topk": 5})
+        validate_drafting(Sampling, {"topk": 5})
 
 
 def test_a_budget_is_only_ever_made_smaller() -> None:
     budget = Budget(depth=4, nodes=8, p_min=0.5)
-    assert budget.capped(9, 9, 9) is budget
-    assert budget.capped(2, -1, 1) == Budget(depth=2, nodes=0, p_min=0.5)
-    assert Budget(4, 8, width=3).capped(9, 9, 2) == Budget(4, 8, width=2)
-    assert budget.goes_on(0.5, drafted=7, depth=3)
-    assert not budget.goes_on(0.4, drafted=0, depth=0)
-    assert not budget.goes_on(0.9, drafted=8, depth=0)
-    assert not budget.goes_on(0.9, drafted=0, depth=4)
+    assert budget.limited_to(9, 9, 9) is budget
+    assert budget.limited_to(2, -1, 1) == Budget(depth=2, nodes=0, p_min=0.5)
+    assert Budget(4, 8, width=3).limited_to(9, 9, 2) == Budget(4, 8, width=2)
+    assert budget.should_extend(0.5, drafted=7, depth=3)
+    assert not budget.should_extend(0.4, drafted=0, depth=0)
+    assert not budget.should_extend(0.9, drafted=8, depth=0)
+    assert not budget.should_extend(0.9, drafted=0, depth=4)
 
 
 def test_lookahead_has_the_room_of_its_window_and_guesses() -> None:

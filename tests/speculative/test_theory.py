@@ -68,8 +68,8 @@ def test_more_acceptance_and_longer_drafts_never_emit_less(a: float, b: float, k
 
 @given(a=rates, k=lengths, c=costs, v=st.floats(1.0, 20.0))
 def test_what_costs_more_gains_less(a: float, k: int, c: float, v: float) -> None:
-    assert theory.with_verification_cost(a, k, c, v) <= theory.leviathan(a, k, c)
-    assert theory.leviathan(a, k, c) <= theory.leviathan(a, k, 0.0) == theory.expected_tokens(a, k)
+    assert theory.with_verification_cost(a, k, c, v) <= theory.chain_speedup(a, k, c)
+    assert theory.chain_speedup(a, k, c) <= theory.chain_speedup(a, k, 0.0) == theory.expected_tokens(a, k)
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])

@@ -7,19 +7,19 @@ from contextlib import closing
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.pass_timer import SHORTEST, PassTimer, in_rounds
+from paceline.speculative.policy.pass_timer import MIN_SECONDS, PassTimer, measurement_order
 from timed import TimedTarget
 
 
 def test_a_prompt_and_passes_are_timed_apart() -> None:
     target = TimedTarget(lambda n, _: 1.0 + n, fill=0.5)
     with closing(PassTimer(target, target.clock)) as timer:
-        assert timer.read(10) == 2.0 + 10 * 0.5
-        assert [timer.rows(n) for n in (1, 8, 1)] == [2.0, 9.0, 2.0]
-        assert timer.read(14) == 2.0 + 4 * 0.5  # what it has more than before
-        assert (timer.depth, target.opened) == (14, 1)
-        assert timer.read(4) == 2.0 + 4 * 0.5  # from the start
-        assert (timer.depth, target.opened) == (4, 2)
+        assert timer.prefill(10) == 2.0 + 10 * 0.5
+        assert [timer.time_pass(n) for n in (1, 8, 1)] == [2.0, 9.0, 2.0]
+        assert timer.prefill(14) == 2.0 + 4 * 0.5  # what it has more than before
+        assert (timer.context_length, target.opened) == (14, 1)
+        assert timer.prefill(4) == 2.0 + 4 * 0.5  # from the start
+        assert (timer.context_length, target.opened) == (4, 2)
     assert (target.closed, target.forgot) == (2, 1)
 
 
@@ -28,10 +28,10 @@ def test_a_renewed_text_begins_with_other_tokens_than_the_ones_before() -> None:
     target = ToyTarget(10**6)
     with closing(PassTimer(target)) as timer:
         for _ in range(3):
-            timer.read(4)
+            timer.prefill(4)
             texts.append(tuple(timer._session.tokens))
-            timer.renew()
-            assert timer.depth == 0
+            timer.reset()
+            assert timer.context_length == 0
     assert len({text[0] for text in texts}) == 3
     assert len(texts[0]) == 4
 
@@ -39,11 +39,11 @@ def test_a_renewed_text_begins_with_other_tokens_than_the_ones_before() -> None:
 def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_its_context() -> None:
     target = TimedTarget(lambda n, _: 1.0, rollback="none", n_ctx=6)
     with closing(PassTimer(target, target.clock)) as timer:
-        timer.read(3)
+        timer.prefill(3)
         depths = []
         for _ in range(8):
-            assert timer.rows(1) == 1.0
-            depths.append(timer.depth)
+            assert timer.time_pass(1) == 1.0
+            depths.append(timer.context_length)
     assert depths == [5, 6, 7, 2, 3, 4, 5, 6]
     assert target.longest == 6
 
@@ -52,14 +52,14 @@ def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_it
 def test_on_a_clock_that_does_not_work_everything_takes_a_moment(step: float) -> None:
     now = iter(i * step for i in range(99))
     with closing(PassTimer(ToyTarget(), lambda: next(now))) as timer:
-        assert [timer.read(5), timer.rows(1), timer.rows(3)] == [SHORTEST] * 3
+        assert [timer.prefill(5), timer.time_pass(1), timer.time_pass(3)] == [MIN_SECONDS] * 3
 
 
 def test_rounds_go_there_and_back_and_what_progress_raises_ends_them() -> None:
     shares: list[float] = []
-    assert list(in_rounds(3, 3, shares.append)) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
+    assert list(measurement_order(3, 3, shares.append)) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
     assert shares == pytest.approx([i / 9 for i in range(1, 10)])
-    assert list(in_rounds(2, 1)) == [0, 1]
+    assert list(measurement_order(2, 1)) == [0, 1]
     measured: list[int] = []
 
     def stop(share: float) -> None:
@@ -67,5 +67,5 @@ def test_rounds_go_there_and_back_and_what_progress_raises_ends_them() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measured.extend(in_rounds(2, 2, stop))
+        measured.extend(measurement_order(2, 2, stop))
     assert len(measured) <= 2

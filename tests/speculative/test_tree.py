@@ -66,7 +66,7 @@ def test_a_path_over_a_probe_is_refused() -> None:
 def test_a_tree_is_followed_along_given_tokens_as_far_as_it_has_them(
     tree: DraftTree, tokens: list[int]
 ) -> None:
-    path = tree.along(tokens)
+    path = tree.path_of(tokens)
     tree.check_path(path)
     assert [tree.tokens[node] for node in path] == tokens[: len(path)]
     if len(path) < len(tokens):
@@ -77,7 +77,7 @@ def test_a_tree_is_followed_along_given_tokens_as_far_as_it_has_them(
 @given(tree=trees(), data=st.data())
 def test_what_is_chosen_of_a_tree_are_its_own_paths(tree: DraftTree, data: st.DataObject) -> None:
     nodes = sorted(data.draw(st.sampled_from(list(closed(tree)))))
-    some = tree.chosen(nodes, [0.5] * len(tree))
+    some = tree.subset(nodes, [0.5] * len(tree))
     paths = [tree.path_tokens(node) for node in nodes]
     assert [some.path_tokens(node) for node in range(len(some))] == paths
     assert some.depths() == [len(path) for path in paths]
@@ -92,5 +92,5 @@ def test_probes_and_q_follow_the_nodes_that_are_kept() -> None:
     tree = DraftTree(
         (1, 2, 3), (ROOT, ROOT, 1), (1.0,) * 3, ("a",) * 3, q=(None, q, None), probe=frozenset({2})
     )
-    kept = tree.only([False, True, True])
+    kept = tree.filter([False, True, True])
     assert (kept.parents, kept.q, kept.probe) == ((ROOT, 0), (q, None), frozenset({1}))

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config import MOST, Drafting, checked
+from paceline.config import MAX_TOKENS, Drafting, validate_drafting
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
-from paceline.speculative.printable import amount, printable, shortened
-from paceline.speculative.sampling import LARGEST, Sampling, probabilities
+from paceline.speculative.printable import format_count, printable, truncated
+from paceline.speculative.sampling import MAX_LOGIT, Sampling, probabilities
 
 # Of numbers, what is no whole one or none at all.
 NO_INTS: tuple[Any, ...] = (1.5, 2.0, "5", True, np.bool_(True), None, [1], np.float32(3), Decimal(3), b"1")
@@ -51,7 +51,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "name", "value"), CASES)
 def test_a_setting_of_the_wrong_type_is_refused_by_its_name(kind: Any, name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"^{name}.*must be "):
-        checked(kind, {name: value})
+        validate_drafting(kind, {name: value})
     with pytest.raises(UsageError, match=f"^{name}.*must be "):
         kind(**{name: value})
 
@@ -62,8 +62,8 @@ def test_what_is_refused_says_what_came_and_what_is_wanted() -> None:
         lambda: Sampling(temperature="0.5"): "temperature '0.5': must be a number",  # type: ignore[arg-type]
         lambda: Sampling(logit_bias={"5": 1}): "logit_bias: token '5': must be a whole number",  # type: ignore[dict-item]
         lambda: Drafting(drafters=5): "drafters 5: must be text, or a list of texts",  # type: ignore[arg-type]
-        lambda: typed.truth("plain", "no"): "plain 'no': must be True or False",
-        lambda: typed.whole("seed", "a\n" * 99): "seed 'a\\\\na",
+        lambda: typed.boolean("plain", "no"): "plain 'no': must be True or False",
+        lambda: typed.integer("seed", "a\n" * 99): "seed 'a\\\\na",
         lambda: typed.number("x", 10**400): r"x 10{17}\.\.\.0{19}: must be a number that fits into 64 bits",
         lambda: typed.number("x", 10**9999): "x of thousands of digits: must be",
         lambda: typed.text("the prompt", "ab\ud800"): r"the prompt is not UTF-8 text \(character 2\)",
@@ -111,12 +111,12 @@ EXTREMES = [
 def test_any_number_is_refused_or_leaves_a_distribution(name: str, value: Any) -> None:
     """float32 rows; warnings are errors. Of one setting, and of it with all others as far as they go."""
     most = {
-        "repeat_penalty": LARGEST,
-        "presence_penalty": LARGEST,
-        "frequency_penalty": LARGEST,
-        "logit_bias": {2: LARGEST},
+        "repeat_penalty": MAX_LOGIT,
+        "presence_penalty": MAX_LOGIT,
+        "frequency_penalty": MAX_LOGIT,
+        "logit_bias": {2: MAX_LOGIT},
     }
-    for others in (HOT, HOT | most, HOT | most | {"repeat_penalty": 1 / LARGEST}):
+    for others in (HOT, HOT | most, HOT | most | {"repeat_penalty": 1 / MAX_LOGIT}):
         given = {2: value} if name == "logit_bias" else value
         try:
             sampling = Sampling(**others | {name: given})
@@ -160,11 +160,11 @@ def test_what_a_32_bit_logit_cannot_hold_is_refused_with_the_bounds(
 
 @pytest.mark.parametrize("name", ["n_draft", "width", "window", "level", "guesses", "ngram_max"])
 def test_what_room_is_made_for_has_a_bound(name: str) -> None:
-    values: dict[str, Any] = {"ngram_max": 5} | {name: MOST}
+    values: dict[str, Any] = {"ngram_max": 5} | {name: MAX_TOKENS}
     assert Drafting(drafters=("lookup",), **values)
-    for more in (MOST + 1, 1 << 70):
+    for more in (MAX_TOKENS + 1, 1 << 70):
         with pytest.raises(UsageError, match=f"{name} {more}: must be at most 4,096"):
-            checked(Drafting, {"drafters": ("lookup",), name: more})
+            validate_drafting(Drafting, {"drafters": ("lookup",), name: more})
 
 
 @given(st.text())
@@ -177,13 +177,13 @@ def test_it_is_one_line_of_what_can_be_printed_and_leaves_the_rest(text: str) ->
 
 
 def test_a_quotation_is_cut_where_it_is_long() -> None:
-    assert shortened("a\nb") == "a\\nb"
-    assert shortened("x" * 300) == "x" * 300
-    assert shortened("x" * 301) == "x" * 300 + "..."
-    assert shortened("abc", 2) == "ab..."
+    assert truncated("a\nb") == "a\\nb"
+    assert truncated("x" * 300) == "x" * 300
+    assert truncated("x" * 301) == "x" * 300 + "..."
+    assert truncated("abc", 2) == "ab..."
 
 
 def test_amounts_are_read_at_a_glance() -> None:
-    assert [amount(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
+    assert [format_count(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
         "0 bytes", "999 bytes", "1.00 kB", "4.70 MB", "4.68 GB"
     ]  # fmt: skip

@@ -24,7 +24,7 @@ from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredO
 from paceline.speculative.sampling import Probabilities, Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.speculative.verify import CHAINS, RULES, drawn_from, verify
+from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES, sample_from, verify
 from worlds import FIXED, SAMPLED, Plant, World, induced, plant
 from worlds import INDEPENDENT as DRAWN_INDEPENDENTLY
 
@@ -56,9 +56,9 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", VERIFICATION_RULES)
 def test_every_rule_is_exact_with_every_sampler(rule: str, sampling: Sampling) -> None:
-    shape = plant(1, 1, kind=SAMPLED) if rule in CHAINS else plant(2, 1, kind=SAMPLED)
+    shape = plant(1, 1, kind=SAMPLED) if rule in CHAIN_ONLY_RULES else plant(2, 1, kind=SAMPLED)
     result = induced(World(3, seed=7, sampling=sampling), shape, 2, rule)
     assert result.mass == pytest.approx(1.0, abs=EXACT)
     assert result.distance < EXACT
@@ -75,10 +75,10 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", VERIFICATION_RULES)
 def test_every_rule_is_exact_at_every_shape(rule: str, shape: tuple[int, tuple[int, ...]]) -> None:
     n_vocab, widths = shape
-    if rule in CHAINS and max(widths) > 1:
+    if rule in CHAIN_ONLY_RULES and max(widths) > 1:
         pytest.skip("a rule for chains")
     drafted = plant(*widths, kind=SAMPLED)
     assert induced(World(n_vocab, seed=3, zeros=0.2), drafted, len(widths), rule).distance < EXACT
@@ -275,19 +275,19 @@ def test_a_q_the_token_cannot_have_been_drawn_from_is_refused(q: list[float]) ->
 
 def test_a_q_shorter_than_the_vocabulary_is_padded_and_a_longer_one_refused() -> None:
     short = chain([0], "x", q=[np.array([1.0])])
-    assert drawn_from(short, 0, 3).tolist() == [1.0, 0.0, 0.0]  # type: ignore[union-attr]
+    assert sample_from(short, 0, 3).tolist() == [1.0, 0.0, 0.0]  # type: ignore[union-attr]
     with pytest.raises(ContractError, match="q covers 3 tokens"):
-        drawn_from(chain([0], "x", q=[np.array([0.5, 0.5, 0.0])]), 0, 2)
+        sample_from(chain([0], "x", q=[np.array([0.5, 0.5, 0.0])]), 0, 2)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", VERIFICATION_RULES)
 def test_a_token_that_is_drafted_once_in_a_million_times_is_exact_too(rule: str) -> None:
     class Sharp(World):
         def _weights(self, what: int, path: tuple[int, ...]) -> Probabilities:
             seldom = (1e-5, 1e-6)[what]
             return np.array([1.0 - 2 * seldom, seldom, seldom])
 
-    shape = plant(1, 1, kind=SAMPLED) if rule in CHAINS else plant(2, 1, kind=SAMPLED)
+    shape = plant(1, 1, kind=SAMPLED) if rule in CHAIN_ONLY_RULES else plant(2, 1, kind=SAMPLED)
     assert induced(Sharp(3, seed=2, likeness=0.0), shape, shape.depth, rule).distance < EXACT
 
 
@@ -301,6 +301,6 @@ def test_a_draft_vocabulary_that_is_a_part_of_the_target_s_is_exact() -> None:
             q /= q.sum()
             return q
 
-    for rule in RULES:
-        shape = plant(1, 1, kind=SAMPLED) if rule in CHAINS else plant(2, kind=SAMPLED)
+    for rule in VERIFICATION_RULES:
+        shape = plant(1, 1, kind=SAMPLED) if rule in CHAIN_ONLY_RULES else plant(2, kind=SAMPLED)
         assert induced(Narrow(4, seed=2), shape, shape.depth, rule).distance < EXACT

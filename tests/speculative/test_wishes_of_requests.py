@@ -12,8 +12,8 @@ from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Session
-from paceline.speculative.loop import ActiveRequest, decode, start
-from paceline.speculative.policy.cost_model import SHALLOW, DecodingCosts, PassCosts
+from paceline.speculative.loop import ActiveRequest, decode, start_request
+from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -28,7 +28,9 @@ BUDGET = Budget(6, 12, width=2)
 def policies() -> list[DraftPolicy]:
     return [
         FixedPolicy(BUDGET),
-        GoodputPolicy(DecodingCosts(PassCosts({SHALLOW: {1: 1.0, 8: 1.1, 64: 2.0}})), clock=Passing()),
+        GoodputPolicy(
+            DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {1: 1.0, 8: 1.1, 64: 2.0}})), clock=Passing()
+        ),
     ]
 
 
@@ -42,7 +44,8 @@ def decoded(
 ) -> tuple[list[ActiveRequest], list[list[Any]]]:
     target = ToyTarget(V, seed=1)
     requests = [
-        start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, **wish)) for wish in wishes
+        start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, **wish))
+        for wish in wishes
     ]
     steps: dict[ActiveRequest, list[Any]] = {request: [] for request in requests}
     for request, step in decode(target, drafter, policy, requests):
@@ -83,10 +86,10 @@ def test_of_a_request_that_wants_no_drafts_a_policy_learns_nothing_about_them() 
     rate = policies()[1]
     (request,), _ = decoded(drafters()[1], rate, {"n_draft": 0})
     assert request.stats.steps == 40
-    assert rate.account is not None
-    assert rate.account.steps == 0
+    assert rate.summary is not None
+    assert rate.summary.steps == 0
     decoded(drafters()[1], rate, {})
-    assert rate.account.steps > 0
+    assert rate.summary.steps > 0
 
 
 def test_what_a_session_had_already_need_not_be_read() -> None:
@@ -101,5 +104,7 @@ def test_what_a_session_had_already_need_not_be_read() -> None:
         def open(self, beside: Session | None = None) -> ToySession:
             return Knowing(self)
 
-    request = start(Remembering(V, seed=1), drafters()[0], GenerationRequest(prompt=PROMPT, max_tokens=1))
+    request = start_request(
+        Remembering(V, seed=1), drafters()[0], GenerationRequest(prompt=PROMPT, max_tokens=1)
+    )
     assert request.n_cached == len(PROMPT) - 4

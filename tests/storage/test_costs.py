@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.speculative.policy.cost_model import PassCosts
-from paceline.storage.costs import CachedCosts, MeasurementEffort, keep, path_of, recall
+from paceline.storage.costs import CachedCosts, MeasurementEffort, load, path_of, store
 
 KEY = {"model": "abc", "threads": 2, "flash_attention": None}
 EFFORT = MeasurementEffort(2.5, (256, 1024), (1, 2, 4))
@@ -32,9 +32,9 @@ def kept() -> CachedCosts:
 
 def test_what_is_kept_comes_back() -> None:
     said = Said()
-    assert recall(KEY, said) is None
-    assert keep(KEY, kept(), said)
-    found = recall(KEY, said)
+    assert load(KEY, said) is None
+    assert store(KEY, kept(), said)
+    found = load(KEY, said)
     assert found is not None
     assert found.cost.as_dict() == kept().cost.as_dict()
     assert (found.step, found.effort) == (0.01, EFFORT)
@@ -58,21 +58,21 @@ def changed(**parts: Any) -> bytes:
     ],
 )
 def test_a_file_that_is_damaged_or_foreign_is_said_and_can_be_replaced(damage: Any) -> None:
-    keep(KEY, kept(), Said())
+    store(KEY, kept(), Said())
     path_of(KEY).write_bytes(damage())
     said = Said()
-    assert recall(KEY, said) is None
+    assert load(KEY, said) is None
     (line,) = said
     assert str(path_of(KEY)) in line
     assert "measured again" in line
     assert "\n" not in line
-    keep(KEY, kept(), said)
-    assert recall(KEY, said) is not None
+    store(KEY, kept(), said)
+    assert load(KEY, said) is not None
     assert len(said) == 1
 
 
 def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(KEY, kept(), Said())
+    store(KEY, kept(), Said())
 
     def full(*args: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -80,9 +80,9 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> No
     said = Said()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
-        assert not keep(KEY, CachedCosts(PassCosts.flat(3.0)), said)
+        assert not store(KEY, CachedCosts(PassCosts.flat(3.0)), said)
     assert "No space left on device" in said[0]
-    found = recall(KEY, said)
+    found = load(KEY, said)
     assert found is not None
     assert found.cost.seconds(1, 256) == 0.1
     assert len(list(path_of(KEY).parent.iterdir())) == 1

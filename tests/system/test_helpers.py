@@ -40,16 +40,16 @@ def test_a_thread_that_computes_alone_keeps_its_helpers() -> None:
     library = Library()
     helpers = OpenMPThreads(library)
     for _ in range(3):
-        helpers.worked()
+        helpers.on_compute()
     assert library.released == []
 
 
 def test_threads_that_take_turns_let_theirs_go_at_each() -> None:
     library = Library()
     helpers = OpenMPThreads(library)
-    helpers.worked()
-    other = elsewhere(helpers.worked)
-    helpers.worked()
+    helpers.on_compute()
+    other = elsewhere(helpers.on_compute)
+    helpers.on_compute()
     assert library.released == [other, threading.get_ident()]
 
 

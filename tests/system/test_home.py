@@ -6,7 +6,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from paceline.system.home import caches, home, keep, kept_at, recall
+from paceline.system.home import caches, home, load_record, record_path, write_record
 
 
 def test_the_environment_names_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,14 +36,14 @@ KEY = {"model": "abc", "threads": 2}
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
-    assert keep("speed", KEY, {"rate": 2.5}, pytest.fail, "")
-    return kept_at("speed", KEY)
+    assert write_record("speed", KEY, {"rate": 2.5}, pytest.fail, "")
+    return record_path("speed", KEY)
 
 
 def test_what_was_measured_comes_back_with_its_key_alone(kept: Path) -> None:
-    assert recall("speed", KEY, lambda said: said["rate"]) == 2.5
+    assert load_record("speed", KEY, lambda said: said["rate"]) == 2.5
     for folder, key in (("costs", KEY), ("speed", KEY | {"threads": 4})):
-        assert recall(folder, key, lambda said: said, pytest.fail) is None
+        assert load_record(folder, key, lambda said: said, pytest.fail) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_was_measured_comes_back_with_its_key_alone(kept: Path) -> None:
 def test_what_is_damaged_or_of_something_else_is_told(kept: Path, damage: str) -> None:
     kept.write_text(damage)
     told: list[str] = []
-    assert recall("speed", KEY, lambda said: said["rate"], told.append, "it is measured again") is None
+    assert load_record("speed", KEY, lambda said: said["rate"], told.append, "it is measured again") is None
     assert told == [f"{kept}: is damaged, or of another version; it is measured again"]
 
 
@@ -67,6 +67,6 @@ def test_a_disk_that_refuses_is_told(kept: Path) -> None:
     kept.parent.rmdir()
     kept.parent.write_text("a file, where a folder should be")
     said: list[str] = []
-    assert not keep("speed", KEY, {}, said.append, "it is measured again")
+    assert not write_record("speed", KEY, {}, said.append, "it is measured again")
     assert said[0].startswith(f"{kept}: cannot be written (")
     assert said[0].endswith("); it is measured again")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.system.identity import BLOCK, fingerprint
+from paceline.system.identity import BLOCK, file_fingerprint
 
 
 def test_a_files_size_beginning_and_end_are_its_fingerprint(tmp_path: Path) -> None:
     def of(name: str, data: bytes) -> str:
         (tmp_path / name).write_bytes(data)
-        return fingerprint(tmp_path / name)
+        return file_fingerprint(tmp_path / name)
 
     whole = bytes(BLOCK) + b"a" + bytes(BLOCK)
     assert of("a", whole) == of("b", whole)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.system import scratch
-from paceline.system.scratch import NAME, scratch_file, scratch_folder, tidy
+from paceline.system.scratch import NAME, remove_leftovers, scratch_file, scratch_folder
 
 WORKER = """
 import sys, time
@@ -78,13 +78,13 @@ def test_what_a_killed_process_left_is_removed_after_two_days(tmp_path: Path) ->
     killed, left = worker(tmp_path)
     killed.kill()
     killed.communicate()
-    tidy(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == left
     for path in tmp_path.iterdir():
         age(path)
     with scratch_file(tmp_path) as file:
         age(file)
-        tidy(tmp_path)  # a file that is still worked on stays
+        remove_leftovers(tmp_path)  # a file that is still worked on stays
         assert names(tmp_path) == {file.name}
 
 
@@ -97,7 +97,7 @@ def test_files_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         age(path)
     before = names(tmp_path)
-    tidy(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == before
     assert (tmp_path / "precious").read_bytes() == b"precious"
 

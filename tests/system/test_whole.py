@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.whole import check_output, output, private_file, whole
+from paceline.system.whole import atomic_write, check_output, private_file, write_output
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def only(folder: Path) -> Path:
 def test_until_it_is_whole_there_is_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"old")
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(b"new")
         assert path.read_bytes() == b"old"
     assert only(tmp_path).read_bytes() == b"new"
@@ -48,7 +48,7 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, error: type[BaseExceptio
     (tmp_path / "out").write_bytes(b"old")
 
     def work() -> None:
-        with whole(tmp_path / "out") as part:
+        with atomic_write(tmp_path / "out") as part:
             part.write_bytes(b"half")
             raise error
 
@@ -61,7 +61,7 @@ def test_a_name_that_was_taken_meanwhile_is_kept_where_it_had_to_be_new(tmp_path
     path = tmp_path / "out"
 
     def work() -> None:
-        with whole(path, new=True) as part:
+        with atomic_write(path, new=True) as part:
             part.write_bytes(b"ours")
             path.write_bytes(b"theirs")
 
@@ -70,7 +70,7 @@ def test_a_name_that_was_taken_meanwhile_is_kept_where_it_had_to_be_new(tmp_path
     assert only(tmp_path).read_bytes() == b"theirs"
     with (
         pytest.raises(UsageError, match="out was made by another process meanwhile"),
-        output(tmp_path / "out", force=False),
+        write_output(tmp_path / "out", force=False),
     ):
         pass
 
@@ -80,10 +80,10 @@ def test_a_new_file_without_links_is_new_too(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refused)
-    with whole(tmp_path / "out", new=True) as part:
+    with atomic_write(tmp_path / "out", new=True) as part:
         part.write_bytes(b"ours")
     assert only(tmp_path).read_bytes() == b"ours"
-    with pytest.raises(FileExistsError), whole(tmp_path / "out", new=True):
+    with pytest.raises(FileExistsError), atomic_write(tmp_path / "out", new=True):
         pass
 
 
@@ -94,11 +94,11 @@ def test_modes_are_the_umasks_or_those_of_the_file_before_or_the_users_alone(tmp
             if name == "kept":
                 (tmp_path / name).touch()
                 (tmp_path / name).chmod(0o660)
-            with whole(tmp_path / name, **given) as part:
+            with atomic_write(tmp_path / name, **given) as part:
                 assert mode(part) == {"usual": 0o644, "secret": 0o600, "kept": 0o660}[name]
             assert mode(tmp_path / name) == {"usual": 0o644, "secret": 0o600, "kept": 0o660}[name]
         (tmp_path / "secret").chmod(0o644)
-        with whole(tmp_path / "secret", private=True) as part:
+        with atomic_write(tmp_path / "secret", private=True) as part:
             assert mode(part) == 0o600
         assert mode(tmp_path / "secret") == 0o600
         with private_file(tmp_path / "file") as file:
@@ -111,7 +111,7 @@ def test_modes_are_the_umasks_or_those_of_the_file_before_or_the_users_alone(tmp
 def test_a_link_goes_on_to_point_to_what_was_written(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "out")
-    with whole(tmp_path / "link") as part:
+    with atomic_write(tmp_path / "link") as part:
         part.write_bytes(b"new")
     assert (tmp_path / "link").is_symlink()
     assert only(tmp_path / "folder").read_bytes() == b"new"
@@ -121,7 +121,7 @@ def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     for name in ("fifo", "folder"):
-        with pytest.raises(OSError, match="is no regular file") as caught, whole(tmp_path / name):
+        with pytest.raises(OSError, match="is no regular file") as caught, atomic_write(tmp_path / name):
             pass
         assert caught.value.filename == str(tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "folder"]
@@ -135,7 +135,7 @@ def test_a_full_disk_is_told_of_the_file_that_was_asked_for_and_leaves_the_old_o
     path.write_bytes(b"old")
     with (
         pytest.raises(PacelineError, match=r"/out: cannot be written \(File too large\); make room"),
-        output(path, force=True) as part,
+        write_output(path, force=True) as part,
         part.open("wb") as file,
     ):
         file.write(bytes(1 << 17))
@@ -143,10 +143,10 @@ def test_a_full_disk_is_told_of_the_file_that_was_asked_for_and_leaves_the_old_o
 
 
 def test_errors_of_what_is_read_meanwhile_are_not_blamed_on_what_is_written(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught, output(tmp_path / "out", force=False):
+    with pytest.raises(FileNotFoundError) as caught, write_output(tmp_path / "out", force=False):
         (tmp_path / "source").read_bytes()
     assert caught.value.filename == str(tmp_path / "source")
-    with pytest.raises(BrokenPipeError), output(tmp_path / "out", force=False):
+    with pytest.raises(BrokenPipeError), write_output(tmp_path / "out", force=False):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 

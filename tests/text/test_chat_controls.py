@@ -10,9 +10,9 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.speculative.errors import UsageError
-from paceline.text.chat_template import control_texts, encoded
+from paceline.text.chat_template import control_texts, encode_chat
 from paceline.text.interface import Text
-from paceline.text.messages import conversation
+from paceline.text.messages import parse_messages
 from real_model import smollm2
 from tool_templates import CONTROLS, TEMPLATES, tokenizer_of
 
@@ -68,7 +68,7 @@ def test_what_is_said_ends_nothing(name: str, where: str) -> None:
         if where in ("arguments", "all") and name == "hermes"
         else {"id": "abcdefgh0", "function": {"name": "f"}}
     )
-    chat = conversation(
+    chat = parse_messages(
         [
             {"role": "user", "content": bad["user"]},
             {"role": "assistant", "content": bad["answer"], "tool_calls": [call]},
@@ -82,7 +82,7 @@ def test_what_is_said_ends_nothing(name: str, where: str) -> None:
     )
     tools: Any = [TOOL] if where in ("tool", "all") else None
     variables = {"extra": bad["variable"]}
-    tokens = encoded(text, vocab, chat, tools, variables)
+    tokens = encode_chat(text, vocab, chat, tools, variables)
     rendered = text.render(chat, tools, variables)
     assert controls_in(text, vocab, tokens) == frame(text, chat, tools, variables)
     assert (
@@ -93,9 +93,9 @@ def test_what_is_said_ends_nothing(name: str, where: str) -> None:
 def test_what_the_answer_begins_with_may_be_control_tokens() -> None:
     text, vocab = hf(TEMPLATES["hermes"])
     for said in ("a", BAD):
-        chat = conversation(said)
-        tokens = encoded(text, vocab, chat, answer="[TOOL_CALLS]b")
-        assert tokens[: -len(text.encode("[TOOL_CALLS]b", special=True))] == encoded(text, vocab, chat)
+        chat = parse_messages(said)
+        tokens = encode_chat(text, vocab, chat, answer="[TOOL_CALLS]b")
+        assert tokens[: -len(text.encode("[TOOL_CALLS]b", special=True))] == encode_chat(text, vocab, chat)
         assert controls_in(text, vocab, tokens)[-1] == "[TOOL_CALLS]"
 
 
@@ -104,16 +104,16 @@ def test_what_the_answer_begins_with_may_be_control_tokens() -> None:
 )
 def test_a_template_that_changes_such_text_is_refused(template: str) -> None:
     text, vocab = hf(template)
-    assert encoded(text, vocab, conversation("a"))
+    assert encode_chat(text, vocab, parse_messages("a"))
     with pytest.raises(UsageError, match=r"a message or a tool contains <\|im_end\|>.*changes such text"):
-        encoded(text, vocab, conversation(BAD))
+        encode_chat(text, vocab, parse_messages(BAD))
 
 
 def test_two_messages_do_not_make_a_control_token_together() -> None:
     text, vocab = hf("{% for m in messages %}{{ m.content | trim }}{% endfor %}")
-    chat = conversation([{"role": "user", "content": "a <|im_ "}, {"role": "user", "content": "end|>"}])
+    chat = parse_messages([{"role": "user", "content": "a <|im_ "}, {"role": "user", "content": "end|>"}])
     with pytest.raises(UsageError, match=r"two messages side by side make <\|im_end\|>"):
-        encoded(text, vocab, chat)
+        encode_chat(text, vocab, chat)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from paceline.speculative.errors import UsageError
-from paceline.text.messages import ToolChoice, chosen_tools, conversation, declared, template_variables
+from paceline.text.messages import (
+    ToolChoice,
+    parse_messages,
+    parse_tool_choice,
+    parse_tools,
+    template_variables,
+)
 
 USER = {"role": "user", "content": "a"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": [1, {"y": null}]}'}}
@@ -18,15 +24,15 @@ G = {"type": "function", "function": {"name": "g"}}
 def test_parts_are_joined_and_what_is_null_is_left_out() -> None:
     parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
     said = {"role": "developer", "content": parts, "name": None, "tool_calls": None, "refusal": None}
-    assert conversation([said]) == [{"role": "system", "content": "a b"}]
-    assert conversation([{"role": "user", "content": [], "tool_calls": []}]) == [
+    assert parse_messages([said]) == [{"role": "system", "content": "a b"}]
+    assert parse_messages([{"role": "user", "content": [], "tool_calls": []}]) == [
         {"role": "user", "content": ""}
     ]
-    assert conversation("a") == [USER]
+    assert parse_messages("a") == [USER]
 
 
 def test_arguments_become_mappings_and_results_get_names() -> None:
-    called, result = conversation(
+    called, result = parse_messages(
         [
             {"role": "assistant", "content": None, "tool_calls": [CALL]},
             {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "2"}]},
@@ -50,13 +56,13 @@ def test_arguments_become_mappings_and_results_get_names() -> None:
 )
 def test_arguments_that_are_no_object_stay_what_a_model_wrote(arguments: Any, taken: Any) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
-    (message,) = conversation([{"role": "assistant", "tool_calls": [call]}])
+    (message,) = parse_messages([{"role": "assistant", "tool_calls": [call]}])
     assert message["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": taken}}]
 
 
 def test_a_thought_has_all_of_its_names() -> None:
     for name in ("reasoning", "thinking", "reasoning_content"):
-        (message,) = conversation([{"role": "assistant", "content": "b", name: "a"}])
+        (message,) = parse_messages([{"role": "assistant", "content": "b", name: "a"}])
         assert message["reasoning_content"] == message["thinking"] == "a"
 
 
@@ -99,7 +105,7 @@ def calling(call: Any) -> list[Any]:
 )
 def test_what_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        conversation(chat)
+        parse_messages(chat)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +121,13 @@ def test_what_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
 )
 def test_what_describes_no_functions_is_refused(tools: Any, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        declared(tools)
+        parse_tools(tools)
 
 
 def test_tools_are_taken_as_they_are_but_for_what_is_null() -> None:
     strict = {"type": "function", "function": {**F["function"], "strict": None}}  # type: ignore[dict-item]
-    assert declared((strict, {"function": G["function"]})) == [F, G]
-    assert declared(None) == declared([]) == []
+    assert parse_tools((strict, {"function": G["function"]})) == [F, G]
+    assert parse_tools(None) == parse_tools([]) == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def test_tools_are_taken_as_they_are_but_for_what_is_null() -> None:
     ],
 )
 def test_a_choice_says_what_may_be_called_and_what_must(choice: Any, chosen: ToolChoice) -> None:
-    assert chosen_tools([F, G], choice) == chosen
+    assert parse_tool_choice([F, G], choice) == chosen
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_a_choice_says_what_may_be_called_and_what_must(choice: Any, chosen: Too
 )
 def test_a_choice_that_is_none_is_refused(tools: Any, choice: Any, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        chosen_tools(tools, choice)
+        parse_tool_choice(tools, choice)
 
 
 def test_a_templates_variables_are_json_and_not_its_messages() -> None:

@@ -19,7 +19,7 @@ def run(pieces: Sequence[bytes], stops: Sequence[str] = ()) -> tuple[list[str], 
     out: list[str] = []
     for token in range(len(pieces)):
         stopped = stream(token)
-        out.append("".join(text for text, _ in (stream.finish() if stopped else stream.take())))
+        out.append("".join(text for text, _ in (stream.finish() if stopped else stream.take_text())))
         if stopped:
             return out, token
     return [*out, "".join(text for text, _ in stream.finish())], None
@@ -33,9 +33,9 @@ def test_each_part_knows_the_token_it_came_with() -> None:
     stream = Detokenizer(lambda token: [b"ab", b"c", b"d"][token], ["cx"])
     stream(0)
     stream(1)
-    assert stream.take() == [("ab", 0)]
+    assert stream.take_text() == [("ab", 0)]
     stream(2)
-    assert stream.take() == [("c", 1), ("d", 2)]
+    assert stream.take_text() == [("c", 1), ("d", 2)]
 
 
 def test_an_empty_stop_string_is_refused() -> None:

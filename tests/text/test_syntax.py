@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.text.grammar_check import chosen
+from paceline.text.grammar_check import parse_grammar
 from paceline.text.grammar_source import from_pattern, from_schema
 
 SCHEMA = {
@@ -92,7 +92,7 @@ def test_a_regular_expression_matches_the_texts_python_matches_with_it(pattern: 
 )
 def test_a_schema_that_cannot_be_used_is_refused_in_one_line(schema: Any, complaint: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        chosen(schema, None)
+        parse_grammar(schema, None)
     assert str(refusal.value).startswith(complaint)
     assert "\n" not in str(refusal.value)
 
@@ -111,23 +111,23 @@ def test_a_regular_expression_that_cannot_be_used_is_refused_in_one_line(
     pattern: str, complaint: str
 ) -> None:
     with pytest.raises(UsageError) as refusal:
-        chosen(None, pattern)
+        parse_grammar(None, pattern)
     assert str(refusal.value).startswith(f"the regular expression cannot be used: {complaint}")
     assert "\n" not in str(refusal.value)
 
 
 def test_at_most_one_grammar_is_chosen() -> None:
-    assert chosen(None, None) is None
-    assert chosen({}, None) == from_schema("{}")
-    assert chosen(None, "a") == from_pattern("a")
+    assert parse_grammar(None, None) is None
+    assert parse_grammar({}, None) == from_schema("{}")
+    assert parse_grammar(None, "a") == from_pattern("a")
     with pytest.raises(UsageError, match="a text can follow only one of them"):
-        chosen({}, "a")
+        parse_grammar({}, "a")
 
 
 def test_references_in_circles_are_followed_once() -> None:
     names = [f"n{n}" for n in range(40)]
     every = {"anyOf": [{"type": "null"}, *({"$ref": f"#/$defs/{name}"} for name in names)]}
     nodes = {name: {"type": "object", "properties": {"of": every}, "required": ["of"]} for name in names}
-    syntax = chosen({"$defs": nodes, "$ref": "#/$defs/n0"}, None)
+    syntax = parse_grammar({"$defs": nodes, "$ref": "#/$defs/n0"}, None)
     assert syntax is not None
     assert syntax.matches('{"of": {"of": null}}')

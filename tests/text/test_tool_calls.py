@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.text.messages import Tool
 from paceline.text.tools.formats import GENERIC, HERMES, TABLE, ToolFormat
-from paceline.text.tools.parser import AssistantMessage, MessageDelta, ToolCallParser, parsed
+from paceline.text.tools.parser import AssistantMessage, MessageDelta, ToolCallParser, parse_tool_calls
 
 FORMATS = {one.name: one for one in TABLE}
 
@@ -35,7 +35,7 @@ def numbers() -> Callable[[], str]:
 
 
 def read(format_: ToolFormat, text: str) -> AssistantMessage:
-    return parsed(format_, TOOLS, text, numbers())
+    return parse_tool_calls(format_, TOOLS, text, numbers())
 
 
 def calls(format_: str, text: str) -> tuple[str, list[tuple[str, str]]]:
@@ -220,7 +220,7 @@ VALUES = st.recursive(
 )
 OBJECTS = st.dictionaries(st.text(), VALUES, max_size=3)
 MARKS = sorted(
-    {mark for one in TABLE for mark in (*one.markers, *one.opens)}
+    {mark for one in TABLE for mark in (*one.markers, *one.start_markers)}
     | {"<think>", "</think>", "```", "function<｜tool▁sep｜>"}
 )
 BITS = st.sampled_from(

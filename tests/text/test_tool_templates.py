@@ -9,10 +9,10 @@ import pytest
 
 from paceline.text.chat_template import render
 from paceline.text.interface import Text
-from paceline.text.messages import Message, Tool, conversation
+from paceline.text.messages import Message, Tool, parse_messages
 from paceline.text.tools.formats import HERMES, format_of
-from paceline.text.tools.parser import parsed
-from paceline.text.tools.support import fitted, support
+from paceline.text.tools.parser import parse_tool_calls
+from paceline.text.tools.support import adapt_messages, detect_tool_support
 from tool_templates import CHATML, NO_SYSTEM, TEMPLATES, tokenizer_of
 
 WEATHER: Tool = {
@@ -49,7 +49,7 @@ def call(name: str, arguments: Any, id_: str) -> dict[str, Any]:
 CALL = call("weather", '{"town": "Köln \\"am Rhein\\"", "days": 2}', "functions.weather:0")
 CALLED: Message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT: Message = {"role": "tool", "tool_call_id": "functions.weather:0", "content": '{"rain": true}'}
-TURNS = conversation([ASKED, CALLED, RESULT, {"role": "assistant", "content": "Yes."}, ASKED])
+TURNS = parse_messages([ASKED, CALLED, RESULT, {"role": "assistant", "content": "Yes."}, ASKED])
 
 
 class Templated(Text):
@@ -75,7 +75,7 @@ def taken(name: str, messages: list[Message]) -> tuple[list[Message], list[Tool]
     """As the template takes them; ids as Mistral's wants them."""
     if name == "mistral":
         messages = json.loads(json.dumps(messages).replace("functions.weather:0", "abcdefgh0"))
-    return fitted(support(Templated(TEMPLATES[name])), messages, TOOLS)
+    return adapt_messages(detect_tool_support(Templated(TEMPLATES[name])), messages, TOOLS)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -103,11 +103,11 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dic
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_template_for_tools_is_known_for_one(name: str) -> None:
-    can = support(Templated(TEMPLATES[name]))
+    can = detect_tool_support(Templated(TEMPLATES[name]))
     assert can.native
     assert can.format.name == name
-    assert can.calls == ("text" if name.startswith("deepseek") else "mapping")
-    assert can.empty == ({"content": None} if name == "deepseek-fenced" else {})
+    assert can.argument_form == ("text" if name.startswith("deepseek") else "mapping")
+    assert can.empty_content == ({"content": None} if name == "deepseek-fenced" else {})
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -119,7 +119,7 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
     }
     if name == "llama3":  # one at a time
         del said["tool_calls"][1:]
-    turns = conversation([ASKED, said])
+    turns = parse_messages([ASKED, said])
     if name == "mistral":
         turns = json.loads(json.dumps(turns).replace("functions.time_now:1", "abcdefgh1"))
     messages, tools = taken(name, turns)
@@ -138,7 +138,7 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
         "<|END_OF_TURN_TOKEN|>",
     ):
         written = written.removesuffix(end)
-    answer = parsed(format_of(template), TOOLS, written)
+    answer = parse_tool_calls(format_of(template), TOOLS, written)
     assert answer.content == ""
     made = [(one.name, json.loads(one.arguments)) for one in answer.calls]
     wanted = [one["function"] for one in turns[1]["tool_calls"]]
@@ -149,18 +149,18 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
 
 @pytest.mark.parametrize("template", [CHATML, ""])
 def test_a_template_without_tools_is_known_for_one(template: str) -> None:
-    can = support(Templated(template))
+    can = detect_tool_support(Templated(template))
     assert not can.native
-    assert (can.tools, can.calls, can.format) == (False, "", HERMES)
+    assert (can.tools, can.argument_form, can.format) == (False, "", HERMES)
     assert can.system == bool(template)
 
 
 @pytest.mark.parametrize("system", [True, False])
 def test_tools_are_described_in_messages_where_a_template_shows_none(system: bool) -> None:
-    can = support(Templated(CHATML if system else NO_SYSTEM))
+    can = detect_tool_support(Templated(CHATML if system else NO_SYSTEM))
     said: list[Message] = [{"role": "system", "content": "Be kind."}] if system else []
     two = [{**CALLED, "content": "Let me see."}, RESULT, {**RESULT, "content": "2"}, ASKED]
-    messages, tools = fitted(can, conversation([*said, ASKED, *two]), TOOLS)
+    messages, tools = adapt_messages(can, parse_messages([*said, ASKED, *two]), TOOLS)
     assert tools is None
     text = render(CHATML if system else NO_SYSTEM, messages)
     assert "None" not in text
@@ -173,7 +173,7 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
         assert messages[1] == ASKED
     else:
         assert head["content"].endswith(f"</tool_call>\n\n{ASKED['content']}")
-    answer = parsed(HERMES, TOOLS, called["content"])
+    answer = parse_tool_calls(HERMES, TOOLS, called["content"])
     assert answer.content == "Let me see."
     assert [(one.name, json.loads(one.arguments)) for one in answer.calls] == [
         ("weather", {"town": 'Köln "am Rhein"', "days": 2})
@@ -193,8 +193,8 @@ def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
     tokenizer = tokenizer_of({"default": CHATML, "tool_use": TEMPLATES["hermes"]})
     text = HfText(tokenizer, len(tokenizer))
     assert text.template() == CHATML
-    assert support(text).format == HERMES
-    assert support(text).native
+    assert detect_tool_support(text).format == HERMES
+    assert detect_tool_support(text).native
     theirs = tokenizer.apply_chat_template([ASKED], tools=TOOLS, tokenize=False, add_generation_prompt=True)
     assert text.render([ASKED], TOOLS) == theirs
     assert text.render([ASKED]) == render(CHATML, [ASKED])

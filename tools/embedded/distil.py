@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import printable
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 from tools.embedded.corpus import END
 from tools.embedded.export import tensors_of
 from tools.embedded.muon import MATMUL
@@ -83,7 +83,7 @@ def save(model: Llama, source: Path, out: Path) -> None:
     import gguf
 
     arrays = tensors_of(model.state_dict(), model.shape)
-    with whole(out) as part:
+    with atomic_write(out) as part:
         shutil.copyfile(source, part)
         reader = gguf.GGUFReader(part, "r+")
         for tensor in reader.tensors:
@@ -147,7 +147,7 @@ def corpus_tokens(run: Path, model: Path) -> dict[str, np.ndarray[Any, Any]]:
     run.mkdir(parents=True, exist_ok=True)
     tokenizer, kept = tokenizer_of(model), run / "tokenizer.json"
     if not kept.exists():
-        with whole(kept) as part:
+        with atomic_write(kept) as part:
             tokenizer.save(str(part))
     elif (
         json.loads(kept.read_text("utf-8"))["model"]["vocab"]
@@ -178,7 +178,7 @@ class Run:
             "draft": self.draft.state_dict(), "seconds": self.seconds, "steps": self.steps,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }  # fmt: skip
-        with whole(self.kept) as part:
+        with atomic_write(self.kept) as part:
             torch.save(state, part)
 
     def step(self, teacher: Llama | None, ids: Tensor, done: float) -> float:

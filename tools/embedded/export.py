@@ -14,7 +14,7 @@ import numpy as np
 from paceline.models.zoo import models_dir
 from paceline.models.zoo.quantize import FTYPES, quantize
 from paceline.system.scratch import scratch_file
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 from tools.embedded.corpus import END
 from tools.embedded.network import DRAFT, TARGET, Shape
 
@@ -118,7 +118,7 @@ def export(run: Path, out: Path) -> list[Path]:
     written = []
     for role, shape in (("target", TARGET), ("draft", DRAFT)):
         file = out / f"paceline-{role}.gguf"
-        with whole(file) as part, scratch_file(out) as plain:
+        with atomic_write(file) as part, scratch_file(out) as plain:
             name, ftype, description = CARDS[role]
             tokenizer = partial(add_tokenizer, path=run / "tokenizer.json")
             write_gguf(plain, tensors_of(saved[role], shape), shape, name, description, tokenizer)

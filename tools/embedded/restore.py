@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.models.zoo import models_dir
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 from tools.embedded.network import DRAFT, TARGET, Shape
 
 Array = np.ndarray[Any, Any]
@@ -68,9 +68,9 @@ def begin(out: Path, tokenizer: str, weights: dict[str, Any]) -> None:
     if out.exists() and any(out.iterdir()):
         raise SystemExit(f"{out}: holds files already; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
-    with whole(out / "tokenizer.json") as part:
+    with atomic_write(out / "tokenizer.json") as part:
         part.write_text(tokenizer, "utf-8")
-    with whole(out / "checkpoint.pt") as part:
+    with atomic_write(out / "checkpoint.pt") as part:
         torch.save({**weights, "optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}, part)
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 from tools.embedded import corpus
 from tools.embedded.muon import MATMUL, Muon
 from tools.embedded.network import DRAFT, TARGET, Llama
@@ -70,7 +70,7 @@ def train_tokenizer(texts: dict[str, list[str]], out: Path) -> Tokenizer:
     tokenizer.train_from_iterator(sample, trainers.BpeTrainer(
         vocab_size=TARGET.vocab, special_tokens=[corpus.END], show_progress=False, max_token_length=32,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
-    with whole(out) as part:
+    with atomic_write(out) as part:
         tokenizer.save(str(part))
     return tokenizer
 
@@ -86,7 +86,7 @@ def prepare(out: Path) -> dict[str, np.ndarray[Any, Any]]:
             ids: list[int] = []
             for encoded in tokenizer.encode_batch_fast([documents[i] for i in order]):
                 ids += [*encoded.ids, 0]
-            with whole(out / f"{name}.npy") as part, part.open("wb") as file:
+            with atomic_write(out / f"{name}.npy") as part, part.open("wb") as file:
                 np.save(file, np.array(ids, np.uint16))
     return {name: np.load(out / f"{name}.npy") for name in (*MIXTURE, "held_out")}
 
@@ -178,7 +178,7 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "seconds": self.seconds, "tokens": self.tokens, "steps": self.steps,
         }  # fmt: skip
-        with whole(self.out / "checkpoint.pt") as part:
+        with atomic_write(self.out / "checkpoint.pt") as part:
             torch.save(state, part)
 
     def step(

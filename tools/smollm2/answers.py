@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 from tools.embedded.restore import tokenizer_of
 from tools.smollm2.prompts import Conversation, Written, conversations
 from tools.smollm2.teacher import Teacher
@@ -229,7 +229,7 @@ def write(path: Path, parts: list[dict[str, Array]]) -> None:
     def joined(name: str) -> Array:
         return np.concatenate([one[name] for one in parts])
 
-    with whole(path) as part, part.open("wb") as file:
+    with atomic_write(path) as part, part.open("wb") as file:
         np.savez(
             file,
             tokens=joined("tokens"),

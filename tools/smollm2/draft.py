@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 from tools.embedded.distil import rate
 from tools.embedded.export import tensors_of, write_gguf
 from tools.embedded.muon import MATMUL
@@ -158,7 +158,7 @@ class Run:
             "draft": self.draft.state_dict(), "optimizers": [one.state_dict() for one in self.optimizers],
             "seconds": self.seconds, "steps": self.steps, "minutes": self.minutes,
         }  # fmt: skip
-        with whole(self.kept) as part:
+        with atomic_write(self.kept) as part:
             torch.save(state, part)
 
     def step(self, answers: Answers, at: Tensor, packed: Packed) -> Tensor:
@@ -216,7 +216,7 @@ def export(draft: Llama, target: Path, out: Path, ftype: str) -> None:
                 writer.add_key_value(key, field.contents(), field.types[0], item)
 
     tensors = tensors_of(draft.cpu().state_dict(), SHAPE)
-    with whole(out) as part:
+    with atomic_write(out) as part:
         write_gguf(part, tensors, SHAPE, NAME, DESCRIPTION, tokenizer, ftype)
 
 

@@ -13,7 +13,7 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
 
-def trie_of(vocab: Vocab, silent: Collection[int]) -> TokenTrie:
+def make_token_trie(vocab: Vocab, silent: Collection[int]) -> TokenTrie:
     """Return the tokens that grammars are matched with; those that look like control tokens (`silent`) are no
     text."""
     return TokenTrie(
@@ -64,12 +64,12 @@ class CachedSession(Generic[S]):
         self._n_ctx = n_ctx
         self._slot: S | None = None
         self.tokens: list[int] = []
-        self._forget()
+        self._clear_tree()
 
-    def _forget(self) -> None:
+    def _clear_tree(self) -> None:
         self._tree: DraftTree = EMPTY
         self._planned = False  # the cache may hold more than the committed tokens
-        self._rooted = False  # the cache holds the root and the tree
+        self._tree_is_cached = False  # the cache holds the root and the tree
 
     @property
     def slot(self) -> S:
@@ -91,8 +91,8 @@ class CachedSession(Generic[S]):
             )
         if self._slot is None:
             self._begin(list(tokens))
-        elif self._rooted and tokens:
-            self._commit(self._tree.along(tokens[:-1]))  # the last one is the new root
+        elif self._tree_is_cached and tokens:
+            self._commit(self._tree.path_of(tokens[:-1]))  # the last one is the new root
         else:
             self.rollback()
         self.tokens += tokens
@@ -102,14 +102,14 @@ class CachedSession(Generic[S]):
         cached = self.slot.cached
         cached += self.tokens[len(cached) : len(cached) + n]
 
-    def computed(self) -> None:
+    def mark_computed(self) -> None:
         """Note that the cache holds what was planned."""
         cached = self.slot.cached
         cached += self.tokens[len(cached) : -1]
-        self._rooted = True
+        self._tree_is_cached = True
 
     def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._rooted:
+        if not self._tree_is_cached:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
         emitted = [self._tree.tokens[node] for node in path]

@@ -35,7 +35,7 @@ class ModelSetup(Protocol):
 class Backend(Target, ModelSetup, Protocol):
     """A loaded model."""
 
-    on_pass: ForwardCallback | None
+    on_forward: ForwardCallback | None
 
     @property
     def name(self) -> str: ...
@@ -48,15 +48,15 @@ class Backend(Target, ModelSetup, Protocol):
     def text(self) -> Text: ...
 
     @property
-    def trie(self) -> TokenTrie:
+    def token_trie(self) -> TokenTrie:
         """The tokens that grammars are matched with. Raises UsageError for a model that cannot end a text."""
 
     @property
-    def memory(self) -> int | None:
+    def weight_bytes(self) -> int | None:
         """Bytes of its weights, if known."""
 
     @property
-    def alters(self) -> str:
+    def modification(self) -> str:
         """What makes it another target than its file says ("without 2 of 12 blocks"), or ""."""
 
 
@@ -71,10 +71,10 @@ class FlashAttentionSwitch(Protocol):
         """Change it for the next sessions; none may be open. None: as the backend chooses. Raises ModelError
         without room for it, and changes nothing."""
 
-    def sibling(self, *, n_ctx: int, flash_attention: bool | None) -> Target:
+    def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> Target:
         """Return the same weights with another cache. To be closed before this one. Raises ModelError."""
 
-    def scores(self) -> int:
+    def attention_score_bytes(self) -> int:
         """Return the bytes that attention takes more without flash attention."""
 
 
@@ -83,7 +83,7 @@ class ThreadSwitch(Protocol):
     """A backend whose number of threads can be changed."""
 
     @property
-    def memory(self) -> int | None: ...
+    def weight_bytes(self) -> int | None: ...
 
     def use_threads(self, threads: int) -> None:
         """Use so many from the next pass on."""

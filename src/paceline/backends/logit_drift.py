@@ -11,42 +11,44 @@ from numpy.typing import NDArray
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
 
-LENGTH = 256  # tokens of the text that noise is measured on
-PLACES = 8  # noise comes and goes with the order of the cache's cells
-FEW = 8  # rows of a usual draft: kernels are chosen by the number of rows, and the most are not the worst
+N_TOKENS = 256  # tokens of the text that noise is measured on
+N_POSITIONS = 8  # noise comes and goes with the order of the cache's cells
+USUAL_DRAFT_ROWS = (
+    8  # rows of a usual draft: kernels are chosen by the number of rows, and the most are not the worst
+)
 
 Rows = NDArray[np.float64]
 
 
-def batch_noise(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
+def batch_logit_drift(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
     """Return the most that two logits of one row move apart in passes of a few rows, and of `n`.
 
     Nothing is accepted, rejected or branched: each place is computed from an empty cache and compared with
     decoding a token at a time (`one_by_one`)."""
-    text = text[-LENGTH:]
+    text = text[-N_TOKENS:]
     if one_by_one is None:
-        one_by_one = singly(target, text)
+        one_by_one = sequential_logits(target, text)
     last = len(text) - 1
     noise = 0.0
-    for rows in sorted({min(FEW, n), n}):
-        for at in sorted({max(1, last - rows - i * last // PLACES) for i in range(PLACES)}):
-            together = afresh(target, text[:at], text[at : min(at + rows - 1, last)], rows)
-            noise = max(noise, apart(one_by_one[at - 1 : at - 1 + len(together)], together))
+    for rows in sorted({min(USUAL_DRAFT_ROWS, n), n}):
+        for at in sorted({max(1, last - rows - i * last // N_POSITIONS) for i in range(N_POSITIONS)}):
+            together = logits_from_empty_cache(target, text[:at], text[at : min(at + rows - 1, last)], rows)
+            noise = max(noise, max_logit_difference(one_by_one[at - 1 : at - 1 + len(together)], together))
     return noise
 
 
-def singly(target: Target, text: Sequence[int]) -> Rows:
+def sequential_logits(target: Target, text: Sequence[int]) -> Rows:
     """Decode the end of the text a token at a time [tokens - 1, n_vocab]."""
-    return teacher_forced(target, text[-LENGTH:], 1, 1)
+    return teacher_forced_logits(target, text[-N_TOKENS:], 1, 1)
 
 
-def apart(a: Rows, b: Rows) -> float:
+def max_logit_difference(a: Rows, b: Rows) -> float:
     """Return the most that two logits of one row moved apart between `a` and `b` [rows, n_vocab]."""
     moved = b - a
     return float((moved.max(axis=1) - moved.min(axis=1)).max())
 
 
-def afresh(
+def logits_from_empty_cache(
     target: Target, tokens: Sequence[int], right: Sequence[int] = (), piece: int | None = None
 ) -> Rows:
     """Return the rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, in a fresh
@@ -63,7 +65,7 @@ def afresh(
         session.close()
 
 
-def teacher_forced(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
+def teacher_forced_logits(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
     """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on, in passes of
     up to `n` rows whose drafts are always right."""
     session = target.open()

@@ -21,11 +21,11 @@ from paceline.speculative.rng import GumbelNoise
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 
-BRANCHES = 4096
-SESSIONS = 4096
-ROWS = 1 << 20
+MAX_BRANCHES = 4096
+MAX_SESSIONS = 4096
+MAX_BATCH_TOKENS = 1 << 20
 N_CTX = 1 << 31
-UNKNOWN = -1  # where a row's text is not the record's; and a token of its top-k that was not recorded
+UNKNOWN_TOKEN = -1  # where a row's text is not the record's; and a token of its top-k that was not recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Recording:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     top_k: tuple[tuple[int, ...], ...] = ()
-    noise: GumbelNoise | None = None
+    gumbel_noise: GumbelNoise | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.tokens:
@@ -45,7 +45,7 @@ class Recording:
             raise UsageError(f"a recording has {len(self.tokens)} tokens, but top-k of {len(self.top_k)}")
 
 
-def numbered(size: int) -> Vocab:
+def numeric_vocab(size: int) -> Vocab:
     """Return a vocabulary of token ids without text: each is spelled as its number."""
     spelled = b"%d".__mod__
     return Vocab(size, "recorded", None, frozenset(), False, False, text=spelled, piece=spelled)
@@ -59,9 +59,15 @@ class ReplayTarget:
         self.vocab = vocab
         self.origin = "the record"
         # One branch less than there are tokens: a row can always say one that was not drafted.
-        branch = max(1, min(BRANCHES, vocab.size - 1))
+        branch = max(1, min(MAX_BRANCHES, vocab.size - 1))
         self.caps = Caps(
-            branch=branch, rollback="free", sessions=SESSIONS, rows=ROWS, chunk=N_CTX, n_ctx=N_CTX, exact=True
+            max_branches=branch,
+            rollback="free",
+            max_sessions=MAX_SESSIONS,
+            max_batch_tokens=MAX_BATCH_TOKENS,
+            max_prefill_tokens=N_CTX,
+            n_ctx=N_CTX,
+            exact=True,
         )
         self._text = text
         self._by_prompt: dict[tuple[int, ...], deque[Recording]] = {}
@@ -145,7 +151,7 @@ class RecordedSession:
     def _after(self, place: int, token: int) -> int:
         recorded = self.recording.tokens
         agrees = 0 <= place < len(recorded) and recorded[place] == token
-        return place + 1 if agrees else UNKNOWN
+        return place + 1 if agrees else UNKNOWN_TOKEN
 
     def commit(self, path: Sequence[int], root: int) -> None:
         if not self._places:
@@ -187,7 +193,7 @@ class RecordedForward(LogitsOutput):
 
     def _likeliest(self, k: int) -> NDArray[np.int64]:
         """Return the recorded tokens [rows, k], at the least the next one; the rest is UNKNOWN."""
-        out = np.full((len(self._places), k), UNKNOWN, dtype=np.int64)
+        out = np.full((len(self._places), k), UNKNOWN_TOKEN, dtype=np.int64)
         recorded = self._recording
         for row, place in enumerate(self._places):
             if 0 <= place < len(recorded.tokens):

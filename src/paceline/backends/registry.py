@@ -22,9 +22,9 @@ def _backend(path: Path) -> BackendModule:
 
         return toy_backend
     if is_transformers(path):
-        from paceline.backends.transformers.loading import libraries
+        from paceline.backends.transformers.loading import import_libraries
 
-        libraries()  # or MissingExtraError, before a module that imports them at its top
+        import_libraries()  # or MissingExtraError, before a module that imports them at its top
         from paceline.backends.transformers import opener
 
         return opener
@@ -43,20 +43,20 @@ def open_tokenizer(path: Path) -> Tokenizer:
     return _backend(path).open_tokenizer(path)
 
 
-def build_of(path: Path) -> BackendBuild:
+def backend_build(path: Path) -> BackendBuild:
     return _backend(path).build()
 
 
-def kernels_of(path: Path) -> KernelStatus:
+def kernel_status(path: Path) -> KernelStatus:
     return _backend(path).kernels_status()
 
 
-def with_kernels(path: Path, asked: str | bool) -> bool:
+def resolve_kernels(path: Path, request: str | bool) -> bool:
     """Return whether the backend of `path` computes with kernels of our own. asked: "auto", "off", or the
     backend's setting. Raises UsageError for another word, and MissingExtraError."""
-    if isinstance(asked, str) and asked not in KERNELS:
-        raise UsageError(f"kernels {asked!r}: choose from {', '.join(KERNELS)}")
-    return asked not in ("off", False) and kernels_of(path).path != ""
+    if isinstance(request, str) and request not in KERNELS:
+        raise UsageError(f"kernels {request!r}: choose from {', '.join(KERNELS)}")
+    return request not in ("off", False) and kernel_status(path).path != ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,6 @@ class BackendSpec:
         """Raises OSError where there is no such model, UsageError or MissingExtraError."""
         return _backend(self.path).identity(self.path, self.settings)
 
-    def but(self, **settings: Any) -> BackendSpec:
+    def replace(self, **settings: Any) -> BackendSpec:
         """With some settings changed."""
         return replace(self, settings={**self.settings, **settings})

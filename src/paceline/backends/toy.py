@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.forward_output import LogitsOutput, place
+from paceline.speculative.forward_output import LogitsOutput, node_position
 from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
-from paceline.speculative.sampling import top_k
+from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 
@@ -56,23 +56,28 @@ class ToyTarget:
         self._up = deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)
         self._of = self
         self._passes = 0  # so that an answer asked for too late is noticed
-        self.layers = self.exits = layers
+        self.layers = self.exit_layer = layers
         self.width = width
         spelled = b"%d".__mod__
         self.origin = "the toy model"
-        self.alters = ""
+        self.modification = ""
         self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spelled, piece=spelled)
         branch = 1 if rollback == "restore" else branch
         self.caps = Caps(
-            branch=branch, rollback=rollback, sessions=64, rows=1 << 15, chunk=chunk, n_ctx=n_ctx
+            max_branches=branch,
+            rollback=rollback,
+            max_sessions=64,
+            max_batch_tokens=1 << 15,
+            max_prefill_tokens=chunk,
+            n_ctx=n_ctx,
         )
 
     def view(self, exits: int) -> ToyTarget:
         """A model of the same weights that asks W after its first `exits` layers. Opened beside a session of
         this one it takes over what that computed."""
         view = copy(self)
-        view.exits = exits
-        view.alters = f"{exits} of {self.exits} layers" * (exits != self.exits)
+        view.exit_layer = exits
+        view.modification = f"{exits} of {self.exit_layer} layers" * (exits != self.exit_layer)
         return view
 
     def open(self, beside: Session | None = None) -> ToySession:
@@ -98,17 +103,17 @@ class ToyTarget:
                 outs.append(ToyForward(self, lead, [], 0, len(lead), want, before))
             else:
                 before, lead = session.read(session.pending_tokens)
-                states, first = session.grow(tree)
+                states, first = session.compute_tree(tree)
                 computed = len(lead) + len(states) - first
                 outs.append(ToyForward(self, lead, states, first, computed, want, before))
         return outs
 
     def after(self, state: Array | None, token: int) -> Array:
         """The states [exits, width] that follow."""
-        before = np.zeros((self.exits, self.width)) if state is None else state
-        out = np.empty((self.exits, self.width))
+        before = np.zeros((self.exit_layer, self.width)) if state is None else state
+        out = np.empty((self.exit_layer, self.width))
         x = self._embed[token]
-        for layer in range(self.exits):
+        for layer in range(self.exit_layer):
             out[layer] = np.tanh(self._mix[layer] @ before[layer] + x)
             if layer < self.layers - 1:
                 x = self._up[layer] @ out[layer]
@@ -141,7 +146,7 @@ class ToySession:
         self._target, self._beside = target, beside
         self._states: list[Array] = []
         self._read = 0  # committed tokens that were computed
-        self._grown: list[Array] = []
+        self._tree_states: list[Array] = []
         self._tree = EMPTY
         self.tokens: list[int] = []
 
@@ -152,16 +157,16 @@ class ToySession:
     def extend(self, tokens: Sequence[int]) -> None:
         if not tokens and not self.tokens:
             raise UsageError("the prompt is empty: give at least one token")
-        if self._grown and tokens:
-            self._commit(self._tree.along(tokens[:-1]))
+        if self._tree_states and tokens:
+            self._commit(self._tree.path_of(tokens[:-1]))
         self.tokens += tokens
-        self._tree, self._grown = EMPTY, []
+        self._tree, self._tree_states = EMPTY, []
 
     def _commit(self, path: Sequence[int]) -> None:
         """The root's state and those of the path become the text's."""
-        tip = self._grown[0] if not path else self._grown[path[-1] + 1]
+        tip = self._tree_states[0] if not path else self._tree_states[path[-1] + 1]
         if self._target.caps.rollback == "free":
-            self._states += [self._grown[0], *(self._grown[node + 1] for node in path)]
+            self._states += [self._tree_states[0], *(self._tree_states[node + 1] for node in path)]
         elif len(path) == len(self._tree):
             self._states = [tip]
         else:
@@ -197,32 +202,34 @@ class ToySession:
         beside, at = self._beside, self._read
         if beside is None or at >= len(beside._states) or beside.tokens[at] != self.tokens[at]:
             return None
-        return beside._states[at][: self._target.exits]
+        return beside._states[at][: self._target.exit_layer]
 
-    def grow(self, tree: DraftTree) -> tuple[list[ComputedToken], int]:
+    def compute_tree(self, tree: DraftTree) -> tuple[list[ComputedToken], int]:
         """States of the root and every node; those before the returned row were computed earlier."""
-        if not (self._grown and tree.starts_with(self._tree)):
-            self._grown = []
-        first = len(self._grown)
+        if not (self._tree_states and tree.starts_with(self._tree)):
+            self._tree_states = []
+        first = len(self._tree_states)
         tokens = [self.tokens[-1], *tree.tokens]
         if first == 0:
             below = self._states[-1] if self._states else None
-            self._grown.append(self._target.after(below, tokens[0]))
-        for i in range(len(self._grown) - 1, len(tree)):
-            self._grown.append(self._target.after(self._grown[tree.parents[i] + 1], tree.tokens[i]))
+            self._tree_states.append(self._target.after(below, tokens[0]))
+        for i in range(len(self._tree_states) - 1, len(tree)):
+            self._tree_states.append(
+                self._target.after(self._tree_states[tree.parents[i] + 1], tree.tokens[i])
+            )
         self._tree = tree
-        return list(zip(self._grown, tokens, strict=True)), first
+        return list(zip(self._tree_states, tokens, strict=True)), first
 
     def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._grown:
+        if not self._tree_states:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
         self._commit(path)
         self.tokens += [*(self._tree.tokens[node] for node in path), root]
-        self._tree, self._grown = EMPTY, []
+        self._tree, self._tree_states = EMPTY, []
 
     def close(self) -> None:
-        self._states, self._grown, self.tokens, self._read = [], [], [], 0
+        self._states, self._tree_states, self.tokens, self._read = [], [], [], 0
 
 
 class ToyForward(LogitsOutput):
@@ -245,7 +252,7 @@ class ToyForward(LogitsOutput):
 
     def _top(self, k: int) -> NDArray[np.int64] | None:
         rows = range(self._first, len(self._states))
-        return np.stack([top_k(self.logits(row), k) for row in rows]) if k and rows else None
+        return np.stack([filter_top_k(self.logits(row), k) for row in rows]) if k and rows else None
 
     def _hidden(self, lead: Sequence[ComputedToken], want: RequiredOutputs) -> tuple[Any, int]:
         if not want.layers:
@@ -257,5 +264,5 @@ class ToyForward(LogitsOutput):
         return np.array(hidden), len(lead)
 
     def logits(self, row: int) -> Array:
-        place(row, range(self._first, len(self._states)), self._pass == self._target._passes)
+        node_position(row, range(self._first, len(self._states)), self._pass == self._target._passes)
         return self._target.logits(self._states[row][0])

@@ -27,28 +27,28 @@ from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text
 
 ENGINE = f"toy, numpy {np.__version__}"
-MOST = 10  # tokens: each is one digit, so that a text has one reading
+MAX_TOY_VOCAB = 10  # tokens: each is one digit, so that a text has one reading
 RANGES: Mapping[str, tuple[type, float, float]] = {
-    "n_vocab": (int, 2, MOST),
+    "n_vocab": (int, 2, MAX_TOY_VOCAB),
     "seed": (int, 0, 2**32),
     "width": (int, 1, 1024),
     "sharpness": (float, 0.0, 1000.0),
     "noise": (float, 0.0, 1000.0),
-    "eos": (int, 0, MOST - 1),
+    "eos": (int, 0, MAX_TOY_VOCAB - 1),
 }
 
 
 def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyEngine:
     given: dict[str, Any] = {"n_ctx": n_ctx} if n_ctx else {}
-    return ToyEngine(path, sessions=sessions, **given, **parameters(path))
+    return ToyEngine(path, sessions=sessions, **given, **parse_toy_reference(path))
 
 
 def open_tokenizer(path: Path, /) -> ToyEngine:
-    return ToyEngine(path, **parameters(path))
+    return ToyEngine(path, **parse_toy_reference(path))
 
 
 def identity(path: Path, _settings: Mapping[str, Any], /) -> dict[str, Any]:
-    return ToyEngine(path, **parameters(path)).identity()
+    return ToyEngine(path, **parse_toy_reference(path)).identity()
 
 
 def build() -> BackendBuild:
@@ -59,7 +59,7 @@ def kernels_status() -> KernelStatus:
     return KernelStatus()
 
 
-def parameters(path: Path) -> dict[str, Any]:
+def parse_toy_reference(path: Path) -> dict[str, Any]:
     """Return the parameters in a reference. Raises UsageError."""
     out: dict[str, Any] = {}
     for part in filter(None, str(path).partition(":")[2].split(",")):
@@ -87,18 +87,18 @@ class ToyEngine(ToyTarget):
         self.name = str(path)
         self.description = f"toy model of {self.vocab.size} tokens"
         self.text = DigitTokenizer(self.vocab)
-        self.memory = int(sum(weight.nbytes for weight in self._weights))
+        self.weight_bytes = int(sum(weight.nbytes for weight in self._weights))
         self.settings: Mapping[str, Any] = {"threads": 1}
         # Every row is computed by the same arithmetic, whatever stands beside it.
-        self.caps = replace(self.caps, sessions=sessions, exact=True)
-        self.on_pass: ForwardCallback | None = None
+        self.caps = replace(self.caps, max_sessions=sessions, exact=True)
+        self.on_forward: ForwardCallback | None = None
 
     @property
     def _weights(self) -> tuple[Array, ...]:
         return *self._mix, self._embed, self._head
 
     @cached_property
-    def trie(self) -> TokenTrie:
+    def token_trie(self) -> TokenTrie:
         return TokenTrie([self.vocab.piece(token) for token in range(self.vocab.size)], self.vocab.eos)
 
     def identity(self) -> dict[str, Any]:
@@ -111,9 +111,9 @@ class ToyEngine(ToyTarget):
     ) -> list[ToyForward]:
         began = perf_counter()
         outs = super().forward(batch, want)
-        if self.on_pass is not None:
+        if self.on_forward is not None:
             rows = sum(out.computed for out in outs)
-            self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
+            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
 

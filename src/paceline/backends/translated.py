@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.forward_output import LogitsOutput, place
+from paceline.speculative.forward_output import LogitsOutput, node_position
 from paceline.speculative.interfaces import Features, ForwardOutput, RequiredOutputs, Session, Target
 from paceline.speculative.resumable_session import ResumableSession
-from paceline.speculative.sampling import Logits, top_k
+from paceline.speculative.sampling import Logits, filter_top_k
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation, largest, window
 
@@ -33,7 +33,7 @@ class CrossVocabTarget:
         self.translation = translation
         self.vocab = translation.target.vocab
         self.origin = draft.origin
-        self.caps = replace(draft.caps, n_ctx=sys.maxsize, nodes=largest(draft.caps) - 1)
+        self.caps = replace(draft.caps, n_ctx=sys.maxsize, max_tree_nodes=largest(draft.caps) - 1)
 
     def open(self, beside: Session | None = None) -> CrossVocabSession:
         return CrossVocabSession(self._draft, self.translation)
@@ -47,12 +47,14 @@ class CrossVocabTarget:
     def forward(
         self, batch: Sequence[tuple[CrossVocabSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[ForwardOutput]:
-        plans = [(0, tree) if isinstance(tree, int) else session.grow(tree) for session, tree in batch]
+        plans = [
+            (0, tree) if isinstance(tree, int) else session.translate_tree(tree) for session, tree in batch
+        ]
         work = [(session.inner, theirs) for (session, _), (_, theirs) in zip(batch, plans, strict=True)]
         return [
             out
             if isinstance(tree, int)
-            else CrossVocabForward(out, self.translation, session.ends, first, want)
+            else CrossVocabForward(out, self.translation, session.last_draft_nodes, first, want)
             for out, (session, tree), (first, _) in zip(
                 self._draft.forward(work, RequiredOutputs()), batch, plans, strict=True
             )
@@ -74,8 +76,8 @@ class CrossVocabSession:
         self._read: list[int] = []
         self._tree: DraftTree | None = None
         # The tree in the draft's tokens, of which one of ours may be several; and where each of ours ends.
-        self.spelled = EMPTY
-        self.ends = [ROOT]
+        self.draft_tree = EMPTY
+        self.last_draft_nodes = [ROOT]
 
     @property
     def inner(self) -> Any:
@@ -101,26 +103,26 @@ class CrossVocabSession:
         self._tree = None
         self._reader.sync_to(window(self._read, self._translation.lead, self._caps))
 
-    def grow(self, tree: DraftTree) -> tuple[int, DraftTree]:
+    def translate_tree(self, tree: DraftTree) -> tuple[int, DraftTree]:
         """Spell out what is new in `tree`; return the first new row, and the draft's tree."""
         if self._tree is None or not tree.starts_with(self._tree):
             if self._tree is not None:
                 self._restart()
-            self.spelled, self.ends, first = EMPTY, [ROOT], 0
+            self.draft_tree, self.last_draft_nodes, first = EMPTY, [ROOT], 0
         else:
-            first = len(self.ends)
-        tokens, parents = list(self.spelled.tokens), list(self.spelled.parents)
-        for node in range(len(self.ends) - 1, len(tree)):
-            end = self.ends[tree.parents[node] + 1]
+            first = len(self.last_draft_nodes)
+        tokens, parents = list(self.draft_tree.tokens), list(self.draft_tree.parents)
+        for node in range(len(self.last_draft_nodes) - 1, len(tree)):
+            end = self.last_draft_nodes[tree.parents[node] + 1]
             for token in self._translation.token(tree.tokens[node]):
                 parents.append(end)
                 end = len(tokens)
                 tokens.append(token)
-            self.ends.append(end)
+            self.last_draft_nodes.append(end)
         n = len(tokens)
-        self.spelled = DraftTree(tuple(tokens), tuple(parents), (1.0,) * n, ("draft",) * n)
+        self.draft_tree = DraftTree(tuple(tokens), tuple(parents), (1.0,) * n, ("draft",) * n)
         self._tree = tree
-        return first, self.spelled
+        return first, self.draft_tree
 
     def commit(self, path: Sequence[int], root: int) -> None:
         if self._tree is None:
@@ -151,11 +153,11 @@ class CrossVocabForward(LogitsOutput):
         super().__init__(out.computed)
         rows = range(first, len(ends))
         if want.top_k and rows:
-            top = np.stack([top_k(self.logits(row), want.top_k) for row in rows])
+            top = np.stack([filter_top_k(self.logits(row), want.top_k) for row in rows])
             self.features = Features(top_k=top)
 
     def logits(self, row: int) -> Logits:
-        place(row, range(self._first, len(self._rows)))
+        node_position(row, range(self._first, len(self._rows)))
         theirs = self._out.logits(self._rows[row])
         ours: Logits = np.full(self._size, -np.inf, dtype=theirs.dtype)
         ours[self._common.target_ids] = theirs[self._common.draft_ids]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from paceline.backends.interface import Backend
-from paceline.models.names import VIEW
+from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError
 
 SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, or view: for the one kept"
@@ -27,29 +27,29 @@ SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, o
 class ModelView:
     """exits: the number of layers left, 0 for all. attention, feed_forward: layers without these blocks."""
 
-    exits: int = 0
+    exit_layer: int = 0
     attention: frozenset[int] = frozenset()
     feed_forward: frozenset[int] = frozenset()
 
     @property
-    def words(self) -> str:
+    def spec(self) -> str:
         """As the command line has it; empty for the whole model."""
-        parts = [f"exit={self.exits}"] if self.exits else []
+        parts = [f"exit={self.exit_layer}"] if self.exit_layer else []
         for name in ("attention", "feed_forward"):
             if layers := getattr(self, name):
                 parts.append(f"{name}={'.'.join(map(str, sorted(layers)))}")
         return ",".join(parts)
 
-    def kept(self, layers: int) -> tuple[frozenset[int], frozenset[int]]:
+    def active_blocks(self, layers: int) -> tuple[frozenset[int], frozenset[int]]:
         """Return the layers that attend, and those that feed forward. Raises UsageError for missing ones."""
-        if not 0 <= self.exits <= layers or not self.attention | self.feed_forward <= set(range(layers)):
-            raise UsageError(f"{VIEW}{self.words}: the model has {layers} layers, numbered from 0")
-        left = frozenset(range(self.exits or layers))
+        if not 0 <= self.exit_layer <= layers or not self.attention | self.feed_forward <= set(range(layers)):
+            raise UsageError(f"{VIEW_PREFIX}{self.spec}: the model has {layers} layers, numbered from 0")
+        left = frozenset(range(self.exit_layer or layers))
         return left - self.attention, left - self.feed_forward
 
-    def left_out(self, layers: int) -> int:
+    def n_skipped_blocks(self, layers: int) -> int:
         """Blocks, of twice as many as there are layers."""
-        attention, feed_forward = self.kept(layers)
+        attention, feed_forward = self.active_blocks(layers)
         return 2 * layers - len(attention) - len(feed_forward)
 
 
@@ -64,44 +64,44 @@ class SupportsViews(Protocol):
         """Return a model of the same weights without some blocks. Opened beside a session of this one it
         works on that cache. To be closed before this one. Raises UsageError."""
 
-    def closest(self, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
+    def search_skipped_layers(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:
         """For 1 to `most` skipped layers, return which change hidden states of `told` last tokens least."""
 
 
-def evenly(layers: int, blocks: int) -> ModelView:
+def evenly_spaced_view(layers: int, blocks: int) -> ModelView:
     """Return a view without so many blocks, of evenly spread layers but the first and the last."""
     inner = layers - 2
     if not 0 < blocks <= 2 * inner:
         raise UsageError(
-            f"{VIEW}skip={blocks}: of {layers} layers 1 to {2 * max(0, inner)} blocks can be left out"
+            f"{VIEW_PREFIX}skip={blocks}: of {layers} layers 1 to {2 * max(0, inner)} blocks can be left out"
         )
     n = (blocks + 1) // 2
     places = [1 + (2 * at + 1) * inner // (2 * n) for at in range(n)]
     return ModelView(0, frozenset(places), frozenset(places[: blocks // 2]))
 
 
-def parse(reference: str | os.PathLike[str], layers: int) -> ModelView | None:
+def parse_view(reference: str | os.PathLike[str], layers: int) -> ModelView | None:
     """Return the view of a model of so many layers; None for the one that is kept. Raises UsageError."""
     text = os.fspath(reference)
-    words = text.removeprefix(VIEW)
+    words = text.removeprefix(VIEW_PREFIX)
     if not words:
         return None
-    said: dict[str, str] = {}
+    data: dict[str, str] = {}
     for word in words.split(","):
         name, _, value = word.partition("=")
-        if name in said or not re.fullmatch(r"\d+(\.\d+)*", value, re.ASCII):
+        if name in data or not re.fullmatch(r"\d+(\.\d+)*", value, re.ASCII):
             raise UsageError(f"{text}: {SYNTAX}")
-        said[name] = value
-    if said.keys() == {"skip"} and said["skip"].isdigit():
-        return evenly(layers, int(said["skip"]))
-    if said.keys() - {"exit", "attention", "feed_forward"} or not said.get("exit", "1").isdigit():
+        data[name] = value
+    if data.keys() == {"skip"} and data["skip"].isdigit():
+        return evenly_spaced_view(layers, int(data["skip"]))
+    if data.keys() - {"exit", "attention", "feed_forward"} or not data.get("exit", "1").isdigit():
         raise UsageError(f"{text}: {SYNTAX}")
     view = ModelView(
-        int(said.get("exit", 0)), numbers(said.get("attention")), numbers(said.get("feed_forward"))
+        int(data.get("exit", 0)), numbers(data.get("attention")), numbers(data.get("feed_forward"))
     )
-    if "exit" in said and not view.exits:
+    if "exit" in data and not view.exit_layer:
         raise UsageError(f"{text}: a view has at least one layer")
-    view.kept(layers)
+    view.active_blocks(layers)
     return view
 
 

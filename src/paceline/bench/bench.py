@@ -22,17 +22,20 @@ from paceline.bench.provenance import provenance
 from paceline.bench.record import BenchRecord
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner, Tick, Watch
-from paceline.bench.suites.workload import Item, length, load, of_size, ordered, sampled
+from paceline.bench.suites.workload import Item, filter_size, interleaved, length, load, sample_items
 from paceline.bench.summary import summarize
-from paceline.loading import choose
-from paceline.models.headers.header import read as read_header
-from paceline.models.names import place_of
+from paceline.loading import choose_drafting
+from paceline.models.headers.header import read_model_facts as read_header
+from paceline.models.names import model_path
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 
-LONG, LONGEST_CONTEXT = 12_000, 8_192  # characters of an item that want a longer context, and tokens of it
+LONG_ITEM_CHARACTERS, LONGEST_CONTEXT = (
+    12_000,
+    8_192,
+)  # characters of an item that want a longer context, and tokens of it
 FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
-SHORT = 128  # tokens of an answer where time is given: more items tell more than longer answers
-CHECKING = 1 / 3  # of the time that is given: where the bench samples, for the gate
+TIMED_MAX_TOKENS = 128  # tokens of an answer where time is given: more items tell more than longer answers
+GATE_TIME_SHARE = 1 / 3  # of the time that is given: where the bench samples, for the gate
 
 
 @contextmanager
@@ -63,13 +66,15 @@ class Bench:
         self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
         self.record = BenchRecord(plan, run=run)
         self._every = load(plan.suite)
-        self._begun = False  # until then a run to go on with stays as it was
+        self._started = False  # until then a run to go on with stays as it was
 
     def _files(self) -> tuple[Path, Path | None]:
         needed = any(method.needs_draft for method in self._methods)
         used = any(method.uses_draft for method in self._methods)
         models = self._plan.models
-        target, draft, _ = choose(models.get("target"), models.get("draft"), ["model" if used else "lookup"])
+        target, draft, _ = choose_drafting(
+            models.get("target"), models.get("draft"), ["model" if used else "lookup"]
+        )
         if needed and draft is None:
             raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
         if draft is not None and not used:
@@ -87,7 +92,7 @@ class Bench:
             record.status = "failed"
             raise
         finally:
-            if self._begun:
+            if self._started:
                 self._keep(lambda history, run: history.finish(run, record.status, record.results))
         return record
 
@@ -109,12 +114,12 @@ class Bench:
                 self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
             turns = Runner(models, self._methods[0], prompts, self._watch, keep_prompts=plan.keep_prompts)
             stack.callback(turns.close)
-            turns.ask_first(items)
+            turns.warm_up(items)
             self._join(turns, given)
             self._begin(turns, given)
             began, seconds = perf_counter(), 60 * plan.minutes or math.inf
             if not plan.sampling.greedy:
-                items = turns.check(items, plan.sampling, plan.seed, began + CHECKING * seconds)
+                items = turns.check(items, plan.sampling, plan.seed, began + GATE_TIME_SHARE * seconds)
             for group in turns.rounds(items, plan.rounds, list(record.groups), began + seconds):
                 record.groups.append(group)
                 self._keep(lambda history, run, group=group: history.add(run, group))  # type: ignore[misc]
@@ -154,10 +159,10 @@ class Bench:
         """Return a context as long as the suite's prompts want it, where the model has it; 0 leaves it to the
         model."""
         longest = max(map(length, self._every))
-        if longest < LONG:
+        if longest < LONG_ITEM_CHARACTERS:
             return 0
         try:
-            return min(LONGEST_CONTEXT, read_header(place_of(self._target), tokens=False).n_ctx or 0)
+            return min(LONGEST_CONTEXT, read_header(model_path(self._target), tokens=False).n_ctx or 0)
         except (PacelineError, OSError):
             return 0
 
@@ -166,16 +171,16 @@ class Bench:
         stands for all of them."""
         plan = self._plan
         size = plan.size or ("tiny" if models.plain.target.caps.n_ctx < FULL_CONTEXT else "full")
-        fitting = of_size(self._every, size)
+        fitting = filter_size(self._every, size)
         if not fitting:
             raise UsageError(f"suite {plan.suite}: has no {size} items; choose another --size")
         if plan.items:
-            fitting = sampled(fitting, plan.items)
+            fitting = sample_items(fitting, plan.items)
         if not plan.minutes:
             return fitting
-        items = list(ordered(fitting))
+        items = list(interleaved(fitting))
         if not plan.n:
-            items = [replace(item, max_tokens=min(item.max_tokens, SHORT)) for item in items]
+            items = [replace(item, max_tokens=min(item.max_tokens, TIMED_MAX_TOKENS)) for item in items]
         alone = [item for item in items if not item.session]
         if alone:  # the first item is asked whatever it takes
             items.insert(0, items.pop(items.index(min(alone, key=length))))
@@ -201,4 +206,4 @@ class Bench:
                     f"run {record.run} cannot go on, its {', '.join(unlike)} differed: measure anew"
                 )
             record.groups = history.groups(record.run)
-        self._begun = True
+        self._started = True

@@ -8,11 +8,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.logit_drift import Rows, batch_noise, singly
-from paceline.bench.certify.certificate import CertifyPlan, altered, lengthened, sampled_check
+from paceline.backends.logit_drift import Rows, batch_logit_drift, sequential_logits
+from paceline.bench.certify.certificate import (
+    CertifyPlan,
+    altered_target_message,
+    extend_texts,
+    sampled_check,
+)
 from paceline.bench.summary import SystemSummary
 from paceline.bench.system import BenchAnswer, BenchRequest, System
-from paceline.bench.text_comparison import Difference, explain, first_difference, first_stray, rows_of
+from paceline.bench.text_comparison import (
+    Difference,
+    explain,
+    first_difference,
+    first_non_greedy_token,
+    rows_of,
+)
 from paceline.config import Drafting
 from paceline.speculative.errors import PeerError
 from paceline.speculative.interfaces import Budget
@@ -20,9 +31,9 @@ from paceline.speculative.sampling import Sampling
 
 # Enough to see a bias of about a tenth of all draws in a second or two; `paceline certify` looks closer.
 # Where nothing is drafted there, more contexts are tried, each fewer times.
-SIZES = ((4, 400), (16, 200), (40, 100))  # contexts, runs
+SAMPLED_CHECK_SIZES = ((4, 400), (16, 200), (40, 100))  # contexts, runs
 IDENTICAL, NEAR_TIE = "identical", "near-tie"
-USUAL = Drafting().budget  # for the noise between two programs that draft nothing
+DEFAULT_BUDGET = Drafting().budget  # for the noise between two programs that draft nothing
 
 
 class DifferenceClassifier:
@@ -36,21 +47,23 @@ class DifferenceClassifier:
         self._found: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
 
     def compare(
-        self, item: str, ask: BenchRequest, plain: Sequence[int], said: Sequence[int], budget: Budget
+        self, item: str, ask: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
     ) -> tuple[Difference | None, int | None]:
         """Return how two greedy outputs differ, and the first token after a near-tie that plain decoding
         would not say there."""
         target, rows = self.llm.target, rows_of(self.llm.target, budget)
-        key = (item, rows, tuple(plain), tuple(said))
-        if key in self._found or first_difference(plain, said) is None:
+        key = (item, rows, tuple(plain), tuple(tokens))
+        if key in self._found or first_difference(plain, tokens) is None:
             return self._found.get(key, (None, None))
         if (item, rows) not in self._noise:
             self._noise[item, rows] = 0.0 if target.caps.exact else self._measured(item, ask, plain, rows)
         noise = self._noise[item, rows]
-        difference = explain(target, ask.tokens, plain, said, budget, ask.sampling, noise)
+        difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling, noise)
         stray = None
         if difference is not None and difference.near_tie:  # what comes after it is another text
-            stray = first_stray(target, ask.tokens, said, difference.index + 1, noise, ask.sampling)
+            stray = first_non_greedy_token(
+                target, ask.tokens, tokens, difference.index + 1, noise, ask.sampling
+            )
         self._found[key] = difference, stray
         return difference, stray
 
@@ -58,14 +71,14 @@ class DifferenceClassifier:
         """Return the noise of an item's text. Passes of every size are compared with the same single ones."""
         target, text = self.llm.target, [*ask.tokens, *plain]
         if self._singly is None or self._singly[0] != (item, text):
-            self._singly = (item, text), singly(target, text)
-        return batch_noise(target, text, rows, self._singly[1])
+            self._singly = (item, text), sequential_logits(target, text)
+        return batch_logit_drift(target, text, rows, self._singly[1])
 
 
 @dataclass(frozen=True)
 class GateVerdict:
     lossless: bool
-    said: str
+    description: str
 
 
 NOT_CHECKED = GateVerdict(False, "not checked to the end")
@@ -85,13 +98,13 @@ class Contestant:
     system: System
     budget: Budget | None = None
     reference: Contestant | None = None
-    own_plain: bool = False
-    said: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    other_program_plain: bool = False
+    greedy_tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
     sampled: GateVerdict | None = None
     failed: str = ""
     remark: str = ""
-    alters: str = ""
+    target_alteration: str = ""
 
     @property
     def name(self) -> str:
@@ -100,15 +113,17 @@ class Contestant:
     def judge(self, examiner: DifferenceClassifier, item: str, ask: BenchRequest, answer: BenchAnswer) -> str:
         """Take in a greedy answer, and return its outcome."""
         reference = self.reference or self
-        while item not in reference.said and reference.reference is not None:
+        while item not in reference.greedy_tokens and reference.reference is not None:
             reference = reference.reference  # it failed before it came to that
-        plain = reference.said.get(item)
+        plain = reference.greedy_tokens.get(item)
         tokens = tokens_of(examiner.llm, answer, plain)[: ask.max_tokens]  # some programs say a few more
-        self.said.setdefault(item, tokens)
+        self.greedy_tokens.setdefault(item, tokens)
         if answer.n_prompt != len(ask.tokens):
             self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
-        budget = self.budget or reference.budget or USUAL
-        found = outcome(*examiner.compare(item, ask, tokens if plain is None else plain, tokens, budget))
+        budget = self.budget or reference.budget or DEFAULT_BUDGET
+        found = greedy_outcome(
+            *examiner.compare(item, ask, tokens if plain is None else plain, tokens, budget)
+        )
         self.add(item, found)
         return found
 
@@ -122,32 +137,38 @@ class Contestant:
         verdict, memory = self.verdict, None
         with suppress(PeerError):  # a program that has ended meanwhile
             memory = self.system.memory()
-        return SystemSummary(self.name, verdict.lossless, verdict.said, memory)
+        return SystemSummary(self.name, verdict.lossless, verdict.description, memory)
 
     @property
     def verdict(self) -> GateVerdict:
         if self.failed:
             return GateVerdict(False, f"failed: {self.failed}")
-        if self.alters:
-            return GateVerdict(False, f"NOT LOSSLESS: {altered(self.alters)}")
+        if self.target_alteration:
+            return GateVerdict(False, f"NOT LOSSLESS: {altered_target_message(self.target_alteration)}")
         if self.reference is not None and not self.outcomes:
             return NOT_CHECKED
         worst = next((f"{item} {found}" for item, found in self.outcomes.items() if severity(found) > 1), "")
         ties = sum(found == NEAR_TIE for found in self.outcomes.values())
         verdict = GateVerdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL)
-        if worst and self.own_plain:
+        if worst and self.other_program_plain:
             verdict = GateVerdict(True, f"its own text: {worst}")
         elif worst:
             verdict = GateVerdict(False, f"NOT LOSSLESS: {worst}")
         elif self.reference is None:
             verdict = GateVerdict(True, "reference")
         elif self.sampled is not None:
-            said = f"{verdict.said}, {self.sampled.said}" if self.sampled.lossless else self.sampled.said
-            verdict = GateVerdict(self.sampled.lossless, said)
-        return replace(verdict, said=f"{verdict.said}; {self.remark}") if self.remark else verdict
+            message = (
+                f"{verdict.description}, {self.sampled.description}"
+                if self.sampled.lossless
+                else self.sampled.description
+            )
+            verdict = GateVerdict(self.sampled.lossless, message)
+        return (
+            replace(verdict, description=f"{verdict.description}; {self.remark}") if self.remark else verdict
+        )
 
 
-def outcome(difference: Difference | None, stray: int | None = None) -> str:
+def greedy_outcome(difference: Difference | None, stray: int | None = None) -> str:
     """Return what a greedy output came to. difference: from plain output; None without one. stray: the first
     token after a near-tie that plain decoding would not say there."""
     if difference is None:
@@ -170,15 +191,15 @@ def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tup
         text = b"".join(map(llm.target.text.piece, plain)).decode(errors="ignore")
         if answer.text.startswith(text.rstrip("\ufffd")):
             return tuple(plain)
-    return tuple(llm.target.text.encode_within(answer.text))
+    return tuple(llm.target.text.encode_continuation(answer.text))
 
 
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> GateVerdict:
     """Return whether sampled output has the target's distribution: the certificate's check, at a small size.
     texts: prompts with what greedy decoding made of them."""
-    for contexts, runs in SIZES:
+    for contexts, runs in SAMPLED_CHECK_SIZES:
         plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
-        some = lengthened(texts[:contexts], llm.target.caps.n_ctx)
+        some = extend_texts(texts[:contexts], llm.target.caps.n_ctx)
         sampled = sampled_check(llm, plan, some, lambda: None)
         if sampled.drafted > 0:
             if sampled.passed:

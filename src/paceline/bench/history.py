@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import paceline
 from paceline.bench.record import BenchResult, ItemMeasurements, Status
-from paceline.bench.replay.recording import append
+from paceline.bench.replay.recording import append_line
 from paceline.speculative.errors import HistoryError, UsageError
 from paceline.system.home import home
 
@@ -55,8 +55,8 @@ class History:
         """Return the number of a new run."""
         key = uuid.uuid4().hex
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        told = {"format": FORMAT, "started": started, "paceline": paceline.__version__}
-        self._append(key, told | {"plan": dict(plan), "provenance": dict(provenance)})
+        record = {"format": FORMAT, "started": started, "paceline": paceline.__version__}
+        self._append(key, record | {"plan": dict(plan), "provenance": dict(provenance)})
         return self._keys().index(key) + 1
 
     def add(self, run: int, group: ItemMeasurements) -> None:
@@ -99,30 +99,30 @@ class History:
     def _key(self, run: int) -> str:
         return self._keys()[run - 1]
 
-    def _append(self, key: str, told: Mapping[str, Any]) -> None:
+    def _append(self, key: str, data: Mapping[str, Any]) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            append(self.path, json.dumps({"run": key, **told}).encode() + b"\n")
+            append_line(self.path, json.dumps({"run": key, **data}).encode() + b"\n")
         except OSError as error:
             raise self._unusable(error) from error
 
     def _lines(self) -> list[dict[str, Any]]:
         """Return all of them but those that a killed process has left cut short."""
         try:
-            said = self.path.read_bytes()
+            value = self.path.read_bytes()
         except FileNotFoundError:
             return []
         except OSError as error:
             raise self._unusable(error) from error
         out = []
-        for line in said.splitlines():
+        for line in value.splitlines():
             try:
                 one = json.loads(line)
             except ValueError:
                 continue
             if isinstance(one, dict) and isinstance(one.get("run"), str):
                 out.append(one)
-        if said.strip() and not out:
+        if value.strip() and not out:
             raise HistoryError(
                 f"the bench history {self.path} is damaged, or no bench history: move it away, a new one is "
                 "then made, or name another file with --history FILE"

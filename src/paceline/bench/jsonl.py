@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.printable import shortened
+from paceline.speculative.printable import truncated
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -81,4 +81,4 @@ def describe(error: ValidationError) -> str:
     """Return the first thing that is wrong, in one printable line."""
     first: Mapping[str, Any] = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "it"
-    return shortened(f"{where} is {reprlib.repr(first['input'])}: {first['msg']}", 200)
+    return truncated(f"{where} is {reprlib.repr(first['input'])}: {first['msg']}", 200)

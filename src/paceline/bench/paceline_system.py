@@ -14,7 +14,7 @@ from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.request_handle import Generation, RequestHandle, StepOutput
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
-from paceline.speculative.request import TOGETHER, GenerationRequest
+from paceline.speculative.request import MAX_SHARED_REQUESTS, GenerationRequest
 from paceline.speculative.stats import Stats
 
 NOTHING = RequiredOutputs()
@@ -85,17 +85,17 @@ class PacelineSystem:
                 for _, output in run.step():
                     progress.take(output, perf_counter() - began, handle.stats)
         finally:
-            with llm.engine.turn():
+            with llm.engine.exclusive():
                 run.close()
         if handle.finish is not None and handle.finish.error is not None:
             raise handle.finish.error
-        return answered(ask, handle, progress)
+        return to_answer(ask, handle, progress)
 
     def _read_draft(self, ask: BenchRequest) -> None:
         """Let the draft read a prompt now, not when it first drafts, so that decoding is what other systems'
         clocks call decoding."""
         draft = self.llm.draft
-        if draft is None or len(ask.tokens) <= TOGETHER or self.llm.drafting.cross_vocab != "off":
+        if draft is None or len(ask.tokens) <= MAX_SHARED_REQUESTS or self.llm.drafting.cross_vocab != "off":
             return  # what another vocabulary's draft reads are other tokens
         session = draft.open()
         try:
@@ -124,7 +124,7 @@ class PacelineSystem:
         """The models are not its own."""
 
 
-def answered(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:
+def to_answer(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:
     stats, before, n = handle.stats, progress.beginning, len(handle.tokens)
     return BenchAnswer(
         text=handle.text,
@@ -159,12 +159,12 @@ def record(recorder: Recorder, llm: LLM, ask: BenchRequest, item: Item) -> None:
             **asdict(ask.sampling),
         )
 
-    said = generated(None)
+    answer = generated(None)
     if recorder.top_k:
-        said = replace(said, logprobs=generated(recorder.top_k).logprobs)
+        answer = replace(answer, logprobs=generated(recorder.top_k).logprobs)
     recorder.add(
         ask.tokens,
-        said,
+        answer,
         id_=item.id,
         sampling=ask.sampling,
         seed=ask.seed,

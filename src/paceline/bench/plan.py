@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.suites.workload import is_file, located, parts
-from paceline.config import checked
-from paceline.models.headers.header import read
-from paceline.models.names import place_of
+from paceline.bench.suites.workload import is_file, split_format, suite_names
+from paceline.config import validate_drafting
+from paceline.models.headers.header import read_model_facts
+from paceline.models.names import model_path
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.sampling import Sampling
 
@@ -68,7 +68,7 @@ class BenchPlan:
         ]
         suite = self.suite
         if is_file(suite):
-            forms = [located(part) for part in parts(suite)]
+            forms = [split_format(part) for part in suite_names(suite)]
             suite = ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
         return asdict(self) | changed
@@ -79,15 +79,17 @@ class BenchPlan:
         sampling = dict(stored["sampling"])
         # JSON's keys are text.
         sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
-        kept = {name: value for name, value in stored.items() if name in known}
-        return cls(**kept | {"sampling": checked(Sampling, sampling), "peers": tuple(stored["peers"])})
+        selected = {name: value for name, value in stored.items() if name in known}
+        return cls(
+            **selected | {"sampling": validate_drafting(Sampling, sampling), "peers": tuple(stored["peers"])}
+        )
 
 
 def suite_for(target: Path) -> str:
     """Return what a model is asked by default: with a chat template what people ask, else to go on with
     texts."""
     try:
-        return "real" if read(place_of(target), tokens=False).chat_template else "toy"
+        return "real" if read_model_facts(model_path(target), tokens=False).chat_template else "toy"
     except (PacelineError, OSError):  # the toy model, or one that loading will say more about
         return "toy"
 

@@ -62,7 +62,7 @@ class RequestBuilder:
             return self._llm.tokens("\n\n".join([*lines, "Assistant:"]))
 
 
-def earlier(items: Sequence[Item]) -> dict[str, list[Item]]:
+def earlier_in_session(items: Sequence[Item]) -> dict[str, list[Item]]:
     """Return the items before each in its session, in order, by id."""
     sessions: dict[str, list[Item]] = {}
     out: dict[str, list[Item]] = {}

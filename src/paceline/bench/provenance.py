@@ -44,9 +44,9 @@ def model(engine: Backend) -> dict[str, Any]:
     known = {
         "name": engine.name,
         "file": engine.path.name,
-        "size": engine.path.stat().st_size if is_file else engine.memory,
+        "size": engine.path.stat().st_size if is_file else engine.weight_bytes,
         "fingerprint": engine.identity()["model"],
         "sha256": (stated_sha256(engine.path) or None) if is_file else None,
         "description": engine.description,
     }
-    return known | ({"alters": engine.alters} if engine.alters else {})
+    return known | ({"alters": engine.modification} if engine.modification else {})

@@ -14,7 +14,7 @@ from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, G
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
 from paceline.bench.paceline_system import PacelineSystem, record
-from paceline.bench.prompts import RequestBuilder, earlier
+from paceline.bench.prompts import RequestBuilder, earlier_in_session
 from paceline.bench.record import ItemMeasurements, Measurement
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item
@@ -24,11 +24,13 @@ from paceline.speculative.sampling import Sampling
 
 Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
-Read = list[tuple[int, float]]  # tokens, and the seconds they took
+TokenTimes = list[tuple[int, float]]  # tokens, and the seconds they took
 
-WARM = 8  # tokens of a system's first answer, which is not timed
-SHORTEST = 2  # tokens: the speed of decoding shows from the second on
-LARGEST = 0.25  # of the time that is given: what one item may take, or it would stand in for all others
+WARM_UP_TOKENS = 8  # tokens of a system's first answer, which is not timed
+MIN_ANSWER_TOKENS = 2  # tokens: the speed of decoding shows from the second on
+MAX_ITEM_TIME_SHARE = (
+    0.25  # of the time that is given: what one item may take, or it would stand in for all others
+)
 
 
 class Runner:
@@ -51,23 +53,23 @@ class Runner:
         self.plain = Contestant(PacelineSystem(plain, models, None, keep_prompts=keep_prompts))
         self.entries = [self.plain]
         self.skipped: list[str] = []
-        self.reading: Read = []
-        self._decoded: Read = []
+        self.reading: TokenTimes = []
+        self._decoded: TokenTimes = []
         self.asks: dict[str, BenchRequest] = {}
         self._tried: set[str] = set()
         self._plain_texts: dict[str, str] = {}
 
-    def ask_first(self, items: Sequence[Item]) -> None:
+    def warm_up(self, items: Sequence[Item]) -> None:
         """Answer the first item that can be asked plainly, which warms the target up and shows what memory it
         takes. Raises UsageError where no item fits the context."""
-        before = earlier(items)
+        before = earlier_in_session(items)
         if not any(self._ask(item, before[item.id]) for item in items):
             raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
         self._models.memory = self._models.memory or resident()
 
-    def ask_plainly(self, items: Sequence[Item]) -> list[Item]:
+    def answer_plain(self, items: Sequence[Item]) -> list[Item]:
         """Answer all items plainly, and return those that can be asked."""
-        before = earlier(items)
+        before = earlier_in_session(items)
         return [item for item in items if self._ask(item, before[item.id])]
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
@@ -102,7 +104,7 @@ class Runner:
         except UsageError as error:
             self.skipped.append(str(error))
             return False
-        answer = self._answer(self.plain, greedily(ask))
+        answer = self._answer(self.plain, as_greedy(ask))
         assert answer is not None  # our own systems raise
         if not before and answer.decoded == answer.n_tokens:  # else it was not read, or not alone
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
@@ -112,14 +114,14 @@ class Runner:
         ends = [
             i for i, token in enumerate(answer.tokens or ()) if token in self.examiner.llm.target.vocab.eos
         ]
-        said = (answer.tokens or ())[: ends[0] if ends else None]
-        self.plain.said[item.id] = said
-        text = b"".join(map(self.examiner.llm.target.text.piece, said))
+        value = (answer.tokens or ())[: ends[0] if ends else None]
+        self.plain.greedy_tokens[item.id] = value
+        text = b"".join(map(self.examiner.llm.target.text.piece, value))
         self._plain_texts[item.id] = text.decode(errors="replace")
-        if len(said) < SHORTEST:
+        if len(value) < MIN_ANSWER_TOKENS:
             self.skipped.append(f"item {item.id}: the model has nothing to say to it")
             return False
-        self.asks[item.id] = replace(ask, max_tokens=len(said))
+        self.asks[item.id] = replace(ask, max_tokens=len(value))
         return True
 
     def check(
@@ -128,26 +130,26 @@ class Runner:
         """Pass the gate before anything is measured, which sampled benches need: every system repeats plain
         greedy output, and the drafted distribution is the target's own. Return the items that were asked;
         after `until` (by perf_counter) no further one is."""
-        before, asked = earlier(items), list[Item]()
+        before, requested = earlier_in_session(items), list[Item]()
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
-                if (not asked or perf_counter() < until) and self._ask(item, before[item.id]):
-                    asked.append(item)
-                    ask = greedily(self.asks[item.id])
+                if (not requested or perf_counter() < until) and self._ask(item, before[item.id]):
+                    requested.append(item)
+                    ask = as_greedy(self.asks[item.id])
                     for entry in self.entries[1:]:
                         if (answer := self._answer(entry, ask)) is not None:
                             entry.judge(self.examiner, item.id, ask, answer)
                 tick("gate")
             for entry in self.entries[1:]:
-                if not sampling.greedy and not entry.own_plain:
+                if not sampling.greedy and not entry.other_program_plain:
                     entry.sampled = NOT_CHECKED
                     entry.sampled = self._sampled(entry, sampling, seed)
-        return asked
+        return requested
 
     def _sampled(self, entry: Contestant, sampling: Sampling, seed: int) -> GateVerdict:
         if not isinstance(entry.system, PacelineSystem):
             return GateVerdict(False, "not checked: the sampled output of another program")
-        texts = [[*ask.tokens, *self.plain.said[id_]] for id_, ask in self.asks.items()]
+        texts = [[*ask.tokens, *self.plain.greedy_tokens[id_]] for id_, ask in self.asks.items()]
         return sampled_verdict(entry.system.llm, sampling, texts, seed)
 
     def rounds(
@@ -165,11 +167,11 @@ class Runner:
         Drafters that learn start each round knowing no answer, and learn from those of the round. In a round
         that is gone on with, they answer again what is done.
         """
-        before = earlier(items)
+        before = earlier_in_session(items)
         learners = [system for system in self._ours if system.learns]
         known = {(group.round, group.item) for group in done}
         for entry in self.entries:
-            entry.alters = self._models.plain.target.alters
+            entry.target_alteration = self._models.plain.target.modification
             for group in done:
                 if entry.name in group.outcomes:
                     entry.add(group.item, group.outcomes[entry.name])
@@ -184,7 +186,7 @@ class Runner:
                     if round_ == 0 and number > first and not again:
                         late = any(one.id in left_out for one in before[item.id])
                         if late or self._seconds(item) > min(
-                            LARGEST * seconds, began + seconds - perf_counter()
+                            MAX_ITEM_TIME_SHARE * seconds, began + seconds - perf_counter()
                         ):
                             left_out.add(item.id)
                     if item.id in left_out or not self._ask(item, before[item.id]):
@@ -209,7 +211,7 @@ class Runner:
         ask = self.asks[item.id]
         ask = replace(ask, seed=ask.seed + round_)
         answers: dict[str, BenchAnswer] = {}
-        for entry in in_turn(self.entries, number):
+        for entry in rotate_order(self.entries, number):
             if (again is None or entry.system in again) and (answer := self._answer(entry, ask)) is not None:
                 answers[entry.name] = answer
             tick("measure")
@@ -223,15 +225,15 @@ class Runner:
         """Return what an item will take, by what prompts and plain answers have taken up to now."""
         prompt, answer = self._prompts.size(item)
         systems = 1 + len(self.entries)
-        return systems * answer * pace(self._decoded) + (
-            prompt * pace(self.reading) * (1 if self._keep_prompts else systems)
+        return systems * answer * seconds_per_token(self._decoded) + (
+            prompt * seconds_per_token(self.reading) * (1 if self._keep_prompts else systems)
         )
 
     def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
         """Let every system answer before it is timed, and learn nothing from it."""
         ask = self.asks[item.id]
         for entry in self.entries[1:]:
-            self._answer(entry, replace(ask, max_tokens=min(ask.max_tokens, WARM)))
+            self._answer(entry, replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS)))
         for system in learners:
             system.forget()
 
@@ -252,7 +254,7 @@ class Runner:
         the bench samples those of its first round too. They are decoded anew, on a warm engine: the time is
         this text's alone."""
         known = {item.id: item for item in items}
-        todo = [(id_, greedily(ask)) for id_, ask in self.asks.items()]
+        todo = [(id_, as_greedy(ask)) for id_, ask in self.asks.items()]
         todo += [(id_, ask) for id_, ask in self.asks.items() if not ask.sampling.greedy]
         with self._watch({"record": len(todo)}) as tick:
             for id_, ask in todo:
@@ -265,17 +267,17 @@ class Runner:
             entry.system.close()
 
 
-def greedily(ask: BenchRequest) -> BenchRequest:
+def as_greedy(ask: BenchRequest) -> BenchRequest:
     return ask if ask.sampling.greedy else replace(ask, sampling=Sampling())
 
 
-def pace(known: Read) -> float:
+def seconds_per_token(known: TokenTimes) -> float:
     """Return the seconds a token; 0 where nothing is known."""
     tokens = sum(n for n, _ in known)
     return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
 
 
-def in_turn(entries: Sequence[Contestant], number: int) -> list[Contestant]:
+def rotate_order(entries: Sequence[Contestant], number: int) -> list[Contestant]:
     """Let each come first as often as any other, and as often before its neighbour as after it."""
     cycles, first = divmod(number, len(entries))
     order = [*entries[first:], *entries[:first]]

@@ -14,7 +14,7 @@ from paceline.speculative.errors import UsageError
 
 PLAIN, LOOKUP, MODEL = ("none",), ("lookup",), ("model",)
 # What each kind of program drafts by.
-KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
+BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-server": (PLAIN, LOOKUP, MODEL, LOOKUP + MODEL, MODEL + LOOKUP),
     "llama-speculative": (MODEL,),
     "llama-speculative-simple": (MODEL,),
@@ -27,20 +27,20 @@ KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Read KIND or KIND=WHERE, each as (kind, where). Raises UsageError, and PeerError where a program is
     nowhere to be found: all this may be asked before anything is loaded."""
-    from paceline.bench.baselines.llama_cli import find
+    from paceline.bench.baselines.llama_cli import find_program
     from paceline.bench.baselines.llama_server import find_server
 
     out: list[tuple[str, str]] = []
     for text in texts:
         kind, _, where = text.partition("=")
-        if kind not in KINDS:
-            raise UsageError(f"--peer {text}: unknown; choose from {', '.join(KINDS)}")
+        if kind not in BASELINES:
+            raise UsageError(f"--peer {text}: unknown; choose from {', '.join(BASELINES)}")
         if (kind, where) in out:
             raise UsageError(f"--peer {text}: given twice")
         if kind == "llama-server":
             find_server(where or None)
         elif kind.startswith("llama-"):
-            find(where or kind)
+            find_program(where or kind)
         elif kind == "openai" and not where:
             raise UsageError("--peer openai: give its address, as in openai=http://127.0.0.1:8000")
         out.append((kind, where))
@@ -65,12 +65,12 @@ def join(
         before, plain = len(entries), None
         for method in methods:
             drafters = PLAIN if method.plain else method.drafting.drafters
-            if drafters not in KINDS[kind]:
+            if drafters not in BASELINES[kind]:
                 continue
             system = start(kind, where, label, method, target, draft if method.needs_draft else None, engine)
             own_plain = plain is None and method.plain and kind != "openai"
             budget = None if method.plain else method.drafting.budget
-            entries.append(Contestant(system, budget, reference=plain or ours, own_plain=own_plain))
+            entries.append(Contestant(system, budget, reference=plain or ours, other_program_plain=own_plain))
             if method.plain:
                 plain = entries[-1]
         if len(entries) == before:

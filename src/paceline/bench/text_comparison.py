@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.api import LLM
-from paceline.backends.logit_drift import batch_noise, teacher_forced
+from paceline.backends.logit_drift import batch_logit_drift, teacher_forced_logits
 from paceline.engine import OnPrefill
 from paceline.request_handle import Generation
 from paceline.speculative.errors import LosslessError
 from paceline.speculative.interfaces import Budget, Target
-from paceline.speculative.sampling import Sampling, adjust
+from paceline.speculative.sampling import Sampling, adjust_logits
 
 GREEDY = Sampling()
 # Noise as a share of a row's standard deviation: up to 0.64 was seen, at Q4_1 (docs/log/certify.md). Rows
@@ -74,33 +74,35 @@ def explain(
     tokens = (plain[index] if index < len(plain) else None, drafted[index] if index < len(drafted) else None)
     start, place = len(prompt), len(prompt) + index
     row, together = (
-        teacher_forced(target, text[: place + 1], start, n)[-1] for n in (1, rows_of(target, budget))
+        teacher_forced_logits(target, text[: place + 1], start, n)[-1] for n in (1, rows_of(target, budget))
     )
     gaps = [math.inf, math.inf]
     a, b = tokens
     if a is not None and b is not None:
-        gaps = [float(r[a] - r[b]) for r in (adjust(r, sampling, text[:place]) for r in (row, together))]
+        gaps = [
+            float(r[a] - r[b]) for r in (adjust_logits(r, sampling, text[:place]) for r in (row, together))
+        ]
     if noise is None:
-        noise = 0.0 if target.caps.exact else batch_noise(target, text, rows_of(target, budget))
+        noise = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows_of(target, budget))
     return Difference(index, gaps[0], noise, float(row.std()), tokens, gaps[1])
 
 
-def first_stray(
+def first_non_greedy_token(
     target: Target,
     prompt: Sequence[int],
-    said: Sequence[int],
+    tokens: Sequence[int],
     start: int,
     noise: float,
     sampling: Sampling = GREEDY,
 ) -> int | None:
     """Return the first token of a greedy output, from `start` on, that plain decoding of the text before it
     would not say: another one leads it by more than `noise`. None where there is none."""
-    text = [*prompt, *said]
+    text = [*prompt, *tokens]
     place = len(prompt) + start
     if place >= len(text):
         return None
-    for i, row in enumerate(teacher_forced(target, text, place, 1)):
-        logits = adjust(row, sampling, text[: place + i])
+    for i, row in enumerate(teacher_forced_logits(target, text, place, 1)):
+        logits = adjust_logits(row, sampling, text[: place + i])
         if logits.max() - logits[text[place + i]] > noise:
             return start + i
     return None
@@ -108,7 +110,7 @@ def first_stray(
 
 def rows_of(target: Target, budget: Budget) -> int:
     """Return the rows of a full pass."""
-    return min(1 + budget.nodes, target.caps.rows)
+    return min(1 + budget.nodes, target.caps.max_batch_tokens)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class OutputComparison:
     that differs. difference: of greedy outputs, by how much they differ there."""
 
     identical: bool
-    said: str
+    verdict: str
     at: int | None = None
     difference: Difference | None = None
 
@@ -149,13 +151,13 @@ def judge(
     if not sampling.greedy and llm.drafting.temperature > 0:
         return OutputComparison(False, "no: sampled drafts draw another text from the same distribution", at)
     if not sampling.greedy:
-        said = f"no: not from token {at} on, where rounding can have moved a draw; --temp 0 can tell"
-        return OutputComparison(False, said, at)
+        message = f"no: not from token {at} on, where rounding can have moved a draw; --temp 0 can tell"
+        return OutputComparison(False, message, at)
     difference = explain(llm.target, prompt, plain, drafted, llm.drafting.budget, sampling)
     if difference is None or not difference.near_tie:
         return OutputComparison(False, f"NO: not from token {at} on", at, difference)
-    said = (
+    message = (
         f"up to token {at}, a near-tie: the two tokens' logits are {difference.gap:.2g} apart, "
         f"batch noise is {difference.noise:.2g}"
     )
-    return OutputComparison(False, said, at, difference)
+    return OutputComparison(False, message, at, difference)

@@ -31,8 +31,8 @@ from paceline.cli import (
     zoo,
 )
 from paceline.cli.help import GroupedCommand
-from paceline.cli.interrupts import CLOSED_PIPE, INTERRUPTED, end_cleanly
-from paceline.cli.output import note
+from paceline.cli.interrupts import CLOSED_PIPE, INTERRUPTED, install_exit_handlers
+from paceline.cli.output import print_note
 from paceline.speculative.errors import PacelineError
 
 app = typer.Typer(
@@ -60,8 +60,8 @@ for _name, _group in {"bench": bench, "corpus": corpus, "views": views, "zoo": z
     app.add_typer(_group.app, name=_name)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"paceline {paceline.__version__}")
         raise typer.Exit
 
@@ -105,7 +105,7 @@ def invoke(args: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    note(f"paceline: {message}")
+    print_note(f"paceline: {message}")
     return code
 
 
@@ -133,7 +133,7 @@ def main() -> None:
         sys.exit(CLOSED_PIPE)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # to the end
-    end_cleanly()
+    install_exit_handlers()
     # A terminal that is not UTF-8 gets question marks, not an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper
     sys.exit(invoke(sys.argv[1:]))

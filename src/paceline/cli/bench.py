@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from paceline.cli import options
-from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, RECORD_OPTIONS, SAMPLING_OPTIONS, takes
+from paceline.cli.groups import (
+    DRAFTING_OPTIONS,
+    MODEL_OPTIONS,
+    RECORD_OPTIONS,
+    SAMPLING_OPTIONS,
+    with_option_groups,
+)
 from paceline.cli.help import GroupedCommand, GroupedGroup
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, option
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import LosslessError, PeerError, UsageError
 
@@ -32,7 +38,9 @@ RunNumber = Annotated[str, argument("RUN", "Its number in `bench list`, or last.
 
 
 @app.callback(invoke_without_command=True, epilog=options.EPILOG)
-@takes(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS, recorder=RECORD_OPTIONS)
+@with_option_groups(
+    models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS, recorder=RECORD_OPTIONS
+)
 def bench(
     *,
     context: typer.Context,
@@ -182,12 +190,12 @@ def _run(
 def outcome(record: BenchRecord) -> int:
     """Return the exit code of what was measured. Raises LosslessError and PeerError."""
     for line in record.skipped:
-        note(f"skipped: {line}")
+        print_note(f"skipped: {line}")
     if record.lost:
-        note(f"not kept to its end: {record.lost}")
+        print_note(f"not kept to its end: {record.lost}")
     if record.status == "interrupted":
         if record.run is not None and not record.lost:
-            note(f"interrupted; `paceline bench resume {record.run}` goes on")
+            print_note(f"interrupted; `paceline bench resume {record.run}` goes on")
         return INTERRUPTED
     no_speed = [r for r in record.results if not r.lossless]
     failed = {f"{r.system}: {r.verdict}" for r in no_speed if r.verdict.startswith("failed")}
@@ -211,14 +219,14 @@ def _write(record: Mapping[str, Any], as_json: bool) -> None:
 def suites(as_json: options.AsJson = False) -> None:
     """List the suites that come with the package."""
     from paceline.bench.suites import workload
-    from paceline.report.table import listing
+    from paceline.report.table import write_table
 
     found = workload.suites()
     if as_json:
         print_json([vars(one) for one in found])
         return
     rows = [(one.name, str(one.tiny), str(one.full), one.licence, one.description) for one in found]
-    listing(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
+    write_table(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
 
 
 @app.command("list", cls=GroupedCommand)
@@ -266,8 +274,8 @@ def resume(
     """
     from paceline.bench.plan import BenchPlan
 
-    kept = _opened(history)
-    stored = _stored(kept, which)
+    cached = _opened(history)
+    stored = _stored(cached, which)
     if stored.status == "done":
         raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
-    return _run(BenchPlan.read(stored.plan), kept, stored.id, as_json)
+    return _run(BenchPlan.read(stored.plan), cached, stored.id, as_json)

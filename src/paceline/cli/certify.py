@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli import options
-from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, SAMPLING_OPTIONS, takes
+from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, SAMPLING_OPTIONS, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import option
 from paceline.cli.output import print_json
@@ -19,7 +19,7 @@ from paceline.speculative.errors import LosslessError, UsageError
 CHECKS = "Checks"
 
 
-@takes(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS)
+@with_option_groups(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS)
 def certify(
     *,
     models: Any,

@@ -8,7 +8,13 @@ from typing import Annotated, Any
 
 from paceline.cli import options
 from paceline.cli.conversation import Conversation, MessagesFile, SystemPrompt, first_messages
-from paceline.cli.groups import CHAT_SAMPLING_OPTIONS, DRAFTING_OPTIONS, MEMORY_OPTIONS, MODEL_OPTIONS, takes
+from paceline.cli.groups import (
+    CHAT_SAMPLING_OPTIONS,
+    DRAFTING_OPTIONS,
+    MEMORY_OPTIONS,
+    MODEL_OPTIONS,
+    with_option_groups,
+)
 from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
 from paceline.cli.references import base_model, require_template, resolve_models
@@ -16,7 +22,7 @@ from paceline.cli.references import base_model, require_template, resolve_models
 MODEL = "zoo:smollm2"  # whom one talks with who names nobody
 
 
-@takes(
+@with_option_groups(
     models=MODEL_OPTIONS,
     sampling=CHAT_SAMPLING_OPTIONS,
     drafting=DRAFTING_OPTIONS,
@@ -54,8 +60,8 @@ def chat(
     sampling, given = sampling
     models = resolve_models(models | {"target": models["target"] or MODEL})
 
-    from paceline.cli.chatting import ChatLoop, say, shown
-    from paceline.cli.lines import piped, typed_in
+    from paceline.cli.chatting import ChatLoop, format_sampling, note
+    from paceline.cli.lines import read_piped_messages, read_typed_messages
     from paceline.loading import load
     from paceline.system.home import home
     from paceline.text.default_sampling import chat_sampling
@@ -65,7 +71,7 @@ def chat(
     with Interrupts():
         llm = load(**models, drafters=draft, **drafting, **memory)
     with llm:
-        if not llm.chats:  # of a model without a file
+        if not llm.has_chat_template:  # of a model without a file
             raise base_model(models["target"])
         sampling = replace(sampling, **chat_sampling(llm.target, given))
         drawn, by_chance = options.seed_for(seed, sampling)
@@ -74,10 +80,10 @@ def chat(
         early = PendingInterrupt()
         talk = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
         if by_chance:
-            say(f"{shown(sampling)}; {options.by_chance(drawn)}")
+            note(f"{format_sampling(sampling)}; {options.format_random_seed(drawn)}")
         if not terminal:
-            return talk.go(piped())
-        say(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
+            return talk.run(read_piped_messages())
+        note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
         with early:
-            talk.go(typed_in(home() / "chat_history", say, early.forget))
+            talk.run(read_typed_messages(home() / "chat_history", note, early.forget))
     return 0

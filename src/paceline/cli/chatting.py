@@ -15,16 +15,16 @@ from paceline.api import LLM
 from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation, write_messages
 from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
-from paceline.cli.lines import unquoted
-from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_stopped
+from paceline.cli.lines import strip_block_quotes
+from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.report import where
 from paceline.report.sources import SourceMarks
 from paceline.report.table import summary
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.speculative.printable import printable, shortened
+from paceline.speculative.printable import printable, truncated
 from paceline.speculative.sampling import Sampling
-from paceline.system.home import expanded
+from paceline.system.home import expand_user
 
 COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?", re.DOTALL)
 HELP = '''\
@@ -40,12 +40,17 @@ HELP = '''\
 Ctrl-C          stops an answer, which stays as far as it came; at the prompt it clears the line
 '''
 
-NAMES = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}  # as the options are
+SAMPLING_NAMES = {
+    "temp": "temperature",
+    "top-k": "top_k",
+    "top-p": "top_p",
+    "min-p": "min_p",
+}  # as the options are
 FULL = "-c N for a larger one; /clear begins anew"
 
 
-def shown(sampling: Sampling) -> str:
-    return ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in NAMES.items())
+def format_sampling(sampling: Sampling) -> str:
+    return ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in SAMPLING_NAMES.items())
 
 
 class ChatLoop:
@@ -73,7 +78,7 @@ class ChatLoop:
         self._slowness = SlowPassMonitor(llm)
         self._last: dict[str, Any] | None = None  # the last answer's record
         self._commands: dict[str, Callable[[str], None]] = {
-            "help": lambda _: say(HELP.rstrip("\n")),
+            "help": lambda _: note(HELP.rstrip("\n")),
             "stats": self._stats,
             "sources": self._sources,
             "system": self._system,
@@ -82,7 +87,7 @@ class ChatLoop:
             "clear": self._clear,
         }
 
-    def go(self, lines: Iterable[str]) -> int:
+    def run(self, lines: Iterable[str]) -> int:
         """Answer until there are no more lines, or /bye.
 
         Returns the exit code of the last error, if any; or of Ctrl-C, where nobody is there to go on."""
@@ -96,7 +101,7 @@ class ChatLoop:
                     if command[1] not in self._commands:
                         raise UsageError(f"/{command[1]}: no such command; /help lists them")
                     self._commands[command[1]]((command[2] or "").strip())
-                elif message := unquoted(line.strip()):
+                elif message := strip_block_quotes(line.strip()):
                     stopped = self._answer(message)
                     if stopped and not self._interactive:
                         return INTERRUPTED
@@ -104,46 +109,46 @@ class ChatLoop:
                 raise
             except (PacelineError, OSError) as error:
                 code = getattr(error, "exit_code", 1)
-                say(f"paceline: {printable(str(error))}")
+                note(f"paceline: {printable(str(error))}")
         if warning := self._slowness.warning():
-            say(f"paceline: {warning}")
+            note(f"paceline: {warning}")
         return code
 
     def _answer(self, message: str) -> bool:
         """Answer a message. Returns whether Ctrl-C stopped it."""
         conversation = self._conversation
-        conversation.ask(message)
+        conversation.add_user_message(message)
         try:
             with Interrupts() as interrupts:
-                interrupts.hold()
+                interrupts.defer_first()
                 if self._early.pressed:  # after the message was sent off
                     self._early.forget()
                     interrupts.pressed = True
                 prompt, dropped = conversation.prompt()
                 if dropped:
-                    say(
+                    note(
                         f"the context of {self._llm.target.caps.n_ctx:,} tokens is full: the model no longer "
                         f"sees the oldest turns, {dropped} more ({FULL})"
                     )
                 generation = self._decode(prompt, interrupts)
         except BaseException:
-            conversation.take_back()
+            conversation.remove_last_message()
             raise
         self._last = as_record(generation)
         if not generation.tokens:
-            conversation.take_back()
-            say("stopped before the first word: your message is taken back")
+            conversation.remove_last_message()
+            note("stopped before the first word: your message is taken back")
             return True
-        conversation.answered(prompt, generation)
+        conversation.add_answer(prompt, generation)
         self._request["seed"] += 1
         if not generation.text.strip():
-            say("(an empty answer: the model ended its turn at once)")
+            note("(an empty answer: the model ended its turn at once)")
         if generation.stop_reason == "context":
-            say(f"the context is full, and the answer ends here ({FULL})")
+            note(f"the context is full, and the answer ends here ({FULL})")
         elif generation.stop_reason == "length":
-            say(f"(cut after {generation.n_tokens:,} tokens: -n)")
+            note(f"(cut after {generation.n_tokens:,} tokens: -n)")
         if self._show_stats:
-            say(summary(self._last))
+            note(summary(self._last))
         return interrupts.pressed
 
     def _decode(self, prompt: list[int], interrupts: Interrupts) -> Generation:
@@ -152,7 +157,7 @@ class ChatLoop:
         request = self._request | asdict(self._sampling)
         request["max_tokens"] = request["max_tokens"] or self._llm.target.caps.n_ctx
         with closing(reading), self._llm.stream(prompt, on_prefill=reading, **request) as stream:
-            for piece in until_stopped(stream, interrupts):
+            for piece in until_interrupted(stream, interrupts):
                 length += len(piece.text)
                 _show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
         generation = stream.result()
@@ -163,46 +168,46 @@ class ChatLoop:
     def _stats(self, _: str) -> None:
         conversation, n_ctx = self._conversation, self._llm.target.caps.n_ctx
         if self._last is not None:
-            say(summary(self._last))
+            note(summary(self._last))
             where.write(self._last, sys.stderr)
         turns = sum(one["role"] == "user" for one in conversation.messages)
-        say(f"turns: {turns}, {conversation.tokens:,} of {n_ctx:,} tokens of context")
+        note(f"turns: {turns}, {conversation.tokens:,} of {n_ctx:,} tokens of context")
 
     def _sources(self, _: str) -> None:
         self._show_sources = not self._show_sources
         drafters = self._llm.drafter.name.split(",")
-        say(self._marks.legend(drafters) if self._show_sources else "sources: not shown")
+        note(self._marks.legend(drafters) if self._show_sources else "sources: not shown")
 
     def _system(self, text: str) -> None:
         if text:
-            self._conversation.system = unquoted(text)
+            self._conversation.system = strip_block_quotes(text)
         prompt = self._conversation.system
-        say(f"system prompt: {'the template may have one' if prompt is None else shortened(prompt)}")
+        note(f"system prompt: {'the template may have one' if prompt is None else truncated(prompt)}")
 
     def _set_sampling(self, text: str) -> None:
         given: dict[str, Any] = {}
         for word in text.split():
             name, _, value = word.partition("=")
             try:
-                field = NAMES[name.lstrip("-")]
+                field = SAMPLING_NAMES[name.lstrip("-")]
                 given[field] = int(value) if field == "top_k" else float(value)
             except (KeyError, ValueError):
                 raise UsageError(
-                    f"/sampling {word}: write NAME=NUMBER; the names are {', '.join(NAMES)}"
+                    f"/sampling {word}: write NAME=NUMBER; the names are {', '.join(SAMPLING_NAMES)}"
                 ) from None
         self._sampling = replace(self._sampling, **given)
-        say(shown(self._sampling))
+        note(format_sampling(self._sampling))
 
     def _save(self, name: str) -> None:
         if not name:
             raise UsageError("/save: where to? Name a file: /save talk.json")
-        file = expanded(name)
+        file = expand_user(name)
         write_messages(file, self._conversation.messages)
-        say(f"{len(self._conversation.messages)} messages are in {printable(str(file))}")
+        note(f"{len(self._conversation.messages)} messages are in {printable(str(file))}")
 
     def _clear(self, _: str) -> None:
         self._conversation.clear()
-        say("forgotten, but for the system prompt")
+        note("forgotten, but for the system prompt")
 
 
 def _show(text: str) -> None:
@@ -210,6 +215,6 @@ def _show(text: str) -> None:
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from paceline.api import LLM
 from paceline.bench.provenance import provenance
-from paceline.bench.replay.recording import PLAIN, Recorder
+from paceline.bench.replay.recording import PLAIN_DRAFTING, Recorder
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
-from paceline.cli.output import note, print_json
-from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_stopped
+from paceline.cli.output import print_json, print_note
+from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.cli.references import base_model
 from paceline.report import where
 from paceline.report.sources import SourceMarks
@@ -61,8 +61,8 @@ class Completion:
         wants_chat: the user asked for a chat. Raises ModelError for a template that cannot be used."""
         llm = self._llm
         if self._chat and not wants_chat:
-            note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
-        elif wants_chat and not llm.chats:
+            print_note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
+        elif wants_chat and not llm.has_chat_template:
             raise base_model(llm.target.origin)
         try:
             tokens = llm.chat_tokens(messages) if self._chat else llm.tokens(text)
@@ -70,7 +70,7 @@ class Completion:
             raise ModelError(f"{error} (--no-chat does without)") from error
         for content in [message["content"] for message in messages] if self._chat else [text]:
             if control := llm.control_text(content):
-                note(f"the prompt spells {control}, a control token of this model: it is read as text")
+                print_note(f"the prompt spells {control}, a control token of this model: it is read as text")
                 break
         return tokens
 
@@ -82,8 +82,8 @@ class Completion:
             self._print_json(run)
         else:
             if self._chat and run["stop_reason"] == "length":
-                note(f"cut after {run['n_tokens']:,} tokens (-n N for more)")
-            note(summary(run))
+                print_note(f"cut after {run['n_tokens']:,} tokens (-n N for more)")
+            print_note(summary(run))
         self._end(run, sys.stderr)
         return INTERRUPTED if self._interrupts.pressed else 0
 
@@ -92,12 +92,12 @@ class Completion:
         record: dict[str, Any] = {"plain": None, "drafted": None, "speedup": None, "identical": None}
         with closing(PrefillProgress(self._interrupts)) as reading:
             read = warm_up(self._llm, prompt, reading)
-        record |= {"n_read": read.n_read, "prompt_tokens_per_second": read.prompt_tokens_per_second}
+        record |= {"n_read": read.n_prefilled, "prompt_tokens_per_second": read.prompt_tokens_per_second}
         self._legend()
         for name, heading in (("plain", "plain"), ("drafted", f"drafted ({self._llm.drafter.name})")):
             if not self._interrupts.pressed:
                 if not self._as_json:
-                    note(f"--- {heading} ---")
+                    print_note(f"--- {heading} ---")
                 record[name] = self._decode(prompt, plain=name == "plain")
         if self._interrupts.pressed:
             if self._as_json:
@@ -106,14 +106,14 @@ class Completion:
         plain, drafted = record["plain"], record["drafted"]
         judgement = judge(self._llm, prompt, plain["tokens"], drafted["tokens"], self._sampling)
         record["speedup"] = drafted["tokens_per_second"] / plain["tokens_per_second"]
-        record |= {"identical": judgement.identical, "verdict": judgement.said}
+        record |= {"identical": judgement.identical, "verdict": judgement.verdict}
         if judgement.difference is not None:
             record["difference"] = vars(judgement.difference) | {"near_tie": judgement.difference.near_tie}
         if self._as_json:
             self._print_json(record)
         else:
-            note("")
-            comparison(record, judgement.said, sys.stdout)
+            print_note("")
+            comparison(record, judgement.verdict, sys.stdout)
         self._end(drafted, sys.stdout)
         judgement.require_lossless()
         return 0
@@ -125,9 +125,9 @@ class Completion:
             request["logprobs"] = max(self._recorder.top_k, request["logprobs"] or 0)
         reading = PrefillProgress(self._interrupts)
         with closing(reading), self._llm.stream(prompt, plain=plain, on_prefill=reading, **request) as stream:
-            self._interrupts.hold()
+            self._interrupts.defer_first()
             try:
-                for piece in until_stopped(stream, self._interrupts):
+                for piece in until_interrupted(stream, self._interrupts):
                     sources += piece.sources
                     length += len(piece.text)
                     self._show(piece.text if self._marks is None else self._marks.marked(piece.parts))
@@ -137,9 +137,11 @@ class Completion:
         self._show(generation.text[length:] + ("" if generation.text.endswith("\n") else "\n"))
         if not self._as_json:
             if generation.complete is False:
-                note("the text is cut short of what the grammar asks for")
+                print_note("the text is cut short of what the grammar asks for")
             if not generation.text.strip() and generation.stop_reason is not None:
-                note("the text is empty: the model ended it at once (--ignore-eos goes on), or --stop did")
+                print_note(
+                    "the text is empty: the model ended it at once (--ignore-eos goes on), or --stop did"
+                )
         record = as_record(generation) | self._logprobs(generation)
         return record if self._marks is None else record | {"sources": sources}
 
@@ -153,7 +155,7 @@ class Completion:
                 id_=f"run-{uuid.uuid4().hex[:12]}",
                 sampling=self._sampling,
                 seed=self._request["seed"],
-                drafting=PLAIN if plain else self._llm.drafting,
+                drafting=PLAIN_DRAFTING if plain else self._llm.drafting,
             )
 
     def _show(self, text: str) -> None:
@@ -171,7 +173,7 @@ class Completion:
             file.write("\n")
             where.write(run, file)
         if warning := self._slowness.warning():
-            note(f"paceline: {warning}")
+            print_note(f"paceline: {warning}")
 
     def _logprobs(self, generation: Generation) -> dict[str, Any]:
         n = self._request["logprobs"]  # more may be recorded
@@ -201,7 +203,7 @@ def as_record(generation: Generation) -> dict[str, Any]:
         "tokens": list(generation.tokens),
         "stop_reason": generation.stop_reason or "interrupted",
         "n_prompt": generation.n_prompt,
-        "n_read": generation.n_read,
+        "n_read": generation.n_prefilled,
         "n_tokens": generation.n_tokens,
         "prompt_seconds": generation.prompt_seconds,
         "prompt_tokens_per_second": generation.prompt_tokens_per_second,
@@ -209,8 +211,8 @@ def as_record(generation: Generation) -> dict[str, Any]:
         "tokens_per_second": generation.tokens_per_second,
         "stats": generation.stats.as_dict(),
     }
-    if generation.account is not None:
-        record["policy"] = generation.account.as_dict()
+    if generation.drafting_summary is not None:
+        record["policy"] = generation.drafting_summary.as_dict()
     if generation.complete is not None:
         record["complete"] = generation.complete
     return record

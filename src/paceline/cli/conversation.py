@@ -31,7 +31,7 @@ SystemPrompt = Annotated[
     str | None, option(PROMPT, "--system", "TEXT", "A system prompt: how the model is to answer.")
 ]
 FORM = 'write a list: [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
-ROOM = 256  # tokens that an answer has at least, or a quarter of a small context
+MIN_ANSWER_TOKENS = 256  # tokens that an answer has at least, or a quarter of a small context
 
 
 def read_messages(file: Path) -> list[Message]:
@@ -66,7 +66,7 @@ def first_messages(system: str | None, file: Path | None) -> list[Message]:
 
 def write_messages(file: Path, messages: list[Message]) -> None:
     """Replace a file that `read_messages` can read, and no other. Raises PacelineError."""
-    from paceline.system.whole import check_output, whole
+    from paceline.system.whole import atomic_write, check_output
 
     check_output(file, force=True)
     if file.exists():
@@ -74,7 +74,7 @@ def write_messages(file: Path, messages: list[Message]) -> None:
             read_messages(file)
         except PacelineError:
             raise UsageError(f"{file} exists, and is no conversation: choose another name") from None
-    with whole(file) as part:
+    with atomic_write(file) as part:
         part.write_text(json.dumps(messages, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
@@ -102,14 +102,14 @@ class Conversation:
         """The part of the context that the last turn took."""
         return sum(map(len, self._last))
 
-    def ask(self, text: str) -> None:
+    def add_user_message(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
 
-    def take_back(self) -> None:
+    def remove_last_message(self) -> None:
         """Forget the question that got no answer."""
         self.messages.pop()
 
-    def answered(self, prompt: Sequence[int], generation: Generation) -> None:
+    def add_answer(self, prompt: Sequence[int], generation: Generation) -> None:
         """Add an answer. prompt: the tokens that the question was asked with."""
         self.messages.append({"role": "assistant", "content": generation.text})
         self._last = list(prompt), list(generation.tokens)
@@ -126,7 +126,7 @@ class Conversation:
         happens rarely. None are lost to a message that is too long by itself."""
         n_ctx = self._llm.target.caps.n_ctx
         tokens = self._encoded(self._hidden)
-        if len(tokens) + min(ROOM, n_ctx // 4) <= n_ctx:
+        if len(tokens) + min(MIN_ANSWER_TOKENS, n_ctx // 4) <= n_ctx:
             return tokens, 0
         after_system = self.messages[self.system is not None :]
         turns = [
@@ -148,10 +148,10 @@ class Conversation:
         vocab = self._llm.target.vocab
         if answer and answer[-1] in vocab.eos:
             answer = answer[:-1]
-        said, end, read = b"".join(map(vocab.piece, answer)), len(prompt), b""
-        if not said or tokens[:end] != prompt:
+        value, end, read = b"".join(map(vocab.piece, answer)), len(prompt), b""
+        if not value or tokens[:end] != prompt:
             return tokens
-        while end < len(tokens) and len(read) < len(said):
+        while end < len(tokens) and len(read) < len(value):
             read += vocab.piece(tokens[end])
             end += 1
-        return prompt + answer + tokens[end:] if read == said else tokens
+        return prompt + answer + tokens[end:] if read == value else tokens

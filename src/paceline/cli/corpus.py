@@ -14,7 +14,7 @@ from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, option
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import file_option
 from paceline.speculative.errors import PacelineError, UsageError
 
@@ -94,14 +94,14 @@ def build(
             name, sources, model, wanted, force=force, phase=phase, check=interrupts.check
         )
     for reason, n in skipped.counts.items():
-        note(f"skipped, {reason}: {n:,} ({skipped.examples[reason]}{', ...' if n > 1 else ''})")
+        print_note(f"skipped, {reason}: {n:,} ({skipped.examples[reason]}{', ...' if n > 1 else ''})")
     _print(corpus, as_json)
 
 
 @app.command("list", cls=GroupedCommand)
 def list_corpora(as_json: options.AsJson = False) -> None:
     """List the corpora there are."""
-    from paceline.report.table import listing
+    from paceline.report.table import write_table
     from paceline.storage.corpora import find_corpus, names
 
     records: list[dict[str, Any]] = []
@@ -126,9 +126,9 @@ def list_corpora(as_json: options.AsJson = False) -> None:
         for one in records
     ]
     if rows:
-        listing(("name", "length", "size", "kinds", "tokenizer and date"), rows, sys.stdout)
+        write_table(("name", "length", "size", "kinds", "tokenizer and date"), rows, sys.stdout)
     else:
-        note("there are no corpora yet: paceline corpus build NAME --from PATH")
+        print_note("there are no corpora yet: paceline corpus build NAME --from PATH")
 
 
 @app.command(cls=GroupedCommand)
@@ -147,7 +147,7 @@ def _record(corpus: Corpus) -> dict[str, Any]:
 
 
 def _print(corpus: Corpus, as_json: bool) -> None:
-    from paceline.report.table import listing
+    from paceline.report.table import write_table
 
     record = _record(corpus)
     if as_json:
@@ -169,7 +169,7 @@ def _print(corpus: Corpus, as_json: bool) -> None:
     typer.echo("")
     counted = ("files", "documents", "bytes", "tokens")
     rows = [(one["path"], *(f"{one[what]:,}" for what in counted)) for one in record["sources"]]
-    listing(("source", *counted), rows, sys.stdout, 1)
+    write_table(("source", *counted), rows, sys.stdout, 1)
 
 
 @app.command(cls=GroupedCommand, short_help="Forget the answers that --remember kept.")
@@ -182,16 +182,16 @@ def forget(
     from paceline.storage import remembered
 
     project = None if everything else remembered.project_of(Path.cwd())
-    if kept := remembered.describe(project):
-        for one in kept:
-            note(f"{one.project or one.path}: {one.outputs:,} answers, {one.bytes:,} bytes")
+    if cached := remembered.describe(project):
+        for one in cached:
+            print_note(f"{one.project or one.path}: {one.outputs:,} answers, {one.bytes:,} bytes")
         _confirm("Forget them", yes)
     gone = remembered.forget(project)
     if as_json:
         print_json([{"project": str(one.project), "path": str(one.path), "answers": one.outputs,
                      "tokens": one.tokens, "bytes": one.bytes} for one in gone])  # fmt: skip
     elif not gone:
-        note("nothing was remembered")
+        print_note("nothing was remembered")
 
 
 def _confirm(what: str, yes: bool) -> None:

@@ -6,16 +6,16 @@ import math
 from typing import Annotated, Any
 
 from paceline.cli import options
-from paceline.cli.groups import MODEL_OPTIONS, takes
+from paceline.cli.groups import MODEL_OPTIONS, with_option_groups
 from paceline.cli.options import flag, option
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 MEASURING = "Measuring"
 
 
-@takes(models=MODEL_OPTIONS)
+@with_option_groups(models=MODEL_OPTIONS)
 def doctor(
     *,
     models: Any,
@@ -41,14 +41,14 @@ def doctor(
     models = resolve_models(models)
 
     from paceline.cli import doctor_machine
-    from paceline.speculative.policy.cost_measurement import ROWS
-    from paceline.speculative.policy.cost_model import bucket
+    from paceline.speculative.policy.cost_measurement import BATCH_SIZES
+    from paceline.speculative.policy.cost_model import context_bucket
     from paceline.storage.costs import MeasurementEffort
 
     # Of context lengths that costs do not tell apart the longest is measured.
-    lengths = tuple({bucket(n): n for n in numbers(depths, "--depths")}.values())
-    effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else ROWS)
-    hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"])
+    lengths = tuple({context_bucket(n): n for n in numbers(depths, "--depths")}.values())
+    effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else BATCH_SIZES)
+    hardware = doctor_machine.probe_hardware(models["target"], models["threads"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
         record |= doctor_machine.examined(models, hardware, effort, again, measure, as_json)
@@ -64,7 +64,7 @@ def doctor(
         doctor_machine.write(record)
     if record["kept"]:
         roles = " and ".join(record["kept"])
-        note(f"{roles}: as measured before and updated by use; --again measures anew")
+        print_note(f"{roles}: as measured before and updated by use; --again measures anew")
     return 0
 
 

@@ -17,8 +17,8 @@ from paceline.backends.interface import Backend, FlashAttentionSwitch, KernelSta
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.progress import STEPS, by_share, progress
 from paceline.doctor import diagnosis, gathering, thread_trials
-from paceline.doctor.stored_costs import examine
-from paceline.hardware.bandwidth import measured
+from paceline.doctor.stored_costs import report_costs
+from paceline.hardware.bandwidth import memory_bandwidth
 from paceline.hardware.probe import Hardware, probe
 from paceline.hardware.threads import choose_threads
 from paceline.loading import load
@@ -26,7 +26,7 @@ from paceline.models import zoo
 from paceline.models.headers.facts import HYBRID, RECURRENT
 from paceline.models.resolve import file_of
 from paceline.profiling import flash_attention
-from paceline.profiling.pass_costs import goes_without_flash, to_stderr
+from paceline.profiling.pass_costs import is_without_flash, to_stderr
 from paceline.report import costs as costs_report
 from paceline.report import hardware as hardware_report
 from paceline.speculative.errors import MissingExtraError, PacelineError
@@ -36,7 +36,7 @@ Tick = Callable[[str], None]
 Tell = Callable[[str, float], None]  # which share of a stage is over
 
 
-def look(target: str | None, threads: int | None, kernels: str) -> Hardware:
+def probe_hardware(target: str | None, threads: int | None, kernels: str) -> Hardware:
     """Read what can be read without loading a model; memory is measured with so many threads.
 
     target: says which engine is meant; None: the embedded one. kernels: "off" leaves them out."""
@@ -45,14 +45,14 @@ def look(target: str | None, threads: int | None, kernels: str) -> Hardware:
     status = KernelStatus(reason="--kernels off")
     try:
         path = file_of(target or zoo.target_path())
-        build = registry.build_of(path)
+        build = registry.backend_build(path)
         engine, offload = build.features, build.offload
         if kernels != "off":
-            status = registry.kernels_of(path)
+            status = registry.kernel_status(path)
     except MissingExtraError as error:
         read_errors.append(f"what the engine can use: {error}")
     try:
-        bandwidth = measured(choose_threads(threads))
+        bandwidth = memory_bandwidth(choose_threads(threads))
     except PacelineError as error:
         read_errors.append(f"how fast memory is read: {error}")
     found = probe(engine=engine, offload=offload, bandwidth=bandwidth)
@@ -72,7 +72,7 @@ def examined(
     """Return what `--json` prints of the models. as_json: nothing is shown before all is known."""
     # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
     # too, and so has a draft of another vocabulary.
-    if is_stateful(models["target"]):
+    if has_recurrent_state(models["target"]):
         models |= {"draft": None}
     alone = models["target"] is not None and models["draft"] is None
     drafting: dict[str, Any] = {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
@@ -81,14 +81,14 @@ def examined(
             show(hardware)
         tries = measure and isinstance(llm.target, ThreadSwitch)
         counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
-        attends = measure and may_choose(llm.target)
-        stages = {"target": True, thread_trials.STAGE: bool(counts), flash_attention.STAGE: attends}
+        attends = measure and can_try_flash_attention(llm.target)
+        stages = {"target": True, thread_trials.STAGE: bool(counts), flash_attention.PROGRESS_STAGE: attends}
         work = {stage: STEPS for stage, wanted in stages.items() if wanted}
         if llm.draft is not None:
             work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
         with progress(work, interrupts) as tick:
             tell = by_share(tick)
-            record = examine(llm, effort, to_stderr, tell, again=again).as_dict()
+            record = report_costs(llm, effort, to_stderr, tell, again=again).as_dict()
             record |= {
                 "trials": try_threads(llm.target, counts, tell) if counts else None,
                 "attention": try_attention(llm.target, tell) if attends else None,
@@ -96,10 +96,10 @@ def examined(
             return record | {"diagnosis": diagnose(llm, hardware, record, tick)}
 
 
-def is_stateful(target: str | None) -> bool:
+def has_recurrent_state(target: str | None) -> bool:
     """Return whether a header says that drafts cannot be taken back: why that loses is told then, instead of
     refusing the pair."""
-    facts = None if target is None or not Path(target).is_file() else gathering.header(Path(target), [])
+    facts = None if target is None or not Path(target).is_file() else gathering.read_header(Path(target), [])
     return facts is not None and facts.memory in (HYBRID, RECURRENT)
 
 
@@ -108,19 +108,19 @@ def try_threads(target: Any, counts: list[int], tell: Tell) -> dict[str, Any]:
     before = target.settings["threads"]
     progress = partial(tell, thread_trials.STAGE)
     try:
-        trials = thread_trials.tried(target, target.use_threads, counts, progress=progress)
+        trials = thread_trials.measure_thread_counts(target, target.use_threads, counts, progress=progress)
     finally:
         target.use_threads(before)
     best = trials.index(thread_trials.best(trials))
     return {"tried": [trial.as_dict() for trial in trials], "best": best}
 
 
-def may_choose(target: Backend) -> bool:
+def can_try_flash_attention(target: Backend) -> bool:
     """Return whether it is worth trying with and without flash attention: not with kernels of our own."""
     given = target.settings
     if not isinstance(target, FlashAttentionSwitch) or target.caps.rollback != "free" or given.get("kernels"):
         return False
-    return goes_without_flash(given["gpu_layers"], given["cache_type"])
+    return is_without_flash(given["gpu_layers"], given["cache_type"])
 
 
 def try_attention(target: Any, tell: Tell) -> dict[str, Any] | None:
@@ -128,23 +128,23 @@ def try_attention(target: Any, tell: Tell) -> dict[str, Any] | None:
 
     With the names of `--json`; None where there is no room for it."""
     try:
-        found = flash_attention.try_both(target, partial(tell, flash_attention.STAGE))
+        found = flash_attention.measure_both(target, partial(tell, flash_attention.PROGRESS_STAGE))
     except PacelineError as error:
         to_stderr(f"flash attention is not tried: {error}")
         return None
-    flash_attention.keep(target, found, to_stderr)
-    return {"tried": [asdict(one) for one in found], "best": found.index(flash_attention.best(found))}
+    flash_attention.store(target, found, to_stderr)
+    return {"tried": [asdict(one) for one in found], "best": found.index(flash_attention.quicker(found))}
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     """record: what passes cost and what was tried, as `--json` has it."""
     read_errors: list[str] = []
     target, draft = (
-        None if model is None or not model.path.exists() else gathering.header(model.path, read_errors)
+        None if model is None or not model.path.exists() else gathering.read_header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
     given, run = llm.target.settings, None
-    evidence = gathering.of_models(
+    evidence = gathering.evidence_of_models(
         hardware,
         target,
         draft,
@@ -154,7 +154,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         gpu_layers=given.get("gpu_layers", 0),
     )
     if llm.draft is not None:
-        evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)
+        evidence, run = gathering.evidence_of_run(evidence, llm, hardware, tick)
     return {
         "run": None if run is None else run.as_dict(),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
@@ -167,8 +167,8 @@ def write(record: Mapping[str, Any]) -> None:
     """Print the costs, what was tried, and the diagnosis."""
     costs_report.write(record, sys.stdout)
     for found, table, named in (
-        (record["trials"], hardware_report.trials, hardware_report.fastest),
-        (record["attention"], hardware_report.attention, hardware_report.faster),
+        (record["trials"], hardware_report.trials, hardware_report.thread_advice),
+        (record["attention"], hardware_report.attention, hardware_report.flash_advice),
     ):
         if found is not None:
             block = table(found["tried"], found["best"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from paceline.cli import options
 from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
-from paceline.cli.output import note
+from paceline.cli.output import print_note
 from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class OptionGroup:
     make: Callable[..., Any] = dict
 
 
-def takes(**groups: OptionGroup) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_option_groups(**groups: OptionGroup) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a command: a parameter with a group's name stands for all of the group's options, and gets
     what the group makes of them."""
 
@@ -224,10 +224,10 @@ MEMORY_OPTIONS = OptionGroup(
 def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
     """Return what a request takes of grammars. Raises UsageError."""
     from paceline.cli.texts import read_schema
-    from paceline.text.grammar_check import chosen
+    from paceline.text.grammar_check import parse_grammar
 
     schema = read_schema(json_schema, json_schema_file)
-    chosen(schema, regex)
+    parse_grammar(schema, regex)
     return {"json_schema": schema, "regex": regex}
 
 
@@ -250,7 +250,7 @@ def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:
         return None
     from paceline.bench.replay.recording import Recorder
 
-    return Recorder(record, lambda said: note(f"paceline: {said}"), top_k=record_top_k)
+    return Recorder(record, lambda value: print_note(f"paceline: {value}"), top_k=record_top_k)
 
 
 RECORD_OPTIONS = OptionGroup(

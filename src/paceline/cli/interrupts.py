@@ -13,16 +13,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from paceline.system.leaving import leave
+from paceline.system.leaving import exit_now
 
 INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes that belong to no exception of ours
-_DONE = b"\0"  # no signal has this number
+_FINISHED_SIGNALS = b"\0"  # no signal has this number
 # What else ends a process; a terminal that is closed sends the second one, which Windows does not have.
-_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextmanager
-def raised() -> Iterator[None]:
+def raise_on_interrupt() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt, as Python does by itself: for work that waits in Python alone."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -31,12 +31,12 @@ def raised() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def end_cleanly() -> None:
+def install_exit_handlers() -> None:
     """Ctrl-C and the others end the whole process at once, wherever it is, and nothing that is half written
     is left. What is ignored (`nohup`, a background job) stays so."""
-    for number in (signal.SIGINT, *_ENDING):
+    for number in (signal.SIGINT, *_ENDING_SIGNALS):
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, _frame: leave(128 + number))
+            signal.signal(number, lambda number, _frame: exit_now(128 + number))
 
 
 class Interrupts:
@@ -46,10 +46,10 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.pressed = False
-        self._held = False
+        self._deferred = False
 
-    def hold(self) -> None:
-        self._held = True
+    def defer_first(self) -> None:
+        self._deferred = True
 
     def check(self) -> None:
         """Raise KeyboardInterrupt once Ctrl-C was pressed."""
@@ -57,8 +57,8 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupts:
-        found = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
-        ignored = {number for number in _ENDING if found[number] == signal.SIG_IGN}
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING_SIGNALS)}
+        ignored = {number for number in _ENDING_SIGNALS if found[number] == signal.SIG_IGN}
         self._handlers = {number: found[number] for number in found if number not in ignored}
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -74,23 +74,23 @@ class Interrupts:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        self._writer.send(_DONE)
+        self._writer.send(_FINISHED_SIGNALS)
         self._watcher.join()
         self._reader.close()
         self._writer.close()
 
     def _note(self, number: int, _frame: object) -> None:
-        if self._held and number == signal.SIGINT:
+        if self._deferred and number == signal.SIGINT:
             self.pressed = True
 
     def _watch(self) -> None:
         allowed = 1
-        while (byte := self._reader.recv(1)) != _DONE:
+        while (byte := self._reader.recv(1)) != _FINISHED_SIGNALS:
             number = byte[0]
             if number not in self._handlers:
                 continue
-            if number != signal.SIGINT or not self._held or allowed == 0:
-                leave(128 + number)
+            if number != signal.SIGINT or not self._deferred or allowed == 0:
+                exit_now(128 + number)
             allowed -= 1
 
 

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline.cli.interrupts import raised
-from paceline.cli.texts import LONGEST, MARK
+from paceline.cli.interrupts import raise_on_interrupt
+from paceline.cli.texts import BYTE_ORDER_MARK, MAX_TEXT_BYTES
 from paceline.speculative.errors import UsageError
-from paceline.system.home import private_folder
-from paceline.system.leaving import undone
+from paceline.system.home import make_private_folder
+from paceline.system.leaving import cleanup_on_exit
 
 QUOTES = '"""'
 HISTORY_LINES = 1000
 
 
-def is_open(text: str) -> bool:
+def is_block_open(text: str) -> bool:
     """Return whether a block that begins with three quotes goes on."""
     block = text.lstrip()
     return block.startswith(QUOTES) and not block[len(QUOTES) :].rstrip().endswith(QUOTES)
 
 
-def unquoted(text: str) -> str:
+def strip_block_quotes(text: str) -> str:
     """Return a message without the quotes around a block of several lines."""
     inner = text.strip()
     if not inner.startswith(QUOTES):
@@ -35,31 +35,35 @@ def unquoted(text: str) -> str:
 def is_complete(lines: list[str]) -> bool:
     """Return whether the lines are a message: one line, or a block that ends with the line that ends with
     quotes."""
-    return lines[-1].rstrip().endswith(QUOTES) if lines[1:] else not is_open(lines[0])
+    return lines[-1].rstrip().endswith(QUOTES) if lines[1:] else not is_block_open(lines[0])
 
 
-def piped() -> Iterator[str]:
+def read_piped_messages() -> Iterator[str]:
     """Yield the lines of stdin, of which several are one message where quotes are around them.
 
     Raises UsageError for what is not UTF-8 text, or too long for any model."""
     if sys.stdin is None:
         return
-    lines, left = list[str](), LONGEST
+    lines, left = list[str](), MAX_TEXT_BYTES
     while line := sys.stdin.buffer.readline(left + 1):
         if (left := left - len(line)) < 0:
-            raise UsageError(f"stdin: a message has more than {LONGEST >> 20} MiB, which no model reads")
+            raise UsageError(
+                f"stdin: a message has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads"
+            )
         try:
-            lines.append(line.decode().removeprefix(MARK))
+            lines.append(line.decode().removeprefix(BYTE_ORDER_MARK))
         except UnicodeDecodeError as error:
             raise UsageError("stdin: is not UTF-8 text; convert it first") from error
         if is_complete(lines):
             yield "".join(lines).removesuffix("\n").removesuffix("\r")
-            lines, left = [], LONGEST
+            lines, left = [], MAX_TEXT_BYTES
     if lines:
         yield "".join(lines)
 
 
-def typed_in(history: Path, warn: Callable[[str], None], sent: Callable[[], None]) -> Iterator[str]:
+def read_typed_messages(
+    history: Path, warn: Callable[[str], None], sent: Callable[[], None]
+) -> Iterator[str]:
     """Yield what is typed at a terminal until Ctrl-D.
 
     history: the file that it is kept in. sent: called the moment that a line is sent off."""
@@ -68,7 +72,7 @@ def typed_in(history: Path, warn: Callable[[str], None], sent: Callable[[], None
         save = _history(history, warn)
         while True:
             try:
-                with raised():
+                with raise_on_interrupt():
                     lines.append(input("... " if lines else ">>> "))
                     sent()
             except KeyboardInterrupt:
@@ -91,7 +95,7 @@ def _history(file: Path, warn: Callable[[str], None]) -> Callable[[], None]:
     except ImportError:  # Windows, where the terminal edits lines
         return lambda: None
     try:
-        private_folder(file.parent)
+        make_private_folder(file.parent)
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
         if file.stat().st_size:
             readline.read_history_file(file)
@@ -112,5 +116,5 @@ def _terminal_restored() -> Iterator[None]:
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    with undone(lambda: termios.tcsetattr(descriptor, termios.TCSANOW, before)):
+    with cleanup_on_exit(lambda: termios.tcsetattr(descriptor, termios.TCSANOW, before)):
         yield

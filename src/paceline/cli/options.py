@@ -136,7 +136,7 @@ def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:
     return secrets.randbelow(1 << 32), True
 
 
-def by_chance(seed: int) -> str:
+def format_random_seed(seed: int) -> str:
     return f"seed {seed} (by chance; --seed {seed} draws the same again)"
 
 

@@ -11,19 +11,19 @@ from paceline.speculative.printable import printable
 
 
 def print_json(record: Any) -> None:
-    sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(strict_json(record), allow_nan=False) + "\n")
 
 
-def strict(value: Any) -> Any:
+def strict_json(value: Any) -> Any:
     """JSON has no infinity: a logit bias of -inf is written as a string, which float() reads back."""
     if isinstance(value, dict):
-        return {key: strict(item) for key, item in value.items()}
+        return {key: strict_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [strict(item) for item in value]
+        return [strict_json(item) for item in value]
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Write a line to stderr. It may quote a file's name or a model's own words: no line breaks, no terminal
     sequences."""
     print(printable(text), file=sys.stderr, flush=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import options
-from paceline.cli.groups import LLAMA_OPTIONS, takes
+from paceline.cli.groups import LLAMA_OPTIONS, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import argument, flag, option
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.speculative.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 ADVICE = "Advice"
 MEASURED_DRAFTS = 3  # that --measure loads: the best ones by what is known without
-LONGEST_CONTEXT = 4096  # where none is asked for, as in `load`
+MAX_CONTEXT = 4096  # where none is asked for, as in `load`
 
 Note = Callable[[str], object]
 
 
-@takes(setup=LLAMA_OPTIONS)
+@with_option_groups(setup=LLAMA_OPTIONS)
 def pairs(
     *,
     target: Annotated[
@@ -60,7 +60,7 @@ def pairs(
     from paceline.doctor.draft_advice.row import AdviceRequest
     from paceline.hardware.threads import choose_threads
     from paceline.models import zoo
-    from paceline.models.stores.inventory import find
+    from paceline.models.stores.inventory import list_models
 
     AdviceRequest(task)
     setup["threads"] = choose_threads(setup["threads"])
@@ -69,16 +69,14 @@ def pairs(
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     with Interrupts() as interrupts:
         facts = None if target is None else _target(target)
-        found = find(folders or [], own=zoo.real())
+        found = list_models(folders or [], own=zoo.installed_real_models())
         if facts is None:
             _list(found, as_json)
             return 0
         notes = dict.fromkeys(found.notes)  # each once, in order
         candidates = _candidates(facts, found, notes.setdefault)
-        trained = facts.n_ctx or LONGEST_CONTEXT
-        question = AdviceRequest(
-            task, setup.pop("n_ctx") or min(trained, LONGEST_CONTEXT), setup["cache_type"]
-        )
+        trained = facts.n_ctx or MAX_CONTEXT
+        question = AdviceRequest(task, setup.pop("n_ctx") or min(trained, MAX_CONTEXT), setup["cache_type"])
         measured = MEASURED_DRAFTS if measure else 0
         advice = _advise(facts, candidates, question, setup, history, measured, notes.setdefault, interrupts)
     _print(advice, target or "", list(notes), as_json)
@@ -87,15 +85,15 @@ def pairs(
 
 def _target(text: str) -> ModelFacts:
     from paceline.cli.references import resolved
-    from paceline.models.headers.header import read
-    from paceline.models.names import is_transformers, place_of
+    from paceline.models.headers.header import read_model_facts
+    from paceline.models.names import is_transformers, model_path
 
-    path = place_of(resolved(text))
+    path = model_path(resolved(text))
     if not path.exists():
         raise UsageError(f"{text}: no such file; `paceline pairs` lists the models that are here")
     if path.is_dir() and not is_transformers(path):
         raise UsageError(f"{text}: neither a GGUF file nor a model of transformers: it has no config.json")
-    facts = read(path)
+    facts = read_model_facts(path)
     if not facts.size:
         raise ModelError(f"{text}: has no weights: fetch them too")
     return facts
@@ -110,9 +108,9 @@ def _list(found: Inventory, as_json: bool) -> None:
     if found.models:
         models.write([one.as_dict() for one in found.models], sys.stdout)
     else:
-        print("\n".join(models.nothing(found.as_dict()["places"])), file=sys.stderr)
-    for line in models.remarks(found.notes):
-        note(line)
+        print("\n".join(models.no_models_lines(found.as_dict()["places"])), file=sys.stderr)
+    for line in models.first_notes(found.notes):
+        print_note(line)
 
 
 def _candidates(target: ModelFacts, found: Inventory, note: Note) -> list[DraftCandidate]:
@@ -121,7 +119,7 @@ def _candidates(target: ModelFacts, found: Inventory, note: Note) -> list[DraftC
     from paceline.models import zoo
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.facts import ATTENTION
-    from paceline.models.headers.header import read
+    from paceline.models.headers.header import read_model_facts
 
     smaller = [one for one in found.models if one.facts.format == "gguf" and one.facts.size < target.size]
     paths = {zoo.draft_path(): "zoo:draft"} | {one.facts.path: one.reference for one in smaller}
@@ -130,7 +128,7 @@ def _candidates(target: ModelFacts, found: Inventory, note: Note) -> list[DraftC
     def with_vocabulary() -> Iterator[ModelFacts]:  # one vocabulary at a time is in memory
         for path, reference in paths.items():
             try:
-                draft = read(path)
+                draft = read_model_facts(path)
                 if draft.size >= target.size or path.samefile(target.path):
                     continue
             except (ModelError, OSError) as error:  # gone, or changed, since it was found
@@ -164,12 +162,12 @@ def _advise(
     from paceline.doctor.draft_advice.measuring import known, measure
     from paceline.doctor.draft_advice.ranking import advise
     from paceline.doctor.draft_advice.row import MODEL
-    from paceline.models.compatibility.known_pairs import for_target
+    from paceline.models.compatibility.known_pairs import known_drafts
 
     def ranked(now: dict[Path | None, Measured] | None = None) -> DraftAdvice:
         way = setup | {"kernels": setup["kernels"] == "auto"}
         facts = known(target, question, way, history=history or default_path(), note=note, now=now)
-        return advise(target, candidates, question, facts, for_target(target))
+        return advise(target, candidates, question, facts, known_drafts(target))
 
     advice = ranked()
     if not n_measured or advice.refused:
@@ -192,11 +190,11 @@ def _print(advice: DraftAdvice, target: str, notes: Sequence[str], as_json: bool
     if as_json:
         print_json(record | {"advice": report.advice(record), "notes": list(notes)})
         return
-    from paceline.report.models import remarks
+    from paceline.report.models import first_notes
 
     report.write(record, sys.stdout)
-    for line in remarks(notes):
-        note(line)
+    for line in first_notes(notes):
+        print_note(line)
 
 
 def check(
@@ -211,10 +209,12 @@ def check(
     """
     from paceline.cli.references import resolved
     from paceline.models.compatibility.check import compare
-    from paceline.models.headers.header import read
-    from paceline.models.names import place_of
+    from paceline.models.headers.header import read_model_facts
+    from paceline.models.names import model_path
 
-    found = compare(read(place_of(resolved(target))), read(place_of(resolved(draft))))
+    found = compare(
+        read_model_facts(model_path(resolved(target))), read_model_facts(model_path(resolved(draft)))
+    )
     if as_json:
         print_json(found.as_dict())
     else:

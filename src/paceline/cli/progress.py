@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from paceline.cli.interrupts import Interrupts
-from paceline.system.leaving import undone
+from paceline.system.leaving import cleanup_on_exit
 
 UNKNOWN = -1  # steps
 STEPS = 100  # of work that tells which share of it is over
@@ -33,7 +33,7 @@ def bars(*columns: ProgressColumn) -> Iterator[Progress]:
     drawn = console.is_terminal  # elsewhere it would leave an empty line
     with ExitStack() as stack:
         if drawn:
-            stack.enter_context(undone(lambda: os.write(sys.stderr.fileno(), SHOW_CURSOR)))
+            stack.enter_context(cleanup_on_exit(lambda: os.write(sys.stderr.fileno(), SHOW_CURSOR)))
         yield stack.enter_context(Progress(*columns, console=console, transient=True, disable=not drawn))
 
 
@@ -53,7 +53,7 @@ def progress(
             for kind, n in work.items()
             if n
         }
-        interrupts.hold()
+        interrupts.defer_first()
 
         def tick(kind: str) -> None:
             interrupts.check()

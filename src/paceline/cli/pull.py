@@ -10,9 +10,9 @@ import typer
 
 from paceline.cli import options
 from paceline.cli.options import argument, flag
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import hash_of
-from paceline.speculative.printable import amount, printable
+from paceline.speculative.printable import format_count, printable
 
 if TYPE_CHECKING:
     from paceline.models.stores.reference import LocalFile, Reference
@@ -37,7 +37,7 @@ def pull(
     """
     from paceline.models.resolve import local_files
     from paceline.models.stores.reference import HUB, parse
-    from paceline.system.identity import fingerprint
+    from paceline.system.identity import file_fingerprint
 
     reference = parse(model)
     files = _downloaded(reference, offline) if reference.kind == HUB else local_files(model, reference)
@@ -47,9 +47,9 @@ def pull(
                 "path": str(one.path),
                 "size": one.size,
                 "sha256": one.sha256 or None,
-                "fingerprint": fingerprint(one.path),
-                "downloaded": one.got,
-                "checked": one.checked,
+                "fingerprint": file_fingerprint(one.path),
+                "downloaded": one.downloaded_bytes,
+                "checked": one.hash_verified,
             }
             for one in files
         ]
@@ -57,29 +57,33 @@ def pull(
         return 0
     for one in files:
         what, value = hash_of(one)
-        for name, fact in (("file", printable(str(one.path))), ("size", amount(one.size)), (what, value)):
+        for name, fact in (
+            ("file", printable(str(one.path))),
+            ("size", format_count(one.size)),
+            (what, value),
+        ):
             typer.echo(f"{name:11}  {fact}")
     return 0
 
 
 def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
-    from paceline.cli.interrupts import raised
+    from paceline.cli.interrupts import raise_on_interrupt
     from paceline.models.stores.download import pull as download
     from paceline.models.stores.hub_api import host
 
-    with raised(), watching() as watch:
+    with raise_on_interrupt(), watching() as watch:
         try:
             files = download(reference, watch, offline=offline)
         except KeyboardInterrupt:
-            note(f"interrupted; `paceline pull {reference}` goes on from there")
+            print_note(f"interrupted; `paceline pull {reference}` goes on from there")
             raise
-    new = [one for one in files if one.got]
+    new = [one for one in files if one.downloaded_bytes]
     if not new:
-        note("it is on this machine already; its hash was not computed again")
-    elif all(one.checked for one in new):
-        note(f"downloaded; the SHA-256 is as {host()} states it")
+        print_note("it is on this machine already; its hash was not computed again")
+    elif all(one.hash_verified for one in new):
+        print_note(f"downloaded; the SHA-256 is as {host()} states it")
     else:
-        note(f"downloaded; not checked against a SHA-256 of {host()}'s")
+        print_note(f"downloaded; not checked against a SHA-256 of {host()}'s")
     return files
 
 
@@ -105,7 +109,7 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
             if name not in tasks:
                 tasks[name] = progress.add_task(printable(name), total=total)
                 if progress.disable:
-                    note(f"downloading {name}, {amount(total)}")
+                    print_note(f"downloading {name}, {format_count(total)}")
             progress.update(tasks[name], completed=done)
 
         yield watch

@@ -14,7 +14,7 @@ from paceline.engine import Stream
 from paceline.request_handle import StepOutput
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
-LONG = 256  # tokens of a prompt whose progress is shown
+MIN_PROMPT_TOKENS = 256  # tokens of a prompt whose progress is shown
 SLOW = 3.0  # times the known cost: half of the passes took more
 MIN_PASSES = 8
 MIN_SECONDS = 0.005  # of a pass: shorter ones are late for reasons that nobody can mend
@@ -33,7 +33,7 @@ class PrefillProgress:
         self._interrupts.check()
         if read == 0:
             self._began = monotonic()
-        if read == total or total < LONG:
+        if read == total or total < MIN_PROMPT_TOKENS:
             self.close()
         elif sys.stderr.isatty():
             seconds = monotonic() - self._began
@@ -51,7 +51,7 @@ class PrefillProgress:
             self._width = 0
 
 
-def until_stopped(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput]:
+def until_interrupted(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput]:
     """Yield an answer's pieces up to Ctrl-C, which may come while the prompt is read (see
     PrefillProgress)."""
     try:
@@ -71,11 +71,11 @@ class SlowPassMonitor:
         self._known: PassCosts | None = None
         self._costs: DecodingCosts | None = getattr(llm.policy, "costs", None)
         costs = self._costs
-        if costs is None or llm.target.on_pass is not None or costs.target.seconds(1, 1) < MIN_SECONDS:
+        if costs is None or llm.target.on_forward is not None or costs.target.seconds(1, 1) < MIN_SECONDS:
             return
         # A copy: the policy's own adapts to a slow machine.
         self._known = PassCosts.read(costs.target.as_dict())
-        llm.target.on_pass = lambda *seen: self._passes.append(seen)
+        llm.target.on_forward = lambda *seen: self._passes.append(seen)
 
     def warning(self) -> str:
         """Return what to tell the user; "" where passes take what they should."""
@@ -84,5 +84,5 @@ class SlowPassMonitor:
         times = median(seconds / self._known.seconds(rows, depth) for rows, depth, seconds in self._passes)
         if times < SLOW:
             return ""
-        self._costs.usual = False  # nothing of such a run is kept for the next one
+        self._costs.is_default = False  # nothing of such a run is kept for the next one
         return f"passes took {times:.1f} times what they usually take here; paceline doctor tells why"

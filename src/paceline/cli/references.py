@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.output import note
+from paceline.cli.output import print_note
 from paceline.speculative.errors import ModelError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def resolved(text: str) -> Path:
     if text.startswith(HF):
         place = file_of(text)
         if str(place) != text:
-            note(f"{text} is {place}")
+            print_note(f"{text} is {place}")
         return place
     reference = parse(text)
     if reference.kind == PATH:
@@ -48,24 +48,24 @@ def resolved(text: str) -> Path:
     first = found[0]
     what, value = hash_of(first)
     parts = f", the first of {len(found)} parts" if len(found) > 1 else ""
-    note(f"{text} is {first.path} ({what} {value[:16]}{parts})")
+    print_note(f"{text} is {first.path} ({what} {value[:16]}{parts})")
     return first.path
 
 
 def hash_of(one: LocalFile) -> tuple[str, str]:
     """Return the SHA-256 where its store states it, else the fingerprint that measurements record."""
-    from paceline.system.identity import fingerprint
+    from paceline.system.identity import file_fingerprint
 
-    return ("sha256", one.sha256) if one.sha256 else ("fingerprint", fingerprint(one.path))
+    return ("sha256", one.sha256) if one.sha256 else ("fingerprint", file_fingerprint(one.path))
 
 
 def require_template(target: str) -> None:
     """Raise ModelError where a file's header says that the model has no chat template, before it is loaded
     and measured. For what is no file, and for a header that cannot be read, loading tells."""
-    from paceline.doctor.gathering import header
-    from paceline.models.names import place_of
+    from paceline.doctor.gathering import read_header
+    from paceline.models.names import model_path
 
-    facts = header(Path(target), []) if place_of(Path(target)).is_file() else None
+    facts = read_header(Path(target), []) if model_path(Path(target)).is_file() else None
     if facts is not None and facts.chat_template is None:
         raise base_model(target)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli import options, replay_input
-from paceline.cli.groups import DRAFTING_OPTIONS, takes
+from paceline.cli.groups import DRAFTING_OPTIONS, with_option_groups
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import MODELS, argument, flag, option
 from paceline.cli.output import print_json
@@ -20,7 +20,7 @@ WHAT = "What is replayed"
 SPEED = "Speed"
 
 
-@takes(drafting=DRAFTING_OPTIONS)
+@with_option_groups(drafting=DRAFTING_OPTIONS)
 def replay(
     *,
     files: Annotated[
@@ -117,7 +117,11 @@ def replay(
             "paceline": paceline.__version__,
             "processor": cpu_name(),
             "tokenizer": None if text is None else text.path.name,
-            "cost_curve": None if costs is None else tables.KEPT if cost_curve is None else cost_curve.name,
+            "cost_curve": None
+            if costs is None
+            else tables.CACHED_COSTS
+            if cost_curve is None
+            else cost_curve.name,
             "draft_model": None if model_draft is None else Path(model_draft).name,
             "n_vocab": vocab.size,
             "limit": limit,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.output import note
+from paceline.cli.output import print_note
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
 
@@ -60,9 +60,11 @@ def draft_model(
         )
     from paceline.backends.registry import open_engine
     from paceline.hardware.threads import choose_threads
-    from paceline.profiling.pass_costs import beside
+    from paceline.profiling.pass_costs import shared_machine
 
-    settings = beside({"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions}, path)
+    settings = shared_machine(
+        {"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions}, path
+    )
     return open_engine(Path(path), **settings)
 
 
@@ -72,14 +74,14 @@ def read(
     """Read the files until there are `limit` requests, and warn of lines that cannot be used."""
     from paceline.bench.replay import traces
     from paceline.cli.progress import progress
-    from paceline.models.fingerprint import fingerprint
+    from paceline.models.fingerprint import vocab_fingerprint
 
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
         raise UsageError(f"{twice[0]}: is named twice")
     out: list[Trace] = []
     encoder = n_vocab = vocab = None
     if text is not None:
-        encoder, n_vocab, vocab = text.text, text.vocab.size, fingerprint(text.vocab)
+        encoder, n_vocab, vocab = text.text, text.vocab.size, vocab_fingerprint(text.vocab)
     left = limit or None
     with progress({traces.LINE: sum(map(traces.count_lines, files))}, interrupts) as tick:
         for file in files:
@@ -92,23 +94,23 @@ def read(
                 break
     for trace in out:
         for warning in traces.warnings(trace):
-            note(f"paceline: {warning}")
+            print_note(f"paceline: {warning}")
     return out
 
 
 def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | None) -> Any:
     """The tokenizer's; without one the draft model's, where the record says that it is of that one; else the
     smallest that the tokens fit in."""
-    from paceline.backends.recorded import numbered
+    from paceline.backends.recorded import numeric_vocab
 
     if text is not None:
         return text.vocab
     size = traces[-1].n_vocab
     if draft is None:
-        return numbered(max(trace.n_vocab or trace.needed for trace in traces))
-    from paceline.models.fingerprint import fingerprint
+        return numeric_vocab(max(trace.n_vocab or trace.needed for trace in traces))
+    from paceline.models.fingerprint import vocab_fingerprint
 
-    if size != draft.vocab.size or traces[-1].vocab not in (None, fingerprint(draft.vocab)):
+    if size != draft.vocab.size or traces[-1].vocab not in (None, vocab_fingerprint(draft.vocab)):
         raise UsageError(
             f"{draft.path}: has a vocabulary of {draft.vocab.size:,} tokens, and the record another or one "
             "that it does not tell; name the model that was recorded with --tokenizer FILE.gguf"

@@ -14,17 +14,17 @@ from paceline.cli.groups import (
     MODEL_OPTIONS,
     RECORD_OPTIONS,
     SAMPLING_OPTIONS,
-    takes,
+    with_option_groups,
 )
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag, option
-from paceline.cli.output import note
+from paceline.cli.output import print_note
 from paceline.cli.references import require_template, resolve_models
 from paceline.cli.texts import read_prompt
 from paceline.speculative.errors import UsageError
 
 
-@takes(
+@with_option_groups(
     models=MODEL_OPTIONS,
     sampling=SAMPLING_OPTIONS,
     grammar=GRAMMAR_OPTIONS,
@@ -99,19 +99,19 @@ def run(
 
     from paceline.models import zoo
 
-    begun = first_messages(system, messages)
-    if chat is False and begun:
+    started = first_messages(system, messages)
+    if chat is False and started:
         raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
     if messages is None or any(given is not None for given in (prompt, prompt_option, file)):
         text = read_prompt(prompt, prompt_option, file)
-        conversation = [*begun, {"role": "user", "content": text}]
+        conversation = [*started, {"role": "user", "content": text}]
     else:
-        text, conversation = "", begun
+        text, conversation = "", started
 
     from paceline.cli.completion import Completion
     from paceline.loading import load
 
-    wants_chat = chat is True or bool(begun)
+    wants_chat = chat is True or bool(started)
     if wants_chat:
         require_template(models["target"] or str(zoo.target_path()))
     with (
@@ -134,9 +134,9 @@ def run(
             show_sources=show_sources,
             show_stats=stats,
             recorder=recorder,
-            chat=wants_chat or (chat is None and llm.chats),
+            chat=wants_chat or (chat is None and llm.has_chat_template),
         )
         tokens = completion.prompt(text, conversation, wants_chat=wants_chat)
         if by_chance and not as_json:
-            note(options.by_chance(drawn))
+            print_note(options.format_random_seed(drawn))
         return completion.compare(tokens) if compare else completion.single(tokens)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from paceline.cli import options
-from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, SERVER_SAMPLING_OPTIONS, takes
+from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, SERVER_SAMPLING_OPTIONS, with_option_groups
 from paceline.cli.options import argument, flag, option
-from paceline.cli.output import note
+from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import MissingExtraError, UsageError
@@ -25,7 +25,7 @@ SHARED = frozenset({"rest", "draft", "corpora", "engine", "host", "port", "api_k
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@takes(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SERVER_SAMPLING_OPTIONS)
+@with_option_groups(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SERVER_SAMPLING_OPTIONS)
 def serve(
     *,
     rest: Annotated[
@@ -147,7 +147,7 @@ def serve(
     loading = {**models, "drafters": draft, "corpora": corpora or (), **drafting}
     if engine is not None or rest:
         from paceline.config import Drafting
-        from paceline.integrations.export import Asked, command, launch
+        from paceline.integrations.export import EngineRequest, command, launch
 
         if engine is None:
             raise UsageError(
@@ -159,7 +159,7 @@ def serve(
             raise UsageError(f"{engine} takes one API key")
         plain = {field.name: field.default for field in fields(Drafting)}
         tuned = {name: value for name, value in drafting.items() if name in plain and plain[name] != value}
-        asked = Asked(
+        requested = EngineRequest(
             models["target"],
             draft=models["draft"] or "",
             drafters=tuple(draft.split(",")) if draft else ("auto",),
@@ -170,10 +170,10 @@ def serve(
             name=names[0],
             api_key=keys[0] if keys else "",
             corpora=tuple(corpora or ()),
-            settings=tuned,
-            extra=tuple(rest or ()),
+            drafting_settings=tuned,
+            extra_args=tuple(rest or ()),
         )
-        return launch(command(engine, asked))
+        return launch(command(engine, requested))
     models = resolve_models(models)
     try:
         import fastapi  # noqa: F401
@@ -192,7 +192,7 @@ def serve(
 
     keys, local = read_keys(api_key, api_key_file), host in LOOPBACK
     if not local and not keys:
-        note("no --api-key: whoever reaches this machine can use it")
+        print_note("no --api-key: whoever reaches this machine can use it")
     try:
         settings = ReplicaSettings(
             load=loading,
@@ -225,8 +225,8 @@ def serve(
         if port == 0:
             raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
         for name in ("target", "draft"):
-            settings.load[name] = everywhere(settings.load[name])
-        settings.load["corpora"] = [everywhere(one) for one in settings.load["corpora"]]
+            settings.load[name] = absolute_path(settings.load[name])
+        settings.load["corpora"] = [absolute_path(one) for one in settings.load["corpora"]]
         return cluster.run(settings, host, port)
 
     from paceline.loading import load
@@ -237,7 +237,7 @@ def serve(
             service, made = settings.server(llm)
             at = listening.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            note(f"{names[0]} at http://{shown}:{at}/v1, a page at http://{shown}:{at}/")
+            print_note(f"{names[0]} at http://{shown}:{at}/v1, a page at http://{shown}:{at}/")
             listen.run(made, service, listening, grace)
     finally:
         listening.close()
@@ -253,7 +253,7 @@ def require_unset(engine: str, given: Mapping[str, Any]) -> None:
             raise UsageError(f"{option} is for Paceline's own server: {engine}'s arguments go after --")
 
 
-def everywhere(name: str | None) -> str | None:
+def absolute_path(name: str | None) -> str | None:
     """A path from the root, for processes that are elsewhere; a name is what each node has by it."""
     return name if name is None or not Path(name).exists() else str(Path(name).absolute())
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 
-LONGEST = 1 << 26  # bytes: more than any context holds; a device has no end
-MARK = "\ufeff"  # a byte order mark, which Windows' editors begin a text with
+MAX_TEXT_BYTES = 1 << 26  # bytes: more than any context holds; a device has no end
+BYTE_ORDER_MARK = "\ufeff"  # a byte order mark, which Windows' editors begin a text with
 
 
 def read_text(file: Path) -> str:
     """Return all of a file. Raises UsageError where it cannot be read, is too long or not UTF-8."""
     try:
         with file.open("rb") as opened:
-            return _decoded(opened.read(LONGEST + 1), str(file))
+            return _decoded(opened.read(MAX_TEXT_BYTES + 1), str(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
 
@@ -32,7 +32,7 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     elif text is None or text == "-":
         if sys.stdin is None or (text is None and file is None and sys.stdin.isatty()):
             raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
-        text, where = _decoded(sys.stdin.buffer.read(LONGEST + 1), "stdin"), "stdin: the prompt"
+        text, where = _decoded(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
     else:
         text, where = typed.text("the prompt", text), "the prompt"
     if not text:
@@ -64,9 +64,11 @@ def read_schema(schema: str | None, file: Path | None) -> str | None:
 
 
 def _decoded(data: bytes, where: str) -> str:
-    if len(data) > LONGEST:
-        raise UsageError(f"{where}: has more than {LONGEST >> 20} MiB, which no model reads: shorten it")
+    if len(data) > MAX_TEXT_BYTES:
+        raise UsageError(
+            f"{where}: has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"
+        )
     try:
-        return data.decode().removeprefix(MARK)
+        return data.decode().removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error

@@ -10,7 +10,7 @@ import typer
 
 from paceline.cli import options
 from paceline.cli.options import OUTPUT, argument, option
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import file_option
 
 
@@ -68,7 +68,7 @@ def transplant(
     if as_json:
         print_json(asdict(report) | {"out": str(report.out)})
         return
-    note(
+    print_note(
         f"{report.vocab:,} tokens: {report.same:,} of the draft's own, {report.spelled:,} made of "
         f"{report.pieces:.1f} pieces, {report.special:,} control tokens it knows, {report.silent:,} it "
         f"does not; {report.type}, {'one matrix' if report.tied else 'two matrices'}, "

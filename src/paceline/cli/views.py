@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli import options
-from paceline.cli.groups import DEVICE_OPTIONS, takes
+from paceline.cli.groups import DEVICE_OPTIONS, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import file_option, resolve_models
 from paceline.speculative.errors import UsageError
 
@@ -28,7 +28,7 @@ def _options(context: typer.Context) -> None:
 
 
 @app.command(cls=GroupedCommand, short_help="Find the part of a model that drafts best for it.")
-@takes(models=DEVICE_OPTIONS)
+@with_option_groups(models=DEVICE_OPTIONS)
 def search(
     models: Any,
     blocks: Annotated[
@@ -57,11 +57,11 @@ def search(
     view so far.
     """
     from paceline.cli.progress import progress
-    from paceline.prepare.views import ViewSearchPlan, searched
+    from paceline.prepare.views import ViewSearchPlan, search_views
 
     plan = ViewSearchPlan(blocks, tries, items, n_predict, suite)
     with Interrupts() as interrupts, progress(plan.work, interrupts, at_end=False) as tick:
-        found = searched(resolve_models(models), plan, tick)
+        found = search_views(resolve_models(models), plan, tick)
     if as_json:
         print_json(found.as_dict())
         return
@@ -87,16 +87,16 @@ def materialise(
     Unlike a view it has a cache and a copy of the weights of its own. The file's path goes to stdout when it
     is complete; before that there is no file.
     """
-    from paceline.backends.views import parse
+    from paceline.backends.views import parse_view
     from paceline.cli.progress import UNKNOWN, progress
-    from paceline.models.names import VIEW
+    from paceline.models.names import VIEW_PREFIX
     from paceline.models.zoo.shorten import layers_of, shorten
 
     n = layers_of(model)
-    chosen = parse(f"{VIEW}{view.removeprefix(VIEW)}", n)
+    chosen = parse_view(f"{VIEW_PREFIX}{view.removeprefix(VIEW_PREFIX)}", n)
     if chosen is None:
         raise UsageError("--view: write exit=N or skip=N")
-    attention, feed_forward = chosen.kept(n)
+    attention, feed_forward = chosen.active_blocks(n)
     if attention != feed_forward:
         raise UsageError(
             f"--view {view}: leaves out a half of a layer, and llama.cpp runs whole layers: an even number "
@@ -104,5 +104,5 @@ def materialise(
         )
     with Interrupts() as interrupts, progress({"tensors": UNKNOWN}, interrupts) as tick:
         size = shorten(model, out, attention, force=force, tick=lambda: tick("tensors"))
-    note(f"{len(attention)} of {n} layers, {size / 1e6:,.1f} MB")
+    print_note(f"{len(attention)} of {n} layers, {size / 1e6:,.1f} MB")
     typer.echo(str(out))

@@ -13,7 +13,7 @@ from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
-from paceline.cli.output import note, print_json
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import file_option
 from paceline.speculative.errors import UsageError
 
@@ -47,7 +47,7 @@ def list_models(as_json: options.AsJson = False) -> None:
         )
         return
     from paceline.report.models import parameters
-    from paceline.report.table import listing, size
+    from paceline.report.table import size, write_table
 
     rows = [
         (
@@ -58,7 +58,7 @@ def list_models(as_json: options.AsJson = False) -> None:
         )
         for m in models
     ]
-    listing(("name", "parameters", "size", "description"), rows, sys.stdout)
+    write_table(("name", "parameters", "size", "description"), rows, sys.stdout)
 
 
 @app.command(cls=GroupedCommand)
@@ -109,7 +109,7 @@ def inflate(
     with Interrupts() as interrupts, progress(work, interrupts, at_end=False) as tick:
         tell = by_share(tick)
         layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=tell)
-    note(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB")
+    print_note(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB")
     typer.echo(str(out))
 
 

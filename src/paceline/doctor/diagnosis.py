@@ -18,11 +18,11 @@ from paceline.speculative.policy.speedup_formulas import (
 HIGH, MEDIUM = SEVERITIES = ("high", "medium")
 
 ROWS = 8  # of the pass that a mixture of experts is judged by
-DEAR_DRAFT = 0.25  # of a step's time: less does not decide whether it pays
-TAKEN = 0.25  # processors that others keep busy, which is no more than the usual noise
-THROTTLED = 0.02  # of a run's time
-SWAPPED = 1 << 20  # bytes
-FEW_DRAFTED = 20  # tokens that say too little of an acceptance
+MAX_DRAFT_COST = 0.25  # of a step's time: less does not decide whether it pays
+BUSY_CORES_SHARE = 0.25  # processors that others keep busy, which is no more than the usual noise
+THROTTLED_SHARE = 0.02  # of a run's time
+SWAPPED_BYTES = 1 << 20  # bytes
+MIN_DRAFTED_TOKENS = 20  # tokens that say too little of an acceptance
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Evidence:
     @property
     def acceptance(self) -> float | None:
         """Return the chance that a drafted token is accepted; None after too few tokens."""
-        return acceptance(self.accepted, self.rejected) if self.drafted >= FEW_DRAFTED else None
+        return acceptance(self.accepted, self.rejected) if self.drafted >= MIN_DRAFTED_TOKENS else None
 
     @property
     def length(self) -> int:
@@ -102,11 +102,11 @@ class Cause:
 
 def diagnose(evidence: Evidence) -> list[Cause]:
     """Return the causes, the gravest first."""
-    found = [cause for judge in JUDGES for cause in judge(evidence)]
+    found = [cause for judge in CHECKS for cause in judge(evidence)]
     return sorted(found, key=lambda cause: SEVERITIES.index(cause.severity))
 
 
-def dear_verification(e: Evidence) -> Iterator[Cause]:
+def verification_too_expensive(e: Evidence) -> Iterator[Cause]:
     a, ratio = e.acceptance, e.relative(e.length + 1)
     if a is None or ratio is None:
         return
@@ -133,19 +133,19 @@ def _other_length(e: Evidence, a: float) -> str:
     return f"drafts of {best} (--n-draft {best}), or --draft auto, which decides by what passes cost"
 
 
-def dear_draft(e: Evidence) -> Iterator[Cause]:
+def draft_too_expensive(e: Evidence) -> Iterator[Cause]:
     a, cost, verify = e.acceptance, e.draft_cost, e.relative(e.length + 1)
     total = sum((e.times or {}).values())
     share = (e.times or {}).get("draft", 0.0) / total if total > 0 else 0.0
-    if a is None or cost is None or verify is None or share < DEAR_DRAFT:
+    if a is None or cost is None or verify is None or share < MAX_DRAFT_COST:
         return
     free, real = (with_verification_cost(a, e.length, c, verify) for c in (0.0, cost))
     decides = free > 1.0 >= real
-    said = f"drafting takes {share:.0%} of a step; a token of the draft {cost:.0%} of a row of the target"
+    lines = f"drafting takes {share:.0%} of a step; a token of the draft {cost:.0%} of a row of the target"
     if decides:
-        said += f", and {expected_tokens(a, e.length):.2f} tokens a step do not make up for it"
+        lines += f", and {expected_tokens(a, e.length):.2f} tokens a step do not make up for it"
     remedy = "use a smaller draft model, or lookup, which costs nothing (--draft lookup)"
-    yield Cause("draft too dear", HIGH if decides else MEDIUM, said, remedy)
+    yield Cause("draft too dear", HIGH if decides else MEDIUM, lines, remedy)
 
 
 def growing_experts(e: Evidence) -> Iterator[Cause]:
@@ -163,7 +163,7 @@ def growing_experts(e: Evidence) -> Iterator[Cause]:
         )
 
 
-def whole_rollback(e: Evidence) -> Iterator[Cause]:
+def no_partial_rollback(e: Evidence) -> Iterator[Cause]:
     if e.memory in (RECURRENT, HYBRID):
         yield Cause(
             "full-checkpoint rollback",
@@ -178,11 +178,11 @@ def unused_gpu(e: Evidence) -> Iterator[Cause]:
     if e.gpus == 0 or e.offload is None or e.target_layers > 0:
         return
     if e.offload:
-        said, remedy = "an engine that can use them, and no layers there", "keep layers there (-ngl 99)"
+        message, remedy = "an engine that can use them, and no layers there", "keep layers there (-ngl 99)"
     else:
-        said = "and the installed llama-cpp-python cannot use any"
+        message = "and the installed llama-cpp-python cannot use any"
         remedy = "install a build with CUDA, ROCm, Vulkan or Metal, and keep layers there (-ngl 99)"
-    yield Cause("GPU not used", HIGH, f"GPUs here: {e.gpus}, {said}", remedy)
+    yield Cause("GPU not used", HIGH, f"GPUs here: {e.gpus}, {message}", remedy)
 
 
 def many_threads(e: Evidence) -> Iterator[Cause]:
@@ -203,7 +203,7 @@ def many_threads(e: Evidence) -> Iterator[Cause]:
 
 
 def throttling(e: Evidence) -> Iterator[Cause]:
-    if e.throttled is not None and e.seconds > 0 and e.throttled >= THROTTLED * e.seconds:
+    if e.throttled is not None and e.seconds > 0 and e.throttled >= THROTTLED_SHARE * e.seconds:
         yield Cause(
             "throttled",
             HIGH,
@@ -215,7 +215,7 @@ def throttling(e: Evidence) -> Iterator[Cause]:
 
 def swapping(e: Evidence) -> Iterator[Cause]:
     size = f"the models have {e.size / 1e9:.1f} GB"
-    if e.swapped >= SWAPPED:
+    if e.swapped >= SWAPPED_BYTES:
         yield Cause(
             "swapping",
             HIGH,
@@ -223,15 +223,15 @@ def swapping(e: Evidence) -> Iterator[Cause]:
             "a smaller model or less context (-c)",
         )
     elif e.size and e.usable and e.size > e.usable:
-        said = f"{size}, this machine {e.usable / 1e9:.1f} GB of memory to give"
-        yield Cause("swapping", HIGH, said, "a smaller model, or one quantised further")
+        message = f"{size}, this machine {e.usable / 1e9:.1f} GB of memory to give"
+        yield Cause("swapping", HIGH, message, "a smaller model, or one quantised further")
     elif e.size and e.available and e.size > e.available:
-        said = f"{size}, {e.available / 1e9:.1f} GB of memory were free"
-        yield Cause("swapping", MEDIUM, said, "close other programs")
+        message = f"{size}, {e.available / 1e9:.1f} GB of memory were free"
+        yield Cause("swapping", MEDIUM, message, "close other programs")
 
 
 def taken_cores(e: Evidence) -> Iterator[Cause]:
-    if e.others is not None and e.logical and e.others + e.threads > e.logical + TAKEN:
+    if e.others is not None and e.logical and e.others + e.threads > e.logical + BUSY_CORES_SHARE:
         yield Cause(
             "cores taken by others",
             HIGH if e.others > 0.5 * e.logical else MEDIUM,
@@ -250,15 +250,15 @@ def too_busy(e: Evidence) -> Iterator[Cause]:
         )
 
 
-JUDGES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
-    whole_rollback,
+CHECKS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
+    no_partial_rollback,
     throttling,
     taken_cores,  # before what was measured beside them
     too_busy,
     many_threads,
     swapping,
     unused_gpu,
-    dear_verification,
-    dear_draft,
+    verification_too_expensive,
+    draft_too_expensive,
     growing_experts,
 )

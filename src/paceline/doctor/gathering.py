@@ -34,7 +34,7 @@ def variance(values):
     \"\"\"The mean of the squared differences from the mean.\"\"\"
 """
 
-Tick = Callable[[str], None]
+ProgressTick = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ComparedRun:
         return asdict(self)
 
 
-def of_models(
+def evidence_of_models(
     hardware: Hardware,
     target: ModelFacts | None,
     draft: ModelFacts | None,
@@ -102,7 +102,7 @@ def of_models(
     curve, draft_token = None, None
     if costs is not None and not doubt:
         depth = costs.target.depths[0]
-        seconds = costs.target.curve(costs.target.most, depth)
+        seconds = costs.target.curve(costs.target.max_batch_tokens, depth)
         curve = {n: seconds[n] for n in costs.target.rows}
         draft_token = None if costs.draft is None else costs.draft.seconds(1, depth)
     return Evidence(
@@ -126,7 +126,9 @@ def of_models(
     )
 
 
-def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tuple[Evidence, ComparedRun]:
+def evidence_of_run(
+    evidence: Evidence, llm: LLM, hardware: Hardware, tick: ProgressTick
+) -> tuple[Evidence, ComparedRun]:
     """Decode a short text plainly and with drafts. tick: called after every token; what it raises ends it."""
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
@@ -137,7 +139,7 @@ def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tu
     n = min(len(plain.tokens), len(drafted.tokens))
     verdict = judge(llm, tokens, plain.tokens[:n], drafted.tokens[:n], Sampling())
     stats = drafted.stats
-    said = {
+    data = {
         "steps": stats.steps,
         "drafted": stats.drafted,
         "accepted": stats.accepted,
@@ -146,14 +148,14 @@ def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tu
     }
     proven = verdict.identical and plain.tokens_per_second > 0
     run = {"n_tokens": drafted.n_tokens, "tokens_per_second": drafted.tokens_per_second}
-    return replace(evidence, **said, **meant), ComparedRun(
+    return replace(evidence, **data, **meant), ComparedRun(
         run | {"stats": stats.as_dict(), "plain_tokens_per_second": plain.tokens_per_second},
-        verdict.said,
+        verdict.verdict,
         drafted.tokens_per_second / plain.tokens_per_second if proven else None,
     )
 
 
-def _generate(llm: LLM, prompt: list[int], plain: bool, tick: Tick) -> Generation:
+def _generate(llm: LLM, prompt: list[int], plain: bool, tick: ProgressTick) -> Generation:
     until = time.monotonic() + SECONDS / 2
     with llm.stream(prompt, max_tokens=TOKENS, ignore_eos=True, remember=False, plain=plain) as stream:
         for piece in stream:
@@ -164,13 +166,13 @@ def _generate(llm: LLM, prompt: list[int], plain: bool, tick: Tick) -> Generatio
     return stream.result()
 
 
-def header(path: Path, read_errors: list[str]) -> ModelFacts | None:
+def read_header(path: Path, read_errors: list[str]) -> ModelFacts | None:
     """Read a model's header; None, and a note in `read_errors`, if it cannot be read."""
-    from paceline.models.headers.header import read
-    from paceline.models.names import place_of
+    from paceline.models.headers.header import read_model_facts
+    from paceline.models.names import model_path
 
     try:
-        return read(place_of(path), tokens=False)
+        return read_model_facts(model_path(path), tokens=False)
     except (PacelineError, OSError) as error:
         read_errors.append(f"header of {path.name}: {error}")
         return None

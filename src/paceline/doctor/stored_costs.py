@@ -11,11 +11,18 @@ from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.backends.registry import BackendSpec
 from paceline.bench.provenance import provenance
-from paceline.models.names import place_of
-from paceline.profiling.pass_costs import as_costs, beside, doubt, key_of, measured, roles
+from paceline.models.names import model_path
+from paceline.profiling.pass_costs import (
+    as_costs,
+    cost_key,
+    jitter_warning,
+    measure_costs,
+    roles,
+    shared_machine,
+)
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.cost_model import DecodingCosts
-from paceline.storage.costs import CachedCosts, MeasurementEffort, keep, recall
+from paceline.storage.costs import CachedCosts, MeasurementEffort, load, store
 from paceline.system.home import Warn
 
 FORMAT = 1
@@ -31,7 +38,7 @@ class Findings:
     doubts: by model, why nothing is concluded from its costs."""
 
     costs: DecodingCosts
-    kept: tuple[str, ...]
+    reused: tuple[str, ...]
     made: dict[str, Any]
     doubts: Mapping[str, str] = field(default_factory=dict)
 
@@ -41,35 +48,39 @@ class Findings:
         return {
             "format": FORMAT,
             **self.costs.as_dict(),
-            "kept": list(self.kept),
-            "noise": {role: cost.noise for role, cost in models.items() if cost and role not in self.kept},
+            "kept": list(self.reused),
+            "noise": {
+                role: cost.timing_jitter for role, cost in models.items() if cost and role not in self.reused
+            },
             "doubts": dict(self.doubts),
             "made": self.made,
         }
 
 
-def examine(llm: LLM, effort: MeasurementEffort, warn: Warn, tick: Tick, *, again: bool = False) -> Findings:
+def report_costs(
+    llm: LLM, effort: MeasurementEffort, warn: Warn, tick: Tick, *, again: bool = False
+) -> Findings:
     """Measure what was not measured before with as much effort, and keep it for whatever loads these models
     next. tick: told which model it is, and what share of its time is over."""
     found, doubts = dict[str, CachedCosts](), dict[str, str | None]()
     for role, model in roles(llm.target, llm.draft).items():
-        asked = effort if role == "target" else for_a_draft(effort)
-        found[role], doubts[role] = _examine(model, role, asked, warn, partial(tick, role), again)
-    kept = tuple(role for role, said in doubts.items() if said is None)
+        requested = effort if role == "target" else for_a_draft(effort)
+        found[role], doubts[role] = _examine(model, role, requested, warn, partial(tick, role), again)
+    selected = tuple(role for role, value in doubts.items() if value is None)
     made = provenance(llm, asdict(effort) | {"again": again})
-    return Findings(as_costs(found), kept, made, {role: said for role, said in doubts.items() if said})
+    return Findings(as_costs(found), selected, made, {role: value for role, value in doubts.items() if value})
 
 
 def known_costs(model: BackendSpec, role: str) -> CachedCosts | None:
     """Return what was measured of a model that is run like this; None where nothing was."""
-    from paceline.profiling.flash_attention import settled
+    from paceline.profiling.flash_attention import is_decided
 
-    if not place_of(model.path).exists():
+    if not model_path(model.path).exists():
         return None
     try:
         if role == "draft":
-            model = replace(model, settings=beside(model.settings, model.path))
-        return recall(key_of(model.but(flash_attention=settled(model)), role), lambda _: None)
+            model = replace(model, settings=shared_machine(model.settings, model.path))
+        return load(cost_key(model.replace(flash_attention=is_decided(model)), role), lambda _: None)
     except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
         return None
 
@@ -77,24 +88,24 @@ def known_costs(model: BackendSpec, role: str) -> CachedCosts | None:
 def _examine(
     model: Backend,
     role: str,
-    asked: MeasurementEffort,
+    request: MeasurementEffort,
     warn: Warn,
     tick: Callable[[float], None],
     again: bool,
 ) -> tuple[CachedCosts, str | None]:
     """A model's costs, and what makes them doubtful; None where they were known from before."""
-    key = key_of(model, role)
-    asked = replace(asked, depths=tuple(min(depth, model.caps.n_ctx) for depth in asked.depths))
-    before = recall(key, warn)
-    if before is not None and before.effort.covers(asked) and not again:
+    key = cost_key(model, role)
+    request = replace(request, depths=tuple(min(depth, model.caps.n_ctx) for depth in request.depths))
+    before = load(key, warn)
+    if before is not None and before.effort.covers(request) and not again:
         return before, None
-    found = measured(model, asked, tick)
+    found = measure_costs(model, request, tick)
     if before is not None:
         found.step = before.step
-    said = doubt(found.cost)
-    if not said:
-        keep(key, found, warn)
-    return found, said
+    value = jitter_warning(found.cost)
+    if not value:
+        store(key, found, warn)
+    return found, value
 
 
 def for_a_draft(effort: MeasurementEffort) -> MeasurementEffort:

@@ -12,7 +12,14 @@ from paceline.hardware.containers import Limits
 from paceline.hardware.cores import PERFORMANCE, Cores
 from paceline.hardware.threads import advise
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, in_rounds, medians, unseen
+from paceline.speculative.policy.pass_timer import (
+    Clock,
+    PassTimer,
+    Progress,
+    cold_tokens,
+    measurement_order,
+    medians,
+)
 
 STAGE = "setting"  # of a progress bar
 ROUNDS = 3
@@ -21,7 +28,7 @@ PROMPT = (16, 256)  # tokens of one that is read: at least, at most
 PASSES = (2, 48)  # of one token each, likewise
 DEPTH = 16  # tokens that these come after
 MOST = 12  # numbers of threads
-ALIKE = 0.03  # a difference that three rounds cannot tell from none
+MAX_EQUAL_DIFFERENCE = 0.03  # a difference that three rounds cannot tell from none
 FAR = 3.0  # times the fastest one's seconds in the first round, which no other round makes up for
 
 
@@ -53,12 +60,12 @@ def counts_for(cores: Cores, limits: Limits) -> list[int]:
     return found[:1] + found[1:][-(MOST - 1) :]
 
 
-def tried(
+def measure_thread_counts(
     target: Target,
     use_threads: Callable[[int], None],
     counts: Sequence[int],
     *,
-    progress: Progress = unseen,
+    progress: Progress = cold_tokens,
     clock: Clock = perf_counter,
 ) -> list[Trial]:
     """Of each number of threads the median of the rounds; one far behind the others in the first has no more.
@@ -72,7 +79,7 @@ def tried(
         length = min(PROMPT[1], half, max(length, int(share / a_token)))
         passes = min(PASSES[1], half, max(passes, int(share / a_pass)))
         taken: list[list[tuple[float, float]]] = [[] for _ in counts]
-        for i in in_rounds(len(counts), ROUNDS, progress):
+        for i in measurement_order(len(counts), ROUNDS, progress):
             samples = taken[i]
             if samples and samples[0][1] > FAR * min(others[0][1] for others in taken):
                 continue
@@ -89,12 +96,14 @@ def tried(
 
 def _read_and_decode(timer: PassTimer, length: int, passes: int) -> tuple[float, float]:
     """Seconds a token of a new prompt of so many tokens, and of a pass over one row after a short one."""
-    timer.renew()
-    a_token = timer.read(length) / length
-    timer.read(min(DEPTH, length))
-    return a_token, sum(timer.rows(1) for _ in range(passes)) / passes
+    timer.reset()
+    a_token = timer.prefill(length) / length
+    timer.prefill(min(DEPTH, length))
+    return a_token, sum(timer.time_pass(1) for _ in range(passes)) / passes
 
 
 def best(trials: Sequence[Trial]) -> Trial:
     """The fastest at decoding; of those that are alike the one of the fewest threads."""
-    return min((one for one in trials if one.decode_ratio >= 1 - ALIKE), key=lambda one: one.threads)
+    return min(
+        (one for one in trials if one.decode_ratio >= 1 - MAX_EQUAL_DIFFERENCE), key=lambda one: one.threads
+    )

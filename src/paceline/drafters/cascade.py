@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from paceline.drafters import suffix
 from paceline.drafters.compose import ComposedDrafter, ComposedState
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.parts import MODEL, DrafterInputs, Warn
+from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import (
@@ -34,9 +34,9 @@ from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import Logits
 from paceline.speculative.tree import DraftTree, chain
 
-LATER = "later"
+DEFERRED = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor.
-UNKNOWN = PassCosts.flat(1.0, per_row=0.5)
+DEFAULT_COSTS = PassCosts.flat(1.0, per_row=0.5)
 
 
 class Copier(Drafter, Protocol):
@@ -61,10 +61,10 @@ class CascadeDrafter(ComposedDrafter):
         warn: Warn = lambda _: None,
     ) -> None:
         self._copier = copier
-        ahead = ReadAhead(draft, copier, cost or UNKNOWN)
+        ahead = ReadAhead(draft, copier, cost or DEFAULT_COSTS)
         self._model = ModelDrafter(ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
         super().__init__([self._model, copier])
-        self.name = f"{MODEL},{LATER}"
+        self.name = f"{MODEL_SOURCE},{DEFERRED}"
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]
@@ -74,21 +74,21 @@ class CascadeDrafter(ComposedDrafter):
         out = []
         for (model, copier, budget), tree in zip(parts, trees, strict=True):
             model.session.learn(tree.tokens)
-            out.append(self._later(copier, budget, tree))
+            out.append(self._defer(copier, budget, tree))
         return out
 
-    def _later(self, memory: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
+    def _defer(self, memory: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
         """`tree` and what the copier adds, by the copier's score alone."""
         room = min(budget.depth, budget.nodes) - len(tree)
         # Of a sampled draft nothing may be left out, so that a policy could not leave out what is added.
         if room < 1 or tree.q is not None:
-            return tree.by((MODEL,))
+            return tree.proposed_by((MODEL_SOURCE,))
         guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
         depth, reach_probabilities = len(tree), list(tree.reach_probability)
         for likely in guess.score:
             above = reach_probabilities[-1] if reach_probabilities else 1.0
-            reach_probability = budget.reach_probability(LATER, likely, depth + 1, above)
-            if not budget.goes_on(likely, depth, depth, reach_probability):
+            reach_probability = budget.reach_probability(DEFERRED, likely, depth + 1, above)
+            if not budget.should_extend(likely, depth, depth, reach_probability):
                 break
             reach_probabilities.append(reach_probability)
             depth += 1
@@ -97,9 +97,9 @@ class CascadeDrafter(ComposedDrafter):
             tokens=tree.tokens + guess.tokens[:n],
             parents=tuple(range(-1, depth - 1)),
             score=tree.score + guess.score[:n],
-            source=tree.source + (LATER,) * n,
+            source=tree.source + (DEFERRED,) * n,
             reach_probability=tuple(reach_probabilities),
-            called=(MODEL, LATER),
+            called=(MODEL_SOURCE, DEFERRED),
         )
 
 
@@ -109,7 +109,7 @@ class ReadAhead:
 
     def __init__(self, draft: Target, copier: Copier, cost: PassCosts) -> None:
         self.draft, self.copier, self.cost = draft, copier, cost
-        self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, branch=1), draft.origin
+        self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, max_branches=1), draft.origin
         self.calibrator = Calibrator(trend=0.0)  # of the guesses, by which tokens the draft model chose
 
     def open(self, beside: Session | None = None) -> AheadSession:
@@ -133,11 +133,11 @@ class ReadAhead:
     def _below(
         self, batch: Sequence[tuple[AheadSession, DraftTree]], want: RequiredOutputs
     ) -> list[AheadRow]:
-        unknown = [(session, tree.tokens) for session, tree in batch if not session.has_read(tree.tokens)]
+        unknown = [(session, tree.tokens) for session, tree in batch if not session.has_computed(tree.tokens)]
         if unknown:
             for session, tree in batch:
-                if session.has_read(tree.tokens):
-                    session.save()  # the rows of its last pass are not valid after this one
+                if session.has_computed(tree.tokens):
+                    session.keep_rows()  # the rows of its last pass are not valid after this one
             trees = [session.plan(path) for session, path in unknown]  # which may change `inner`
             work = [(session.inner, tree) for (session, _), tree in zip(unknown, trees, strict=True)]
             for (session, _), out in zip(unknown, self.draft.forward(work, want), strict=True):
@@ -151,16 +151,16 @@ class AheadSession:
     def __init__(self, target: ReadAhead, reader: ResumableSession) -> None:
         self._target, self._reader = target, reader
         self.tokens: list[int] = []
-        self.expect(None, 0)
+        self.begin_chain(None, 0)
         self._restart()
 
     def _restart(self) -> None:
         self.out: ForwardOutput | None = None
-        self._kept: tuple[int, ...] = ()  # tokens of the chain that are committed, the last one as root
+        self._committed: tuple[int, ...] = ()  # tokens of the chain that are committed, the last one as root
         self._read: tuple[int, ...] = ()  # the tokens after them that the last pass computed
         self._saved: list[Logits] = []
 
-    def expect(self, copied: DrafterState | None, depth: int) -> None:
+    def begin_chain(self, copied: DrafterState | None, depth: int) -> None:
         """A chain of up to `depth` tokens. copied: the copier's memory of the text."""
         self._copied, self._depth = copied, depth
         self._guessed: list[tuple[int, DraftTree]] = []
@@ -179,45 +179,45 @@ class AheadSession:
         self._reader.sync_to(self.tokens)
 
     def commit(self, path: Sequence[int], root: int) -> None:
-        chain_ = (*self._kept, *self._read)
+        chain_ = (*self._committed, *self._read)
         self.extend([*(chain_[node] for node in path), root])
 
-    def has_read(self, path: tuple[int, ...]) -> bool:
+    def has_computed(self, path: tuple[int, ...]) -> bool:
         """Whether the row below the chain `path` is known."""
-        beyond = len(path) - len(self._kept)
-        return self.out is not None and beyond >= 0 and path == self._kept + self._read[:beyond]
+        beyond = len(path) - len(self._committed)
+        return self.out is not None and beyond >= 0 and path == self._committed + self._read[:beyond]
 
-    def save(self) -> None:
+    def keep_rows(self) -> None:
         """Copy the rows of the last pass."""
         if not self._saved and self.out is not None:
             self._saved = [self.out.logits(row).copy() for row in range(len(self._read) + 1)]
 
     def row(self, n: int) -> AheadRow:
         assert self.out is not None  # `has_read`
-        row = n - len(self._kept)
+        row = n - len(self._committed)
         return AheadRow(n, self._saved[row] if self._saved else self.out.logits(row), self.out.computed)
 
     def plan(self, path: tuple[int, ...]) -> DraftTree:
         """What a pass has to compute for the row below the chain `path`: the tokens of it that were not read
         yet, and guesses."""
-        if self.out is not None and path[: len(self._kept)] != self._kept:
+        if self.out is not None and path[: len(self._committed)] != self._committed:
             self.extend(())
         elif self.out is not None:
-            more = path[len(self._kept) :]  # no beginning of what was read
+            more = path[len(self._committed) :]  # no beginning of what was read
             right = next(n for n, token in enumerate(more) if self._read[n : n + 1] != (token,))
             root = more[right]
             self.inner.commit(range(right), root)
-            self._kept = path[: len(self._kept) + right + 1]
+            self._committed = path[: len(self._committed) + right + 1]
         self.out = None
         self._saved = []
-        self._read = path[len(self._kept) :]
+        self._read = path[len(self._committed) :]
         self._read += self._guess(path)
         return chain(self._read, "draft")
 
     def _guess(self, path: tuple[int, ...]) -> tuple[int, ...]:
         caps, rows = self._target.caps, 1 + len(self._read)
         room = min(self._depth, caps.n_ctx - len(self.tokens)) - len(path) - 1
-        room = min(room, caps.rows - rows)
+        room = min(room, caps.max_batch_tokens - rows)
         if room < 1:
             return ()
         guess = self._target.copier.follow(self._copied, path, Budget(room, room))

@@ -28,7 +28,7 @@ class ComposedState:
     def __init__(self) -> None:
         self.parts: list[DrafterState] = []
 
-    def unread_by(self, i: int) -> int:
+    def n_behind_of(self, i: int) -> int:
         """Tokens that a part has to read before it can draft: those of a draft model."""
         behind = getattr(self.parts[i], "behind", None)
         return 0 if behind is None else behind()
@@ -108,7 +108,7 @@ class ComposedDrafter(_Several):
                 size, best = (len(tree.drafted), len(tree)), (len(trees[at].drafted), len(trees[at]))
                 if tree.q is not None or size > best:
                     trees[at] = tree
-        return [tree.by(names) for tree, names in zip(trees, called, strict=True)]
+        return [tree.proposed_by(names) for tree, names in zip(trees, called, strict=True)]
 
 
 @dataclass
@@ -175,7 +175,7 @@ class PortfolioDrafter(_Several):
                 if alone[at] is None
                 and budget.depth > 0
                 and budget.may_call(drafter.name)
-                and budget.should_call(drafter.name, unions[at].tree, memory.unread_by(i))
+                and budget.should_call(drafter.name, unions[at].tree, memory.n_behind_of(i))
             ]
             if not open_:
                 continue
@@ -187,4 +187,4 @@ class PortfolioDrafter(_Several):
                 else:
                     unions[at].add(tree)
         drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, alone, strict=True)]
-        return [tree.by(names) for tree, names in zip(drafts, called, strict=True)]
+        return [tree.proposed_by(names) for tree, names in zip(drafts, called, strict=True)]

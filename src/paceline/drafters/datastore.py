@@ -18,10 +18,10 @@ from paceline.speculative.tree import EMPTY, DraftTree
 
 # A continuation seen once after a match of so many tokens is right about half the time; the doubt falls with
 # the square of the length. Fitted by log-loss to next tokens of code, and checked on agents' sessions.
-DOUBT = 6.0
+SMOOTHING_COUNT = 6.0
 
 # Continuations (tokens, each one larger than its id; how often), as far as they agree with a path.
-Alive = list[tuple[tuple[int, ...], int]]
+MatchingContinuations = list[tuple[tuple[int, ...], int]]
 
 
 class DatastoreState:
@@ -64,10 +64,13 @@ class DatastoreDrafter:
             return EMPTY
         length, followed = self.look_up(memory.tokens, depth)
         return best_first(
-            budget, self.name, followed, lambda alive, depth: _follow(alive, depth, length, budget)
+            budget,
+            self.name,
+            followed,
+            lambda alive, depth: _ranked_next_tokens(alive, depth, length, budget),
         )
 
-    def look_up(self, context: Sequence[int], depth: int) -> tuple[int, Alive]:
+    def look_up(self, context: Sequence[int], depth: int) -> tuple[int, MatchingContinuations]:
         """How many tokens of the context's end matched, and what followed (up to depth tokens)."""
         length = self._match_min
         places: list[tuple[SuffixArray, Match]] = []
@@ -78,10 +81,12 @@ class DatastoreDrafter:
             if match.length == length:
                 places.append((store, match))
         total = sum(match.high - match.low for _, match in places)
-        followed: Alive = []
+        followed: MatchingContinuations = []
         for store, match in places:
             most = max(1, round(self._samples * (match.high - match.low) / total))
-            followed += [(store.decode(data), n) for data, n in store.followed(match, most, depth).items()]
+            followed += [
+                (store.decode(data), n) for data, n in store.sample_continuations(match, most, depth).items()
+            ]
         return length, followed
 
     def close(self) -> None:
@@ -89,17 +94,19 @@ class DatastoreDrafter:
             store.close()
 
 
-def _follow(alive: Alive, depth: int, length: int, budget: Budget) -> Iterator[tuple[int, float, Alive]]:
+def _ranked_next_tokens(
+    alive: MatchingContinuations, depth: int, length: int, budget: Budget
+) -> Iterator[tuple[int, float, MatchingContinuations]]:
     """The tokens at `depth` of what is alive, the most frequent first, with scores and what agrees with them.
     A score is the share of what followed, less where that is little after a short match."""
     total = sum(n for _, n in alive)
-    groups: dict[int, Alive] = {}
+    groups: dict[int, MatchingContinuations] = {}
     for one in alive:
         if len(one[0]) > depth:
             groups.setdefault(one[0][depth], []).append(one)
     counted = [(sum(n for _, n in group), token, group) for token, group in groups.items()]
     counted.sort(key=lambda entry: (-entry[0], entry[1]))
-    doubt = (DOUBT / (length + depth)) ** 2
+    doubt = (SMOOTHING_COUNT / (length + depth)) ** 2
     for rank, (count, token, group) in enumerate(counted[: budget.width]):
         score = count / (total + doubt)
         if score < budget.p_min or (rank > 0 and score < budget.p_split):

@@ -29,8 +29,8 @@ from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 # How often the most recent n-gram is right at the root and below, and an older one, as if seen so many times.
-PRIOR = 8.0
-RECENT, OLDER = (0.45, 0.7), 0.05
+PRIOR_COUNT = 8.0
+RECENT_HIT_RATES, OLDER_WEIGHT = (0.45, 0.7), 0.05
 
 NAME = "lookahead"
 Gram = tuple[int, ...]
@@ -49,8 +49,10 @@ class LookaheadState:
         self._rows: list[list[int]] = [[]]
         self._pool: dict[int, dict[Gram, None]] = {}  # by first token; the most recent last
         self._laid, self._ends = EMPTY, list[int]()  # the window as proposed; the last node of every column
-        self._seen = [PRIOR, PRIOR]  # at the root, below it
-        self._right = [[PRIOR * rate, *[PRIOR * OLDER] * (guesses - 1)] for rate in RECENT]
+        self._seen = [PRIOR_COUNT, PRIOR_COUNT]  # at the root, below it
+        self._right = [
+            [PRIOR_COUNT * rate, *[PRIOR_COUNT * OLDER_WEIGHT] * (guesses - 1)] for rate in RECENT_HIT_RATES
+        ]
         self._text: list[int] = []
         self._extend(prompt)
 
@@ -58,13 +60,13 @@ class LookaheadState:
         before = len(self._text)
         self._text += tokens
         for end in range(max(before + 1, self._level), len(self._text) + 1):
-            self._remember(tuple(self._text[end - self._level : end]))
+            self._add_ngram(tuple(self._text[end - self._level : end]))
 
     def propose(self, budget: Budget) -> DraftTree:
         """The window and the n-grams; where the budget has no room for both, each has half of it."""
-        guesses, leaves = self._fitting(budget)
+        guesses, leaves = self._matching_ngrams(budget)
         columns = self._columns(budget, budget.nodes - len(guesses), budget.width - leaves)
-        self._laid = self._lay(columns)
+        self._laid = self._lay_window(columns)
         probes = len(self._laid)
         if not guesses:
             return self._laid
@@ -83,7 +85,7 @@ class LookaheadState:
             probe=self._laid.probe,  # they come first, so that no pruning of guesses moves them
         )
 
-    def _fitting(self, budget: Budget) -> tuple[list[Gram], int]:
+    def _matching_ngrams(self, budget: Budget) -> tuple[list[Gram], int]:
         """The n-grams that begin with the last token, as a trie: every beginning of them, parents first; and
         how many leaves it has."""
         nodes = max(1, budget.nodes // 2, budget.nodes - self._window * (self._level - 1) + 1)
@@ -107,7 +109,7 @@ class LookaheadState:
             columns = min(columns, leaves)
         return columns if leaves > 0 and columns * rows > 1 else 0
 
-    def _lay(self, columns: int) -> DraftTree:
+    def _lay_window(self, columns: int) -> DraftTree:
         """The window as a tree of probes; none of them is expected to be accepted."""
         tokens: list[int] = []
         parents: list[int] = []
@@ -137,7 +139,7 @@ class LookaheadState:
         verified = len(laid) > 0 and step.tree.starts_with(laid) and laid.probe <= step.tree.probe
         if verified and features.top_k is not None:
             self._advance(features.top_k)
-        self._count(step)
+        self._count_hits(step)
         self._extend(step.tokens)
 
     def _advance(self, top: NDArray[np.int64]) -> None:
@@ -146,19 +148,19 @@ class LookaheadState:
         if len(self._rows) == self._level - 1:
             for column, token in enumerate(newest):
                 above = () if self._ends[column] == ROOT else self._laid.path_tokens(self._ends[column])
-                self._remember((self._text[-1], *above, token)[column:])
+                self._add_ngram((self._text[-1], *above, token)[column:])
             self._rows = [*self._rows[1:], newest]
         else:  # not all are there yet: none makes room by going, so each moves by itself
             self._rows = [*(row[1:] for row in self._rows), newest[1:]]
 
-    def _remember(self, gram: Gram) -> None:
+    def _add_ngram(self, gram: Gram) -> None:
         grams = self._pool.setdefault(gram[0], {})
         grams.pop(gram[1:], None)
         grams[gram[1:]] = None
         if len(grams) > self._guesses:
             del grams[next(iter(grams))]
 
-    def _count(self, step: Step) -> None:
+    def _count_hits(self, step: Step) -> None:
         """How often the most recent n-gram's token was right, the one before it, and so on."""
         tree, node = step.tree, ROOT
         for depth, token in enumerate(step.tokens):

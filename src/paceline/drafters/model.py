@@ -18,8 +18,8 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.drafters.parts import MODEL, DrafterInputs, Warn
-from paceline.speculative.chunked_prefill import shares
+from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
+from paceline.speculative.chunked_prefill import split_chunk
 from paceline.speculative.interfaces import (
     Budget,
     Drafter,
@@ -31,11 +31,19 @@ from paceline.speculative.interfaces import (
 )
 from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import Logits, Probabilities, Rng, Sampling, fault, probabilities, top_k
+from paceline.speculative.sampling import (
+    Logits,
+    Probabilities,
+    Rng,
+    Sampling,
+    filter_top_k,
+    probabilities,
+    sampling_error,
+)
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
-NOTHING = RequiredOutputs()
+NO_OUTPUTS = RequiredOutputs()
 Ids = NDArray[np.int64]
 
 
@@ -73,7 +81,7 @@ class ModelDrafterState:
 class _Growth:
     """A draft in the making: arrays of the tree so far, and the nodes whose rows come next."""
 
-    memory: ModelDrafterState
+    state: ModelDrafterState
     budget: Budget
     name: str
     tokens: list[int] = field(default_factory=list)
@@ -94,16 +102,16 @@ class _Growth:
         self.score.append(score)
         self.q.append(q)
         self.reach_probability.append(reach_probability)
-        if self.budget.deepens(len(self.tokens), self.depth + 1, reach_probability):
+        if self.budget.should_deepen(len(self.tokens), self.depth + 1, reach_probability):
             self.frontier.append(len(self.tokens) - 1)
 
-    def reaches(self, parent: int, likely: float) -> float:
+    def child_reach(self, parent: int, likely: float) -> float:
         """The reach probability of a token below `parent`."""
         above = 1.0 if parent == ROOT else self.reach_probability[parent]
         return self.budget.reach_probability(self.name, likely, self.depth + 1, above)
 
-    def goes_on(self, likeliest: float, reach_probability: float) -> bool:
-        return self.budget.goes_on(likeliest, len(self.tokens), self.depth, reach_probability)
+    def should_extend(self, likeliest: float, reach_probability: float) -> bool:
+        return self.budget.should_extend(likeliest, len(self.tokens), self.depth, reach_probability)
 
     def allowed(self, node: int, logits: Logits) -> Logits:
         """`logits` of what follows `node`, without what the grammar forbids there."""
@@ -136,7 +144,7 @@ class ModelDrafter:
     warn: called once with logits that are not numbers, for which nothing is drafted.
     name: of the drafter, where there are several draft models."""
 
-    required_outputs = NOTHING
+    required_outputs = NO_OUTPUTS
 
     def __init__(
         self,
@@ -146,7 +154,7 @@ class ModelDrafter:
         temperature: float = 0.0,
         top_k: int = 10,
         warn: Warn = lambda _: None,
-        name: str = MODEL,
+        name: str = MODEL_SOURCE,
     ) -> None:
         self.name = name
         self._draft = draft
@@ -165,40 +173,46 @@ class ModelDrafter:
     def propose(self, batch: Sequence[tuple[ModelDrafterState, Budget]]) -> list[DraftTree]:
         """One forward of the draft a level, for all requests together."""
         n = sum(budget.depth > 0 and budget.nodes > 0 for _, budget in batch)
-        growths = [_Growth(memory, self._fit(memory, budget, n), self.name) for memory, budget in batch]
+        growths = [
+            _Growth(memory, self._fit_budget(memory, budget, n), self.name) for memory, budget in batch
+        ]
         active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
         for growth in active:
-            growth.memory.reader.sync_to(growth.memory.tokens)
-        active = self._ready(active)
+            growth.state.reader.sync_to(growth.state.tokens)
+        active = self._caught_up(active)
         while active:
-            outs = self._draft.forward([(g.memory.session, g.tree()) for g in active], NOTHING)
+            outs = self._draft.forward([(g.state.session, g.tree()) for g in active], NO_OUTPUTS)
             for growth, out in zip(active, outs, strict=True):
                 self._grow(growth, out)
             active = [g for g in active if g.frontier and g.depth < g.budget.depth]
         return [g.tree() for g in growths]
 
-    def _ready(self, growths: list[_Growth]) -> list[_Growth]:
+    def _caught_up(self, growths: list[_Growth]) -> list[_Growth]:
         """Return those whose text is read within this proposal's chunk; the others read on."""
-        pending_tokens = [growth.memory.session.pending_tokens for growth in growths]
-        chunk = min((growth.budget.chunk for growth in growths), default=0)
+        pending_tokens = [growth.state.session.pending_tokens for growth in growths]
+        chunk = min((growth.budget.max_catch_up for growth in growths), default=0)
         if sum(pending_tokens) <= chunk:
             return growths
         ready, reading = [], []
-        for growth, left, n in zip(growths, pending_tokens, shares(pending_tokens, chunk), strict=True):
+        for growth, left, n in zip(growths, pending_tokens, split_chunk(pending_tokens, chunk), strict=True):
             if n == left:
                 ready.append(growth)
             elif n:
-                reading.append((growth.memory.session, n))
+                reading.append((growth.state.session, n))
         if reading:
-            self._draft.forward(reading, NOTHING)
+            self._draft.forward(reading, NO_OUTPUTS)
         return ready
 
-    def _fit(self, memory: ModelDrafterState, budget: Budget, n: int) -> Budget:
+    def _fit_budget(self, memory: ModelDrafterState, budget: Budget, n: int) -> Budget:
         """Hold the budget to the draft's context and trees, and to a pass that `n` requests share."""
         caps = self._draft.caps
         room = caps.n_ctx - len(memory.tokens)
-        nodes = 0 if caps.rollback == "none" else min(room, caps.rows // max(1, n) - 1, caps.nodes)
-        return budget.capped(depth=room, nodes=nodes, width=caps.branch)
+        nodes = (
+            0
+            if caps.rollback == "none"
+            else min(room, caps.max_batch_tokens // max(1, n) - 1, caps.max_tree_nodes)
+        )
+        return budget.limited_to(depth=room, nodes=nodes, width=caps.max_branches)
 
     def _grow(self, growth: _Growth, out: ForwardOutput) -> None:
         """Hang the next level below the frontier."""
@@ -211,20 +225,20 @@ class ModelDrafter:
                 self._check(row)
                 continue
             if self._sampling is not None:
-                self._draw(growth, node, logits, self._sampling)
+                self._add_sampled(growth, node, logits, self._sampling)
                 continue
-            noise, ids = growth.budget.noise, None
+            noise, ids = growth.budget.gumbel_noise, None
             if noise is not None:
                 ids, logits = noise.perturbed(logits, growth.depth)
                 most = logits.max()
             if growth.budget.width == 1:
-                self._follow(growth, node, logits, ids)
+                self._add_likeliest(growth, node, logits, ids)
             else:
-                self._branch(growth, node, logits - most, ids)
+                self._add_branches(growth, node, logits - most, ids)
         growth.depth += 1
 
     def _check(self, row: Logits) -> None:
-        wrong = fault(row.max())
+        wrong = sampling_error(row.max())
         if wrong and not self._warned:
             self._warned = True
             self._warn(
@@ -232,19 +246,19 @@ class ModelDrafter:
                 "drafted with them, and the output stays plain output; give another draft model, or none"
             )
 
-    def _follow(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
+    def _add_likeliest(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
         best = int(logits.argmax())
         # The argmax's own probability needs one sum, not a whole distribution.
         likeliest = 1.0 / float(np.exp(logits - logits[best]).sum())
-        reach_probability = growth.reaches(node, likeliest)
-        if growth.goes_on(likeliest, reach_probability):
+        reach_probability = growth.child_reach(node, likeliest)
+        if growth.should_extend(likeliest, reach_probability):
             growth.add(node, best if ids is None else int(ids[best]), likeliest, reach_probability)
 
-    def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
+    def _add_sampled(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
         q = whole = probabilities(logits, sampling, ())
         # How many are drawn is decided before the first: dropping one for what it is would bias the output.
         likeliest = float(q.max())
-        if not growth.goes_on(likeliest, growth.reaches(node, likeliest)):
+        if not growth.should_extend(likeliest, growth.child_reach(node, likeliest)):
             return
         room = 1 + growth.budget.width - growth.leaves
         n = max(1, min(room, int((q >= growth.budget.p_split).sum()), int((q > 0.0).sum())))
@@ -252,12 +266,12 @@ class ModelDrafter:
         for _ in range(n):
             if len(growth.tokens) >= growth.budget.nodes:
                 break
-            token = growth.memory.rng.draw(q)
+            token = growth.state.rng.draw(q)
             likely = float(whole[token])
-            growth.add(node, token, likely, growth.reaches(node, likely), q)
-            q = without(q, token)
+            growth.add(node, token, likely, growth.child_reach(node, likely), q)
+            q = exclude_drafter(q, token)
 
-    def _branch(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
+    def _add_branches(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
         """logits: of which the largest is 0. They are used up."""
         budget = growth.budget
         p = np.exp(logits, out=logits)
@@ -265,20 +279,20 @@ class ModelDrafter:
         # Few are likely enough to branch to: they are found sooner than the `width` likeliest of all.
         near = np.flatnonzero(p >= min(budget.p_split * total, 1.0))
         if len(near) > budget.width:
-            near = near[top_k(p[near], budget.width)]
+            near = near[filter_top_k(p[near], budget.width)]
         found = zip(p[near].tolist(), near.tolist(), strict=True)
         for rank, (weight, at) in enumerate(sorted(found, key=itemgetter(0), reverse=True)):
             if rank > 0 and growth.leaves >= budget.width:
                 break
             likely = weight / total
-            reach_probability = growth.reaches(node, likely)
-            if not growth.goes_on(likely, reach_probability):
+            reach_probability = growth.child_reach(node, likely)
+            if not growth.should_extend(likely, reach_probability):
                 break
             growth.leaves += rank > 0
             growth.add(node, at if ids is None else int(ids[at]), likely, reach_probability)
 
 
-def without(q: Probabilities, token: int) -> Probabilities:
+def exclude_drafter(q: Probabilities, token: int) -> Probabilities:
     """`q` renormalised after one of its tokens was drawn; itself where that was its last."""
     rest = q.copy()
     rest[token] = 0.0

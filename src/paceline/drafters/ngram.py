@@ -15,7 +15,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from paceline.drafters.ngram_cache import NGRAM_MAX, NOTHING, STATIC, Continuations, Ngram, NgramCache
+from paceline.drafters.ngram_cache import (
+    NGRAM_MAX,
+    NO_CONTINUATIONS,
+    STATIC_NGRAM_LENGTH,
+    Continuations,
+    Ngram,
+    NgramCache,
+)
 from paceline.drafters.parts import DrafterInputs, Scopes, best_first
 from paceline.speculative.errors import VocabError
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
@@ -25,10 +32,10 @@ from paceline.speculative.tree import EMPTY, DraftTree
 # By the length of the n-gram: the fewest times it must have been seen, and the least share in percent that
 # the chosen continuation must have of these.
 Rule = tuple[tuple[int, int], ...]
-LAX: Rule = ((2, 66), (2, 50), (1, 50), (1, 50))
-STRICT: Rule = ((4, 75), (3, 66), (2, 66), (2, 66))
+LAX_THRESHOLDS: Rule = ((2, 66), (2, 50), (1, 50), (1, 50))
+STRICT_THRESHOLDS: Rule = ((4, 75), (3, 66), (2, 66), (2, 66))
 Candidate = tuple[int, float, float]  # a token, its share of what followed, its score
-LIMIT = 1_000_000
+MAX_LEARNED_TOKENS = 1_000_000
 
 
 class Counts:
@@ -57,7 +64,7 @@ class Counts:
         """The tokens that followed, and how often; empty where none did."""
         part = self._seen.get(ngram)
         if part is None:
-            return NOTHING
+            return NO_CONTINUATIONS
         if isinstance(part, int):
             return (part,), (1,)
         return tuple(part), tuple(part.values())
@@ -121,7 +128,7 @@ class NgramDrafter:
         static: NgramCache | None = None,
         *,
         n_vocab: int | None = None,
-        limit: int = LIMIT,
+        limit: int = MAX_LEARNED_TOKENS,
     ) -> None:
         if static is not None and n_vocab is not None and static.span() > n_vocab:
             raise VocabError(
@@ -160,7 +167,7 @@ class NgramDrafter:
                 least *= 2
 
     def _draft(self, memory: NgramState, budget: Budget) -> DraftTree:
-        if len(memory.tokens) < STATIC or min(budget.depth, budget.nodes) < 1:
+        if len(memory.tokens) < STATIC_NGRAM_LENGTH or min(budget.depth, budget.nodes) < 1:
             return EMPTY
 
         def follow(tail: list[int], _: int) -> Iterator[tuple[int, float, list[int]]]:
@@ -175,13 +182,17 @@ class NgramDrafter:
 
     def _candidates(self, memory: NgramState, tail: list[int], width: int) -> Sequence[Candidate]:
         """What may follow `tail`, best first, at most `width`; from the first level that has an answer."""
-        judge = tuple(tail[-STATIC:])
-        for cache, rule in ((memory.context, LAX), (memory.past, STRICT)):
+        judge = tuple(tail[-STATIC_NGRAM_LENGTH:])
+        for cache, rule in ((memory.context, LAX_THRESHOLDS), (memory.past, STRICT_THRESHOLDS)):
             for n in range(min(NGRAM_MAX, len(tail)), 0, -1):
                 found = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
                 if found:
                     return found
-        return () if self._static is None else self._rank(self._static, judge, LAX[STATIC - 1], (), width)
+        return (
+            ()
+            if self._static is None
+            else self._rank(self._static, judge, LAX_THRESHOLDS[STATIC_NGRAM_LENGTH - 1], (), width)
+        )
 
     def _rank(
         self,

@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 
-STATIC = 2  # the length of the n-grams in llama.cpp's static caches
+STATIC_NGRAM_LENGTH = 2  # the length of the n-grams in llama.cpp's static caches
 NGRAM_MAX = 4
-HEAD = NGRAM_MAX + 1  # integers of a record before its continuations
-TOP = int(np.iinfo(np.int32).max)
-ROWS = 1 << 22  # rows that `build` sorts at a time
+RECORD_HEADER_WORDS = NGRAM_MAX + 1  # integers of a record before its continuations
+MAX_COUNT = int(np.iinfo(np.int32).max)
+SORT_ROWS = 1 << 22  # rows that `build` sorts at a time
 
 Ngram = tuple[int, ...]
 Ints = NDArray[np.int32]
 Keys = NDArray[np.uint64]
 Rows = tuple[Ints, Ints, NDArray[np.int64]]  # n-grams [r, 4] with missing tokens -1, what followed, how often
 Continuations = tuple[Sequence[int], Sequence[int]]
-NOTHING: Continuations = ((), ())
+NO_CONTINUATIONS: Continuations = ((), ())
 NO_ROWS: Rows = (np.empty((0, NGRAM_MAX), np.int32), np.empty(0, np.int32), np.empty(0, np.int64))
 
 
@@ -56,7 +56,10 @@ class NgramCache:
 
     @classmethod
     def build(
-        cls, streams: Iterable[Sequence[int]], ngram_min: int = STATIC, ngram_max: int = STATIC
+        cls,
+        streams: Iterable[Sequence[int]],
+        ngram_min: int = STATIC_NGRAM_LENGTH,
+        ngram_max: int = STATIC_NGRAM_LENGTH,
     ) -> NgramCache:
         """Count the n-grams of texts; none reaches from one into the next."""
         if not 1 <= ngram_min <= ngram_max <= NGRAM_MAX:
@@ -65,7 +68,7 @@ class NgramCache:
         for rows in _windows(streams, range(ngram_min, ngram_max + 1)):
             waiting.append(rows)
             n += len(rows[1])
-            if n > max(ROWS, len(cache.tokens)):
+            if n > max(SORT_ROWS, len(cache.tokens)):
                 cache, waiting, n = cls.of(cache.rows(), *waiting), [], 0
         return cls.of(cache.rows(), *waiting)
 
@@ -76,8 +79,8 @@ class NgramCache:
     def trimmed(self, least: int) -> NgramCache:
         """Return a cache without the continuations that were seen fewer than `least` times."""
         ngrams, tokens, counts = self.rows()
-        kept = counts >= least
-        return NgramCache.of((ngrams[kept], tokens[kept], counts[kept]))
+        selected = counts >= least
+        return NgramCache.of((ngrams[selected], tokens[selected], counts[selected]))
 
     def write(self, path: Path | str, *, private: bool = False) -> None:
         """Write a file for `read` or llama.cpp, whole or not at all. private: for the user's eyes only.
@@ -85,7 +88,7 @@ class NgramCache:
         path = Path(path)
         if len(self) == 0:
             raise UsageError(f"{path}: not written, the n-gram cache is empty")
-        with whole(path, private=private) as part, part.open("wb") as file:
+        with atomic_write(path, private=private) as part, part.open("wb") as file:
             file.write(self.words().data)
 
     @classmethod
@@ -98,7 +101,7 @@ class NgramCache:
         first = order[runs]  # the sort is stable: a run begins with its first appearance
         sums = np.add.reduceat(many[order], runs) if len(runs) else many
         back = np.lexsort((first, low[first], high[first]))
-        first, sums = first[back], np.minimum(sums[back], TOP)
+        first, sums = first[back], np.minimum(sums[back], MAX_COUNT)
         high, low = high[first], low[first]
         begin = _changes(high, low)
         starts = np.append(begin, len(first))
@@ -122,7 +125,7 @@ class NgramCache:
     def continuations(self, ngram: Ngram) -> Continuations:
         """The tokens that followed, and how often; empty where none did."""
         if not len(self.high):
-            return NOTHING
+            return NO_CONTINUATIONS
         a, b, c, d = (*ngram, -1, -1, -1)[:NGRAM_MAX]
         high, low = np.uint64((a + 1) << 32 | (b + 1)), np.uint64((c + 1) << 32 | (d + 1))
         at = int(self.high.searchsorted(high))
@@ -130,18 +133,20 @@ class NgramCache:
             end = int(self.high.searchsorted(high, "right"))
             at += int(self.low[at:end].searchsorted(low))
         if at == len(self.high) or self.high[at] != high or self.low[at] != low:
-            return NOTHING
+            return NO_CONTINUATIONS
         start, end = self.starts[at : at + 2].tolist()
         return self.tokens[start:end].tolist(), self.counts[start:end].tolist()
 
     def words(self) -> Ints:
         """The file's integers, sorted by n-gram."""
         many = np.diff(self.starts)
-        at = HEAD * np.arange(len(self)) + 2 * self.starts[:-1]
-        words = np.empty(HEAD * len(self) + 2 * len(self.tokens), "<i4")
+        at = RECORD_HEADER_WORDS * np.arange(len(self)) + 2 * self.starts[:-1]
+        words = np.empty(RECORD_HEADER_WORDS * len(self) + 2 * len(self.tokens), "<i4")
         for i, column in enumerate([*self.ngrams().T, many]):
             words[at + i] = column
-        places = HEAD * np.repeat(np.arange(1, len(self) + 1), many) + 2 * np.arange(len(self.tokens))
+        places = RECORD_HEADER_WORDS * np.repeat(np.arange(1, len(self) + 1), many) + 2 * np.arange(
+            len(self.tokens)
+        )
         words[places], words[places + 1] = self.tokens, self.counts
         return words
 
@@ -184,7 +189,9 @@ def _read(path: Path) -> NgramCache:
     order = np.lexsort((low, high))
     high, low, many = high[order], low[order], words[starts[order] + NGRAM_MAX].astype(np.int64)
     ends = np.cumsum(many)
-    places = np.repeat(starts[order] + HEAD - 2 * (ends - many), many) + 2 * np.arange(ends[-1])
+    places = np.repeat(starts[order] + RECORD_HEADER_WORDS - 2 * (ends - many), many) + 2 * np.arange(
+        ends[-1]
+    )
     cache = NgramCache(high, low, np.append(0, ends), words[places], words[places + 1])
     gaps = (ngrams[:, 1:] >= 0) & (ngrams[:, :-1] < 0)
     possible = ngrams.min() >= -1 and ngrams[:, 0].min() >= 0 and cache.tokens.min() >= 0 and not gaps.any()
@@ -196,10 +203,10 @@ def _read(path: Path) -> NgramCache:
 def _records(words: Ints) -> tuple[list[int], int]:
     """Where each record begins, and where the last one ends."""
     begins: list[int] = []
-    view, at, last = memoryview(words.data), 0, len(words) - HEAD
+    view, at, last = memoryview(words.data), 0, len(words) - RECORD_HEADER_WORDS
     while at < last and (many := view[at + NGRAM_MAX]) > 0:
         begins.append(at)
-        at += HEAD + 2 * many
+        at += RECORD_HEADER_WORDS + 2 * many
     return begins, at
 
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 State = TypeVar("State")
 MOST_SCOPES = 64  # the scope whose last request is longest ago is forgotten first
 Warn = Callable[[str], None]
-MODEL = "model"
+MODEL_SOURCE = "model"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class DrafterInputs:
     stores: tuple[Path, ...] = ()
     costs: DecodingCosts | None = None
     warn: Warn = lambda _: None
-    name: str = MODEL
+    name: str = MODEL_SOURCE
 
 
 class Scopes(Generic[T]):

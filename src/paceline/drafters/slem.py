@@ -16,15 +16,15 @@ from itertools import accumulate
 
 import numpy as np
 
-from paceline.drafters.model import NOTHING, ModelDrafter, ModelDrafterState
-from paceline.drafters.parts import MODEL, DrafterInputs, Warn
+from paceline.drafters.model import NO_OUTPUTS, ModelDrafter, ModelDrafterState
+from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Target
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
 from paceline.vocab.translation import Translation, window
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
-CONTEXT = 4
+CONTEXT_TOKENS = 4
 
 
 class SlemState:
@@ -34,30 +34,30 @@ class SlemState:
         self.inner = inner
         self._translation = translation
         self.read = list(inner.tokens)
-        self.context = list(prompt[-CONTEXT:])  # the target's tokens
+        self.context = list(prompt[-CONTEXT_TOKENS:])  # the target's tokens
         self.drafted: list[int] = []  # the draft's, of the last proposal
 
     def update(self, step: Step, features: Features) -> None:
         emitted = [self._translation.target.token_bytes[token] for token in step.tokens]
         if all(emitted):
-            self._read_on(emitted)
+            self._append_text(emitted)
         else:
             self.read += self._translation.text(step.tokens)
         self.drafted = []
-        self.context = [*self.context, *step.tokens][-CONTEXT:]
+        self.context = [*self.context, *step.tokens][-CONTEXT_TOKENS:]
 
-    def _read_on(self, emitted: Sequence[bytes]) -> None:
+    def _append_text(self, emitted: Sequence[bytes]) -> None:
         """What came as drafted, up to a boundary of both, stays as drafted: the draft's cache holds it."""
         text, boundaries = b"".join(emitted), set(accumulate(map(len, emitted)))
-        n = kept = at = 0
+        n = selected = at = 0
         for i, token in enumerate(self.drafted):
             data = self._translation.draft.token_bytes[token]
             if not text.startswith(data, at):
                 break
             at += len(data)
             if at in boundaries:
-                n, kept = i + 1, at
-        self.read += self.drafted[:n] + self._translation.draft.encode(text[kept:])
+                n, selected = i + 1, at
+        self.read += self.drafted[:n] + self._translation.draft.encode(text[selected:])
 
     def close(self) -> None:
         self.inner.close()
@@ -66,8 +66,8 @@ class SlemState:
 class SlemDrafter:
     """Drafts with `draft` in its own vocabulary, chains only. warn: see ModelDrafter."""
 
-    name = MODEL  # it is the draft model that drafts; how it is translated is a setting
-    required_outputs = NOTHING
+    name = MODEL_SOURCE  # it is the draft model that drafts; how it is translated is a setting
+    required_outputs = NO_OUTPUTS
 
     def __init__(self, draft: Target, translation: Translation, warn: Warn = lambda _: None) -> None:
         self._drafter = ModelDrafter(draft, draft.vocab.size, warn=warn)
@@ -99,7 +99,7 @@ class SlemDrafter:
             # A grammar speaks of the target's tokens, and so does the noise they are drawn with: the loop
             # prunes what is forbidden, and the draft's likeliest token is the best guess.
             requests.append(
-                (memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, noise=None))
+                (memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, gumbel_noise=None))
             )
         drafts = self._drafter.propose(requests)
         return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
@@ -132,7 +132,7 @@ class SlemDrafter:
         while not all(target.token_bytes[token] for token in context):  # a control token divides the text
             context = context[1:]
         before = target.decode(context)
-        text = text[: max(0, complete(before + text) - len(before))]
+        text = text[: max(0, retokenize(before + text) - len(before))]
         tokens = target.encode(before + text)
         if tokens[: len(context)] == context:
             tokens = tokens[len(context) :]
@@ -147,7 +147,7 @@ class SlemDrafter:
         return tokens[: len(cuts) - 1], cuts
 
 
-def complete(data: bytes) -> int:
+def retokenize(data: bytes) -> int:
     """The length of `data` without an unfinished character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from paceline.drafters.suffix_history import SuffixHistory
 
 MAX_TOKENS = 1 << 20
-PLACES = 32  # most that are looked at in the text, and in past outputs; more change the drafts very little
-PLACES_UNCOMPILED = 8
+MAX_MATCHES = (
+    32  # most that are looked at in the text, and in past outputs; more change the drafts very little
+)
+MAX_MATCHES_UNCOMPILED = 8
 
 
 class SuffixState:
@@ -68,15 +70,15 @@ class SuffixDrafter:
         min_prob: float = 0.1,
     ) -> None:
         # numba takes a second to import: only who drafts with suffixes waits for it.
-        from paceline.drafters.suffix_history import COMPILED, REACH, SuffixHistory
+        from paceline.drafters.suffix_history import COMPILED, MAX_MATCH_TOKENS, SuffixHistory
         from paceline.drafters.vote import draft
 
         self._make, self._draft_into = SuffixHistory, draft
         self._max_tokens = max_tokens
         self._reach, self._min_prob = (float(alpha), float(offset)), float(min_prob)
-        self._most = PLACES if COMPILED else PLACES_UNCOMPILED
-        self._furthest = int(alpha * REACH + offset + 1e-6)
-        self._room(64)
+        self._most = MAX_MATCHES if COMPILED else MAX_MATCHES_UNCOMPILED
+        self._max_matches = int(alpha * MAX_MATCH_TOKENS + offset + 1e-6)
+        self._draft_buffers(64)
         self.history = SuffixHistory(limit=max(1, max_tokens))
         self._past = Scopes(self.history, lambda: SuffixHistory(limit=max(1, max_tokens)))
         self._warm_up()
@@ -92,16 +94,16 @@ class SuffixDrafter:
 
     def follow(self, memory: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
         """What it would propose if the text went on with `more`. The memory stays as it is."""
-        with memory.text.supposing(more):
+        with memory.text.with_continuation(more):
             return self._draft(memory, budget)
 
     def _draft(self, memory: SuffixState, budget: Budget) -> DraftTree:
-        depth = min(budget.depth, budget.nodes, self._furthest)
+        depth = min(budget.depth, budget.nodes, self._max_matches)
         if depth < 1 or budget.width < 1:
             return EMPTY
         nodes = min(budget.nodes, 2 * self._most * depth)
         if nodes > len(self._tokens):
-            self._room(nodes)
+            self._draft_buffers(nodes)
         text, past = memory.text, memory.past
         n = self._draft_into(
             (text.ring, text.links, text.heads, text.state[0]),
@@ -121,7 +123,7 @@ class SuffixDrafter:
             source=(self.name,) * n,
         )
 
-    def _room(self, nodes: int) -> None:
+    def _draft_buffers(self, nodes: int) -> None:
         """Arrays for the draft of `nodes` nodes."""
         self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
         self._scores = np.empty(nodes, np.float64)

@@ -74,7 +74,7 @@ class SuffixArray:
         at = bisect_left(places, query, key=suffix)
         # The suffixes that have most in common with the query are those it would stand between.
         near = [suffix(places[i]) for i in (at - 1, at) if 0 <= i < len(places)]
-        length = max(_shared(query, one) for one in near) // width
+        length = max(_common_prefix_length(query, one) for one in near) // width
         if length == 0:
             return NO_MATCH
         return Match(length, *self._range(query[: length * width], at))
@@ -96,7 +96,7 @@ class SuffixArray:
             high, step = min(n, high + step), step * 8
         return low, bisect_right(places, prefix, at, high, key=start)
 
-    def followed(self, match: Match, most: int, n: int) -> Counter[bytes]:
+    def sample_continuations(self, match: Match, most: int, n: int) -> Counter[bytes]:
         """What followed at up to `most` of the match's places, evenly chosen: up to n tokens, last one first,
         as the corpus stores them; they may reach into another document."""
         text, places, width, low = self._text, self._places, self._width, match.low
@@ -134,7 +134,7 @@ class SuffixArray:
         self._text.close()
 
 
-def _shared(a: bytes, b: bytes) -> int:
+def _common_prefix_length(a: bytes, b: bytes) -> int:
     """The length of their common beginning."""
     n = min(len(a), len(b))
     differ = int.from_bytes(a[:n], "big") ^ int.from_bytes(b[:n], "big")

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 F = TypeVar("F", bound=Callable[..., Any])
 Ints = Any  # an integer array, or a memoryview of one where nothing is compiled
 
-LENGTHS = (1, 2, 4, 8, 16, 32)  # of n-grams; between them the compared tokens tell
-LEVELS = len(LENGTHS)
-REACH = 64  # most tokens of an ending that are compared
-BORDER = -1  # between two texts: no match and no continuation reaches across
-WORD = 0xFFFFFFFF
-LEAST = 1024
+NGRAM_LENGTHS = (1, 2, 4, 8, 16, 32)  # of n-grams; between them the compared tokens tell
+N_LEVELS = len(NGRAM_LENGTHS)
+MAX_MATCH_TOKENS = 64  # most tokens of an ending that are compared
+SEPARATOR = -1  # between two texts: no match and no continuation reaches across
+WORD_MASK = 0xFFFFFFFF
+MIN_CAPACITY = 1024
 
 
 def compiled(function: F) -> F:
@@ -41,50 +41,50 @@ def compiled(function: F) -> F:
 
 
 @compiled
-def bucket(code: int, level: int, buckets: int) -> int:
+def hash_bucket(code: int, level: int, buckets: int) -> int:
     """The place in `heads` of an n-gram. Levels never share one: a link leads on within its level."""
-    code = ((code ^ (code >> 15)) * 0x2C1B3C6D) & WORD
-    code = ((code ^ (code >> 12)) * 0x297A2D39) & WORD
-    return ((code ^ (code >> 15)) & (buckets - 1)) * LEVELS + level
+    code = ((code ^ (code >> 15)) * 0x2C1B3C6D) & WORD_MASK
+    code = ((code ^ (code >> 12)) * 0x297A2D39) & WORD_MASK
+    return ((code ^ (code >> 15)) & (buckets - 1)) * N_LEVELS + level
 
 
-COMPILED = hasattr(bucket, "py_func")
+COMPILED = hasattr(hash_bucket, "py_func")
 
 
 @compiled
-def append(ring: Ints, links: Ints, heads: Ints, state: Ints, tokens: Ints) -> None:
+def append_token(ring: Ints, links: Ints, heads: Ints, state: Ints, tokens: Ints) -> None:
     """Add `tokens`. state: tokens ever added, and how many of them follow the last border. Entries are the
     number of tokens up to the n-gram's end, modulo 2**32; 0 is none."""
-    mask, buckets = len(ring) - 1, len(heads) // LEVELS
+    mask, buckets = len(ring) - 1, len(heads) // N_LEVELS
     total, run = state[0], state[1]
     for i in range(len(tokens)):
         slot = total & mask
         ring[slot] = tokens[i]
         total += 1
-        run = 0 if tokens[i] == BORDER else run + 1
+        run = 0 if tokens[i] == SEPARATOR else run + 1
         code, level = 0, 0
-        for back in range(min(run, LENGTHS[-1])):
-            code = (code * 0x5BD1E995 + ring[(total - 1 - back) & mask] + 1) & WORD
-            if back + 1 == LENGTHS[level]:
-                at = bucket(code, level, buckets)
-                links[slot * LEVELS + level] = heads[at]
-                heads[at] = total & WORD
+        for back in range(min(run, NGRAM_LENGTHS[-1])):
+            code = (code * 0x5BD1E995 + ring[(total - 1 - back) & mask] + 1) & WORD_MASK
+            if back + 1 == NGRAM_LENGTHS[level]:
+                at = hash_bucket(code, level, buckets)
+                links[slot * N_LEVELS + level] = heads[at]
+                heads[at] = total & WORD_MASK
                 level += 1
     state[0], state[1] = total, run
 
 
 @compiled
-def retract(ring: Ints, links: Ints, heads: Ints, state: Ints, n: int) -> None:
+def remove_last(ring: Ints, links: Ints, heads: Ints, state: Ints, n: int) -> None:
     """Take the last `n` tokens back: of one text, and of a ring in which they overwrote nothing."""
-    mask, buckets = len(ring) - 1, len(heads) // LEVELS
+    mask, buckets = len(ring) - 1, len(heads) // N_LEVELS
     total, run = state[0], state[1]
     for _ in range(n):
         slot = (total - 1) & mask
         code, level = 0, 0
-        for back in range(min(run, LENGTHS[-1])):
-            code = (code * 0x5BD1E995 + ring[(total - 1 - back) & mask] + 1) & WORD
-            if back + 1 == LENGTHS[level]:
-                heads[bucket(code, level, buckets)] = links[slot * LEVELS + level]
+        for back in range(min(run, NGRAM_LENGTHS[-1])):
+            code = (code * 0x5BD1E995 + ring[(total - 1 - back) & mask] + 1) & WORD_MASK
+            if back + 1 == NGRAM_LENGTHS[level]:
+                heads[hash_bucket(code, level, buckets)] = links[slot * N_LEVELS + level]
                 level += 1
         total -= 1
         run -= 1
@@ -92,7 +92,7 @@ def retract(ring: Ints, links: Ints, heads: Ints, state: Ints, n: int) -> None:
 
 
 @compiled
-def in_common(ring: Ints, total: int, end: int, text: Ints, text_total: int, most: int) -> int:
+def common_suffix_length(ring: Ints, total: int, end: int, text: Ints, text_total: int, most: int) -> int:
     """How many tokens before `end` are those that the text ends with."""
     mask, text_mask = len(ring) - 1, len(text) - 1
     most = min(most, end - max(0, total - len(ring)))
@@ -118,32 +118,32 @@ def find(
     """Add up to `most` places in the ring that end like the text and go on, longer n-grams first, then recent
     ones: where they go on (into `ends`) and how many tokens match (into `lengths`), from index `count` on.
     Returns the new count."""
-    mask, buckets = len(ring) - 1, len(heads) // LEVELS
-    reach, full = min(REACH, text_total), count + most
-    entries = np.zeros(LEVELS, np.int64)
+    mask, buckets = len(ring) - 1, len(heads) // N_LEVELS
+    reach, full = min(MAX_MATCH_TOKENS, text_total), count + most
+    entries = np.zeros(N_LEVELS, np.int64)
     code, levels = 0, 0
-    for back in range(min(reach, LENGTHS[-1])):
-        code = (code * 0x5BD1E995 + text[(text_total - 1 - back) & (len(text) - 1)] + 1) & WORD
-        if back + 1 == LENGTHS[levels]:
-            entries[levels] = heads[bucket(code, levels, buckets)]
+    for back in range(min(reach, NGRAM_LENGTHS[-1])):
+        code = (code * 0x5BD1E995 + text[(text_total - 1 - back) & (len(text) - 1)] + 1) & WORD_MASK
+        if back + 1 == NGRAM_LENGTHS[levels]:
+            entries[levels] = heads[hash_bucket(code, levels, buckets)]
             levels += 1
-    longer = REACH + 1
+    longer = MAX_MATCH_TOKENS + 1
     for level in range(levels - 1, -1, -1):
         entry, last = entries[level], -1
         # The limit is for the rare n-gram whose bucket is a frequent one's too.
         for _ in range(4 * most):
-            age = (total - entry) & WORD
+            age = (total - entry) & WORD_MASK
             if entry == 0 or count == full or age <= last or age >= len(ring):
                 break
             last, end = age, total - age
             if age > 0:
-                n = in_common(ring, total, end, text, text_total, reach)
+                n = common_suffix_length(ring, total, end, text, text_total, reach)
                 # What a longer n-gram has in common was found by its own chain.
-                if LENGTHS[level] <= n < longer:
+                if NGRAM_LENGTHS[level] <= n < longer:
                     ends[count], lengths[count] = end, n
                     count += 1
-            entry = links[((end - 1) & mask) * LEVELS + level]
-        longer = LENGTHS[level]
+            entry = links[((end - 1) & mask) * N_LEVELS + level]
+        longer = NGRAM_LENGTHS[level]
     return count
 
 
@@ -174,7 +174,7 @@ class SuffixHistory:
         self._append(new)
 
     @contextmanager
-    def supposing(self, tokens: Sequence[int]) -> Iterator[None]:
+    def with_continuation(self, tokens: Sequence[int]) -> Iterator[None]:
         """As if the text went on with these, of a ring in which they overwrite nothing; afterwards it is as
         it was."""
         total = int(self.state[0])
@@ -182,24 +182,24 @@ class SuffixHistory:
             self.extend(tokens)
             yield
         finally:
-            retract(self.ring, self.links, self.heads, self.state, int(self.state[0]) - total)
+            remove_last(self.ring, self.links, self.heads, self.state, int(self.state[0]) - total)
 
     def end_text(self) -> None:
         """What comes next is another text."""
         if self.state[1]:
-            self.extend([BORDER])
+            self.extend([SEPARATOR])
 
     def clear(self) -> None:
         self._allocate(0)
 
     def _append(self, tokens: NDArray[np.int32]) -> None:
-        append(self.ring, self.links, self.heads, self.state, _view(tokens))
+        append_token(self.ring, self.links, self.heads, self.state, _view(tokens))
 
     def _allocate(self, size: int) -> None:
-        size = min(_power_of_two(max(size, LEAST)), self._limit)
+        size = min(_power_of_two(max(size, MIN_CAPACITY)), self._limit)
         self.ring = _view(np.zeros(size, np.int32))
-        self.links = _view(np.zeros(size * LEVELS, np.uint32))
-        self.heads = _view(np.zeros(size * LEVELS, np.uint32))
+        self.links = _view(np.zeros(size * N_LEVELS, np.uint32))
+        self.heads = _view(np.zeros(size * N_LEVELS, np.uint32))
         self.state = _view(np.zeros(2, np.int64))
 
 

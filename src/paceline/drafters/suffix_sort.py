@@ -19,10 +19,10 @@ from paceline.drafters.suffix_array import ARRAY, INDEX, TEXT, VERSION
 from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.system.whole import private_file
 
-MOST = (1 << 31) - 1  # bytes of text, whose places the sorting counts in 32 bits
-MEMORY = 6  # times the text's bytes that sorting takes
-BLOCK = 1 << 22
-PATIENCE = 0.1  # seconds between two looks whether the sorting is still wanted
+MAX_TEXT_BYTES = (1 << 31) - 1  # bytes of text, whose places the sorting counts in 32 bits
+MEMORY_FACTOR = 6  # times the text's bytes that sorting takes
+BLOCK_BYTES = 1 << 22
+POLL_SECONDS = 0.1  # seconds between two looks whether the sorting is still wanted
 
 Tokens = Sequence[int] | NDArray[Any]
 
@@ -32,7 +32,7 @@ def build(
     documents: Iterable[Tokens],
     n_vocab: int,
     *,
-    most: int = MOST,
+    most: int = MAX_TEXT_BYTES,
     check: Callable[[], None] = lambda: None,
 ) -> int:
     """Write the datastore of `documents` into the existing `folder`, for the user's eyes only. Return how
@@ -51,7 +51,7 @@ def build(
     with private_file(folder / TEXT) as file:
         file.write(backwards.data)
     with private_file(folder / ARRAY) as file:
-        for places in _places(_sorted(sort, backwards, check), kind.itemsize):
+        for places in _places(_sort_in_thread(sort, backwards, check), kind.itemsize):
             check()
             file.write(places.data)
     about = {
@@ -103,7 +103,7 @@ def sorter() -> Callable[[NDArray[np.uint8]], NDArray[np.int32]]:
     return divsufsort  # type: ignore[no-any-return]
 
 
-def _sorted(
+def _sort_in_thread(
     sort: Callable[[NDArray[np.uint8]], NDArray[np.int32]],
     text: NDArray[np.uint8],
     check: Callable[[], None],
@@ -121,7 +121,7 @@ def _sorted(
     thread = threading.Thread(target=work, name="suffix array", daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(PATIENCE)
+        thread.join(POLL_SECONDS)
         check()
     if failed:
         raise failed[0]
@@ -130,6 +130,6 @@ def _sorted(
 
 def _places(order: NDArray[np.int32], width: int) -> Iterator[NDArray[np.uint32]]:
     """Of the suffixes of a text's bytes those where a token begins, in blocks."""
-    for start in range(0, len(order), BLOCK):
-        some = order[start : start + BLOCK]
+    for start in range(0, len(order), BLOCK_BYTES):
+        some = order[start : start + BLOCK_BYTES]
         yield (some[some % width == 0] // width).astype("<u4")

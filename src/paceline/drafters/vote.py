@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.drafters.suffix_history import BORDER, Ints, compiled, find
+from paceline.drafters.suffix_history import SEPARATOR, Ints, compiled, find
 
-DOUBT = 1.0
+SMOOTHING_COUNT = 1.0
 Floats = Any  # an array of floating-point numbers
 Rules = tuple[float, float, float]  # the least probability of a path; p_min and p_split of the budget
 Out = tuple[Ints, Ints, Floats]  # arrays for the tokens, parents and scores of a draft
@@ -22,11 +22,11 @@ History = tuple[Ints, Ints, Ints, int]  # ring, links, heads and total of a Suff
 
 # A branch that waits to be drafted. LOW, HIGH: the range of `order` with the places that vote for it.
 # CHOICE: whether it is what most of its parent's places vote for.
-SURVIVAL, LOW, HIGH, PARENT, DEPTH, TOKEN, SCORE, CHOICE = range(8)
+REACH, LOW, HIGH, PARENT, DEPTH, TOKEN, SCORE, CHOICE = range(8)
 
 
 @compiled
-def read_on(
+def continue_matches(
     ring: Ints, total: int, own: bool, ends: Ints, limits: Ints, low: int, high: int, ahead: Ints
 ) -> None:
     """What follows the places low to high, into the rows of `ahead`, each up to its limit and then BORDER. A
@@ -35,19 +35,19 @@ def read_on(
     for place in range(low, high):
         end = ends[place]
         for i in range(depth):
-            token = BORDER
+            token = SEPARATOR
             if i < limits[place]:
                 if end + i < total:
                     token = ring[(end + i) & mask]
                 elif own:
                     token = ahead[place, end + i - total]
             ahead[place, i] = token
-            if token == BORDER:
+            if token == SEPARATOR:
                 break
 
 
 @compiled
-def tally(
+def count_votes(
     ahead: Ints, depth: int, weights: Floats, order: Ints, low: int, high: int, choices: Ints, shares: Floats
 ) -> tuple[int, float]:
     """The tokens that order[low:high] vote for at a depth (into `choices`) and their weights (into `shares`).
@@ -55,7 +55,7 @@ def tally(
     n, every = 0, 0.0
     for i in range(low, high):
         token, weight = ahead[order[i], depth], weights[order[i]]
-        if token != BORDER:
+        if token != SEPARATOR:
             j = 0
             while j < n and choices[j] != token:
                 j += 1
@@ -83,19 +83,19 @@ def expand(
     (weights, order), (min_prob, p_min, p_split) = votes, rules
     low, high, depth = int(branch[LOW]), int(branch[HIGH]), int(branch[DEPTH])
     choices, shares = np.empty(high - low, np.int64), np.empty(high - low, np.float64)
-    tokens, every = tally(ahead, depth, weights, order, low, high, choices, shares)
+    tokens, every = count_votes(ahead, depth, weights, order, low, high, choices, shares)
     for rank in range(min(width, tokens)):
         best = 0
         for j in range(1, tokens):
             if shares[j] > shares[best]:
                 best = j
-        score = shares[best] / (every + DOUBT)
-        reach_probability = score * branch[SURVIVAL]
+        score = shares[best] / (every + SMOOTHING_COUNT)
+        reach_probability = score * branch[REACH]
         if shares[best] == 0.0 or reach_probability < min_prob or score < (p_split if rank else p_min):
             break
         shares[best] = 0.0
         row = waiting[n]
-        row[SURVIVAL], row[SCORE], row[TOKEN] = reach_probability, score, choices[best]
+        row[REACH], row[SCORE], row[TOKEN] = reach_probability, score, choices[best]
         row[CHOICE], row[PARENT], row[DEPTH], row[LOW] = rank == 0, node, depth + 1, low
         for i in range(low, high):
             if ahead[order[i], depth] == choices[best]:
@@ -107,11 +107,11 @@ def expand(
 
 
 @compiled
-def take(waiting: Floats, n: int, branch: Floats) -> int:
+def take_best(waiting: Floats, n: int, branch: Floats) -> int:
     """Move the likeliest of the n that are waiting to `branch`; returns how many are left."""
     best = 0
     for i in range(1, n):
-        if waiting[i, SURVIVAL] > waiting[best, SURVIVAL]:
+        if waiting[i, REACH] > waiting[best, REACH]:
             best = i
     branch[:] = waiting[best]
     waiting[best] = waiting[n - 1]
@@ -125,11 +125,11 @@ def grow(ahead: Ints, weights: Floats, nodes: int, width: int, rules: Rules, out
     votes = weights, np.arange(count)
     # Every branch has places of its own, so no more than these can wait.
     waiting, branch = np.empty((count + 1, 8), np.float64), np.zeros(8, np.float64)
-    branch[SURVIVAL], branch[HIGH] = 1.0, count
+    branch[REACH], branch[HIGH] = 1.0, count
     left = expand(branch, -1, ahead, votes, width, rules, waiting, 0)
     n, leaves = 0, 1
     while left > 0 and n < nodes:
-        left = take(waiting, left, branch)
+        left = take_best(waiting, left, branch)
         if branch[CHOICE] == 0.0:
             if leaves == width:
                 continue
@@ -168,6 +168,6 @@ def draft(
     if furthest == 0:
         return 0
     ahead = np.empty((count, furthest), np.int64)
-    read_on(ring, total, True, ends, limits, 0, mine, ahead)
-    read_on(shared, shared_total, False, ends, limits, mine, count, ahead)
+    continue_matches(ring, total, True, ends, limits, 0, mine, ahead)
+    continue_matches(shared, shared_total, False, ends, limits, mine, count, ahead)
     return grow(ahead, weights, nodes, width, rules, out)

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from paceline.speculative.errors import PacelineError
 
-SECONDS = 0.2  # of reading
-ROUNDS = 5  # of which the fastest counts: other programs only ever take something away
-PIECE = 1 << 20  # bytes read at a time: long beside a call from Python, short beside a round
+MAX_SECONDS = 0.2  # of reading
+N_ROUNDS = 5  # of which the fastest counts: other programs only ever take something away
+PIECE_BYTES = 1 << 20  # bytes read at a time: long beside a call from Python, short beside a round
 SIZE = 1 << 30  # bytes that are read, beyond nearly every cache
-SHARE = 4  # of the free memory at most one over this is taken
+MAX_MEMORY_SHARE = 4  # of the free memory at most one over this is taken
 LEAST = 64 << 20
 
 
-def measured(threads: int) -> float:
+def memory_bandwidth(threads: int) -> float:
     """Return the bytes a second that so many threads read together. Raises PacelineError if memory or threads
     do not suffice."""
-    size = min(SIZE, free_memory() // SHARE)
+    size = min(SIZE, free_memory() // MAX_MEMORY_SHARE)
     if size < LEAST:
         raise PacelineError("too little memory is free to measure how fast it is read: close other programs")
     return measure(threads, size)
@@ -48,11 +48,11 @@ def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) 
     with ExitStack() as stack:
         try:
             pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(threads)]
-            filling = [pool.submit(_filled, size // threads) for pool in pools]
+            filling = [pool.submit(_written_memory, size // threads) for pool in pools]
             memories = [filled.result() for filled in filling]
-            for _ in range(ROUNDS):
+            for _ in range(N_ROUNDS):
                 began = clock()
-                until = began + SECONDS / ROUNDS
+                until = began + MAX_SECONDS / N_ROUNDS
                 reading = [
                     pool.submit(_read, memory, until, clock)
                     for pool, memory in zip(pools, memories, strict=True)
@@ -64,9 +64,9 @@ def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) 
     return max(rates)
 
 
-def _filled(size: int) -> Sequence[NDArray[np.int64]]:
+def _written_memory(size: int) -> Sequence[NDArray[np.int64]]:
     """Return pieces of written memory: what was never written has no memory behind it."""
-    return [np.ones(PIECE // 8, np.int64) for _ in range(max(1, size // PIECE))]
+    return [np.ones(PIECE_BYTES // 8, np.int64) for _ in range(max(1, size // PIECE_BYTES))]
 
 
 def _read(memory: Sequence[NDArray[np.int64]], until: float, clock: Callable[[], float]) -> int:
@@ -75,6 +75,6 @@ def _read(memory: Sequence[NDArray[np.int64]], until: float, clock: Callable[[],
     while True:
         for piece in memory:
             np.bitwise_or.reduce(piece)  # numpy's fastest way to look at every byte
-            read += PIECE
+            read += PIECE_BYTES
             if clock() >= until:
                 return read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from paceline.hardware.files import SystemFiles, whole
+from paceline.hardware.files import SystemFiles, parse_nonnegative
 
 GROUPS, MOUNTS = "/proc/self/cgroup", "/proc/self/mountinfo"
 MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
@@ -39,7 +39,7 @@ def read(files: SystemFiles) -> Limits:
     memories = [files.number(f"{folder}/{name}") for folder in folders for name in names]
     cpus, holder = min(quotas, default=(None, ""))
     if not folders:
-        files.miss("container limits", MOUNTS)
+        files.note_read_error("container limits", MOUNTS)
     return Limits(
         known=bool(folders),
         cpus=cpus,
@@ -55,7 +55,7 @@ def throttled(files: SystemFiles, limits: Limits) -> float | None:
     """Return the seconds for which the quota has stopped threads, over all threads; None if unknown."""
     for line in (files.text(limits.stat) or "").splitlines() if limits.stat else ():
         name, _, value = line.partition(" ")
-        if name == "throttled_usec" and (n := whole(value.strip())) is not None:
+        if name == "throttled_usec" and (n := parse_nonnegative(value.strip())) is not None:
             return n / 1e6
     return None
 
@@ -90,7 +90,7 @@ def _folders(files: SystemFiles) -> list[str]:
 def _quota(files: SystemFiles, folder: str) -> float | None:
     """Return the processors' worth of time of cpu.max: "150000 100000", or "max 100000"."""
     quota, _, period = (files.text(f"{folder}/cpu.max") or "").partition(" ")
-    time, every = whole(quota), whole(period.strip())
+    time, every = parse_nonnegative(quota), parse_nonnegative(period.strip())
     return time / every if time and every else None
 
 

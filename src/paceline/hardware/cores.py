@@ -69,7 +69,7 @@ def read(files: SystemFiles, allowed: frozenset[int] | None, system: str = "") -
     None for all. system: platform.system(), for tests."""
     linux = (system or platform.system()) == "Linux"
     cores = _linux(files, allowed) if linux else None
-    return _counted(allowed) if cores is None else cores
+    return _count_cores(allowed) if cores is None else cores
 
 
 def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
@@ -77,14 +77,16 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
     numbers = [int(name[3:]) for name in files.names(CPU, "cpu")]
     numbers = [n for n in numbers if online is None or n in online]
     if not numbers:
-        files.miss("cores", f"{CPU}/online")
+        files.note_read_error("cores", f"{CPU}/online")
         return None
     usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
     if not usable:  # a sandbox that shows another machine's
         return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
-        files.miss("which processors share a core", f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list")
+        files.note_read_error(
+            "which processors share a core", f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list"
+        )
     slow = _efficiency_cores(files)
     cpus = [
         Cpu(
@@ -110,7 +112,7 @@ def _efficiency_cores(files: SystemFiles) -> frozenset[int]:
     return atoms - cores if atoms and cores else frozenset()
 
 
-def _counted(allowed: frozenset[int] | None) -> Cores:
+def _count_cores(allowed: frozenset[int] | None) -> Cores:
     """Count the processors. Those of one core are assumed to follow each other."""
     import psutil
 

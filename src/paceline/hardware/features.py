@@ -52,12 +52,12 @@ def flags(files: SystemFiles) -> frozenset[str] | None:
         if line.partition(":")[0].strip() in ("flags", "Features")
     ]
     if not found:
-        files.miss("what the processor can do", CPUINFO)
+        files.note_read_error("what the processor can do", CPUINFO)
         return None
     return frozenset.intersection(*found)
 
 
-def compared(has: frozenset[str], engine: str | None) -> CpuFeatures:
+def cpu_features(has: frozenset[str], engine: str | None) -> CpuFeatures:
     """has: see `flags`. engine: what `llama_print_system_info` says; None without one."""
     names = ARM if "asimd" in has else X86  # x86 has an "sme", too
     there = tuple(name for name, flag in names.items() if flag in has)

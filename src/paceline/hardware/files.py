@@ -25,7 +25,7 @@ class SystemFiles:
             return None
 
     def number(self, path: str) -> int | None:
-        return whole(self.text(path) or "")
+        return parse_nonnegative(self.text(path) or "")
 
     def names(self, folder: str, prefix: str) -> list[str]:
         """Return the entries of a folder named prefix + number, in the order of the numbers."""
@@ -41,13 +41,13 @@ class SystemFiles:
         text = self.text(path)
         return None if text is None else cpu_list(text)
 
-    def miss(self, what: str, path: str) -> None:
+    def note_read_error(self, what: str, path: str) -> None:
         """Note that `path`, which tells `what`, is missing or has no usable content."""
         there = (self.root / path.lstrip("/")).exists()
         self.read_errors.append(f"{what}: {path} {'cannot be used' if there else 'is not there'}")
 
 
-def whole(text: str) -> int | None:
+def parse_nonnegative(text: str) -> int | None:
     """Return a number from 0 on, of at most 64 bits; None for any other text."""
     good = text.isascii() and text.isdecimal() and len(text) < DIGITS
     return int(text) if good else None
@@ -58,14 +58,14 @@ def cpu_list(text: str) -> frozenset[int] | None:
     found: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = part.partition("-")
-        low, high = whole(first), whole(last if dash else first)
+        low, high = parse_nonnegative(first), parse_nonnegative(last if dash else first)
         if low is None or high is None or not low <= high < MOST_CPUS:
             return None
         found.update(range(low, high + 1))
     return frozenset(found)
 
 
-def spelled(cpus: frozenset[int] | tuple[int, ...]) -> str:
+def format_cpu_list(cpus: frozenset[int] | tuple[int, ...]) -> str:
     """Return a list in the kernel's form: 0-3,8."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):

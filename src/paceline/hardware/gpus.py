@@ -69,9 +69,9 @@ def _device(nvml: Any, index: int, driver: str) -> Gpu:
     return Gpu("NVIDIA", name, int(memory.total), int(memory.free), driver=driver)
 
 
-def _text(said: Any) -> str:
+def _text(value: Any) -> str:
     """Return text; older versions of the module answer in bytes."""
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _drm(files: SystemFiles, known: set[str]) -> list[Gpu]:

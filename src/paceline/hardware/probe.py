@@ -112,7 +112,7 @@ def probe(
         limits=limits,
         advice=threads.advise(found, limits),
         memory=memory,
-        features=None if flags is None else features.compared(flags, engine),
+        features=None if flags is None else features.cpu_features(flags, engine),
         gpus=graphics,
         offload=offload,
         bandwidth=bandwidth,

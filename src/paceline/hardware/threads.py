@@ -10,7 +10,7 @@ from functools import cache
 from paceline.hardware import containers, cores
 from paceline.hardware.containers import Limits
 from paceline.hardware.cores import PERFORMANCE, Cores
-from paceline.hardware.files import SystemFiles, spelled
+from paceline.hardware.files import SystemFiles, format_cpu_list
 from paceline.speculative.errors import UsageError
 
 
@@ -43,7 +43,7 @@ def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
             "together"
         )
     if len(cores.cpus) > cores.logical:
-        why.append(f"of {len(cores.cpus)} processors this process may use {spelled(cores.allowed)}")
+        why.append(f"of {len(cores.cpus)} processors this process may use {format_cpu_list(cores.allowed)}")
     return ThreadAdvice(threads, tuple(why))
 
 
@@ -70,15 +70,15 @@ def logical_cores() -> int:
     return os.cpu_count() or 1
 
 
-def choose_threads(asked: int | None) -> int:
+def choose_threads(request: int | None) -> int:
     """Return `asked` if the machine has that many processors; the advised number for None."""
-    if asked is None:
+    if request is None:
         return min(physical_cores(), advised().threads)
-    if asked < 1:
-        raise UsageError(f"{asked} threads: must be at least 1")
-    if asked > logical_cores():
+    if request < 1:
+        raise UsageError(f"{request} threads: must be at least 1")
+    if request > logical_cores():
         raise UsageError(
-            f"{asked} threads, but this machine has {logical_cores()} cores: "
+            f"{request} threads, but this machine has {logical_cores()} cores: "
             f"use {choose_threads(None)} (threads, -t)"
         )
-    return asked
+    return request

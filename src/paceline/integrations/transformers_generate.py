@@ -18,7 +18,7 @@ from paceline.profiling.pass_costs import costs_of, refresh
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Drafter, ForwardOutput, RequiredOutputs, Session
-from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -37,7 +37,7 @@ class CachedEngine:
     made_of: tuple[Any, ...]
 
 
-KEPT = "_paceline"  # a model's own attribute: what is kept goes when the model does
+MODEL_ATTRIBUTE = "_paceline"  # a model's own attribute: what is kept goes when the model does
 
 
 def hf_generate(
@@ -64,7 +64,7 @@ def hf_generate(
     to one prompt, and what else only transformers' own loop does."""
     import torch
 
-    check(generation_config)
+    require_supported(generation_config)
     if stop_strings is not None:
         stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
     loaded = loaded_for(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
@@ -81,18 +81,18 @@ def hf_generate(
     try:
         for row, prompt in enumerate(prompts):
             padding = input_ids.shape[1] - len(prompt)
-            said = list[int]()
-            texts.append(said)
+            lines = list[int]()
+            texts.append(lines)
             seed = int(torch.randint(1 << 31, ()))  # torch.manual_seed decides it
             request = GenerationRequest(
                 prompt=prompt,
                 max_tokens=limit - padding - len(prompt),
                 sampling=sampling,
                 seed=seed,
-                should_stop=StoppingCriteriaAdapter(input_ids[row], said, stopping_criteria),
+                should_stop=StoppingCriteriaAdapter(input_ids[row], lines, stopping_criteria),
                 ignore_eos=True,  # its own criteria know where a text ends
             )
-            requests.append(start(target, loaded.drafter, request))
+            requests.append(start_request(target, loaded.drafter, request))
         for _request, step in decode(target, loaded.drafter, loaded.policy, requests):
             if stream_to is not None and step.tokens:
                 stream_to.put(torch.tensor(step.tokens))
@@ -104,7 +104,7 @@ def hf_generate(
     return answer(input_ids, texts, generation_config)
 
 
-def check(config: Any) -> None:
+def require_supported(config: Any) -> None:
     """Raises UsageError."""
     for name, usual in (("num_beams", 1), ("num_return_sequences", 1)):
         if (getattr(config, name, None) or usual) != usual:
@@ -140,7 +140,7 @@ def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> CachedEngine
 
     named = draft_model is None or isinstance(draft_model, str)
     made_of = (drafting, draft_model if named else id(draft_model))
-    known: CachedEngine | None = model.__dict__.get(KEPT)
+    known: CachedEngine | None = model.__dict__.get(MODEL_ATTRIBUTE)
     if known is not None and known.made_of == made_of:
         return known
     engine: Any = HfTarget.around(model, sessions=MOST_SESSIONS)
@@ -154,23 +154,23 @@ def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> CachedEngine
     if costs is not None:
         refresh(costs, small)
     loaded = CachedEngine(engine, drafter, make_policy(drafting, costs), made_of)
-    model.__dict__[KEPT] = loaded
+    model.__dict__[MODEL_ATTRIBUTE] = loaded
     return loaded
 
 
 class StoppingCriteriaAdapter:
     """transformers' stopping criteria, asked after every token. said: the tokens so far, which it notes."""
 
-    def __init__(self, prompt: Any, said: list[int], criteria: Any) -> None:
-        self._prompt, self._said, self._criteria = prompt, said, criteria
+    def __init__(self, prompt: Any, tokens: list[int], criteria: Any) -> None:
+        self._prompt, self._tokens, self._criteria = prompt, tokens, criteria
 
     def __call__(self, token: int) -> bool:
         import torch
 
-        self._said.append(token)
+        self._tokens.append(token)
         if not self._criteria:
             return False
-        new = torch.tensor(self._said, device=self._prompt.device)
+        new = torch.tensor(self._tokens, device=self._prompt.device)
         return bool(self._criteria(torch.cat((self._prompt, new))[None], None).any())
 
 

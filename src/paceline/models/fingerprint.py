@@ -11,7 +11,7 @@ from paceline.speculative.vocabulary import Vocab
 _known: WeakKeyDictionary[Vocab, str] = WeakKeyDictionary()
 
 
-def fingerprint(vocab: Vocab) -> str:
+def vocab_fingerprint(vocab: Vocab) -> str:
     """SHA-256, in hexadecimal, over the number of tokens and every token's text as the model file spells it:
     equal where an id means the same. Padding counts: models of one family whose output layers differ in size
     have different ones."""

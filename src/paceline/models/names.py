@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 TOY, HF = "toy:", "hf:"
-VIEW = "view:"
+VIEW_PREFIX = "view:"
 
 
 def is_toy(reference: str | os.PathLike[str]) -> bool:
@@ -20,10 +20,10 @@ def is_transformers(reference: str | os.PathLike[str]) -> bool:
     return os.fspath(reference).startswith(HF) or os.path.isfile(os.path.join(reference, "config.json"))  # noqa: PTH113, PTH118
 
 
-def place_of(reference: Path) -> Path:
+def model_path(reference: Path) -> Path:
     """The file or folder itself, whichever engine is to open it: for who reads headers."""
     return Path(os.fspath(reference).removeprefix(HF))
 
 
 def is_view(reference: str | os.PathLike[str]) -> bool:
-    return os.fspath(reference).startswith(VIEW)
+    return os.fspath(reference).startswith(VIEW_PREFIX)

@@ -10,7 +10,7 @@ from paceline.models import zoo
 from paceline.models.names import HF, is_toy, is_transformers, is_view
 from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.system.home import expanded
+from paceline.system.home import expand_user
 from paceline.system.identity import sha256_of
 
 
@@ -62,17 +62,17 @@ def local_files(text: str, reference: Reference) -> list[LocalFile]:
 def path_of(reference: Reference) -> Path:
     # A shell leaves the ~ of --model=~/file alone.
     path = Path(reference.name)
-    return expanded(path) if reference.name.startswith("~") and not path.exists() else path
+    return expand_user(path) if reference.name.startswith("~") and not path.exists() else path
 
 
 def _found(reference: Reference) -> list[LocalFile]:
-    from paceline.models.stores.download import in_cache
-    from paceline.models.stores.ollama_store import in_ollama
+    from paceline.models.stores.download import find_cached
+    from paceline.models.stores.ollama_store import find_ollama_model
 
     if reference.kind == OLLAMA:
-        return [in_ollama(reference)]
+        return [find_ollama_model(reference)]
     if reference.kind == HUB:
-        return in_cache(reference)
+        return find_cached(reference)
     if reference.kind == ZOO:
         return [_of_zoo(reference.name)]
     path = path_of(reference)
@@ -89,12 +89,12 @@ def _of_zoo(name: str) -> LocalFile:
         return LocalFile(path, size)
     if size != wheel.size:
         raise ModelError(
-            f"{path}: is damaged, or another version ({size:,} bytes, not {wheel.size:,}): {wheel.again}"
+            f"{path}: is damaged, or another version ({size:,} bytes, not {wheel.size:,}): {wheel.reinstall}"
         )
     try:
         found = sha256_of(path)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
     if found != wheel.sha256:
-        raise ModelError(f"{path}: is damaged, or another version (by its SHA-256): {wheel.again}")
-    return LocalFile(path, size, found, checked=True)
+        raise ModelError(f"{path}: is damaged, or another version (by its SHA-256): {wheel.reinstall}")
+    return LocalFile(path, size, found, hash_verified=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.views import ModelView, SupportsViews, evenly
+from paceline.backends.views import ModelView, SupportsViews, evenly_spaced_view
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.loading import load
@@ -32,7 +32,7 @@ Text = tuple[list[int], list[int]]  # a prompt, and what the whole model answere
 Closest = Callable[[Sequence[int], int, int], Sequence[frozenset[int]]]
 MOST_AHEAD = 8  # tokens ahead, where speeds are weighed
 SHARE = 0.5  # of the blocks that can be left out, where several numbers are tried
-LONGEST = 1200  # characters of a prompt
+MAX_DRAFT_TOKENS = 1200  # characters of a prompt
 ANSWERS, VIEWS = "answers", "views"  # kinds of work
 GUIDES, SEEN = 2, 96  # texts whose hidden states are looked at, and their last tokens
 
@@ -84,7 +84,7 @@ class ViewEvaluator:
             beside.close()
         return float(right / self.tokens)
 
-    def tried(self, view: ModelView, method: str) -> ViewScore:
+    def evaluate(self, view: ModelView, method: str) -> ViewScore:
         engine = self._whole.view(view)
         agreement, share = self.agreement(engine), engine.memory / self._whole.memory
         speeds = [
@@ -121,17 +121,19 @@ def search(
         )
     most = max(1, round(SHARE * n_blocks))
     numbers = [blocks] if blocks else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
-    proposals = [("evenly", evenly(judge.layers, n)) for n in numbers]
+    proposals = [("evenly", evenly_spaced_view(judge.layers, n)) for n in numbers]
     if closest is not None:
-        proposals += [("similar", view) for view in guided(numbers, guides, closest)]
+        proposals += [("similar", view) for view in hidden_state_views(numbers, guides, closest)]
     seen: set[ModelView] = set()
     for method, view in proposals:
         if len(seen) < tries and view not in seen:
             seen.add(view)
-            yield judge.tried(view, method)
+            yield judge.evaluate(view, method)
 
 
-def guided(numbers: Sequence[int], guides: Sequence[Text], closest: Closest) -> Iterator[ModelView]:
+def hidden_state_views(
+    numbers: Sequence[int], guides: Sequence[Text], closest: Closest
+) -> Iterator[ModelView]:
     """Yield views without the whole layers that hidden states advise to skip."""
     wanted = sorted({(n + 1) // 2 for n in numbers if n > 1})
     if not wanted:
@@ -176,16 +178,18 @@ class ViewSearchResult:
 
     def as_dict(self) -> dict[str, Any]:
         tried = [
-            vars(one) | {"view": one.view.words, "left_out": one.view.left_out(self.layers)}
+            vars(one) | {"view": one.view.spec, "left_out": one.view.n_skipped_blocks(self.layers)}
             for one in self.tried
         ]
         return asdict(self) | {"tried": tried, "blocks": 2 * self.layers}
 
 
-def searched(given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str], None]) -> ViewSearchResult:
+def search_views(
+    given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str], None]
+) -> ViewSearchResult:
     """Search for a view. given: what `load` takes. tick: called after each of `plan.work`; where it raises
     KeyboardInterrupt the search ends with what was found, if anything. Raises UsageError or ModelError."""
-    items = chosen(plan)
+    items = short_items(plan)
     with load(**given, drafters="none", sessions=max(1, len(items))) as llm:
         whole: Any = llm.target
         if not isinstance(whole, SupportsViews):
@@ -198,7 +202,7 @@ def searched(given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str
         for text in answers(llm, items, plan):
             texts.append(text)
             tick(ANSWERS)
-        seen, held = texts[::2], texts[1::2]
+        seen, waiting = texts[::2], texts[1::2]
         tried = list[ViewScore]()
         judge = ViewEvaluator(whole, seen, cost)
         found = search(
@@ -206,7 +210,7 @@ def searched(given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str
             tries=plan.tries,
             blocks=plan.blocks,
             guides=[(prompt[-SEEN:], answer) for prompt, answer in seen[:GUIDES]],
-            closest=whole.closest,
+            closest=whole.search_skipped_layers,
         )
         try:
             for one in found:
@@ -216,25 +220,27 @@ def searched(given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str
             if not tried:
                 raise
         judge.close()
-        told = ViewEvaluator(whole, held or seen, cost)
+        reported = ViewEvaluator(whole, waiting or seen, cost)
         best = max(tried, key=lambda one: one.speed)
-        it = told.tried(best.view, best.method)
-        told.close()
-        kept = CachedView(it.view.words, it.agreement, it.share, told.tokens, it.method, len(tried))
-        views.keep(llm.target.identity()["model"], kept, to_stderr)
+        it = reported.evaluate(best.view, best.method)
+        reported.close()
+        cached = CachedView(it.view.spec, it.agreement, it.share, reported.tokens, it.method, len(tried))
+        views.store_view(llm.target.identity()["model"], cached, to_stderr)
         return ViewSearchResult(
-            str(llm.target.path), whole.layers, judge.tokens, tuple(tried), kept, it.speed, it.n_draft
+            str(llm.target.path), whole.layers, judge.tokens, tuple(tried), cached, it.speed, it.n_draft
         )
 
 
-def chosen(plan: ViewSearchPlan) -> list[workload.Item]:
+def short_items(plan: ViewSearchPlan) -> list[workload.Item]:
     """Return short items of all categories, half to search by and half to report."""
     short = [
-        item for item in workload.load(plan.suite) if not item.session and workload.length(item) <= LONGEST
+        item
+        for item in workload.load(plan.suite)
+        if not item.session and workload.length(item) <= MAX_DRAFT_TOKENS
     ]
     if not short:
-        raise UsageError(f"suite {plan.suite}: holds no item of at most {LONGEST:,} characters")
-    return workload.sampled(short, 2 * plan.items)
+        raise UsageError(f"suite {plan.suite}: holds no item of at most {MAX_DRAFT_TOKENS:,} characters")
+    return workload.sample_items(short, 2 * plan.items)
 
 
 def answers(llm: Any, items: list[workload.Item], plan: ViewSearchPlan) -> Iterator[Text]:

@@ -15,27 +15,41 @@ from time import perf_counter
 from typing import Any
 
 from paceline.backends.interface import Backend, FlashAttentionSwitch, ModelSetup
-from paceline.backends.registry import with_kernels
+from paceline.backends.registry import resolve_kernels
 from paceline.hardware.bandwidth import free_memory
-from paceline.profiling.pass_costs import NOISY, Warn, goes_without_flash, key_of, progress, to_stderr
+from paceline.profiling.pass_costs import (
+    MAX_TIMING_JITTER,
+    Warn,
+    cost_key,
+    is_without_flash,
+    progress,
+    to_stderr,
+)
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, in_rounds, medians, unseen
+from paceline.speculative.policy.pass_timer import (
+    Clock,
+    PassTimer,
+    Progress,
+    cold_tokens,
+    measurement_order,
+    medians,
+)
 from paceline.system import home
 
-STAGE = "attention"  # of a progress bar
-ROUNDS = 3
-DEPTH = 512  # tokens of the prompt, that passes come after
-ROWS = 8  # of a pass that verifies a draft
+PROGRESS_STAGE = "attention"  # of a progress bar
+N_ROUNDS = 3
+PROMPT_TOKENS = 512  # tokens of the prompt, that passes come after
+DRAFT_BATCH_TOKENS = 8  # of a pass that verifies a draft
 # Tokens of a prompt to be read for every two passes, one over a single row and one over ROWS. Judgement.
-READ = 8
-ALIKE = 0.05  # so much more a request may take with flash attention: it needs less memory
+PREFILL_REPEATS = 8
+FLASH_PREFERENCE = 0.05  # so much more a request may take with flash attention: it needs less memory
 # When a model is loaded for the first time: seconds for reading a prompt, and its length at most and at
 # least. Where less can be read it is not tried, since nothing would be seen of it.
 QUICK, SHORT, SHORTEST = 1.0, 256, 128
-START = 16  # tokens: how a prompt is begun whose length is not known yet
-SHARE = 4  # scores may take one over this of the free memory
-DOING = "trying flash attention and none here, this once"
+FIRST_PROMPT_TOKENS = 16  # tokens: how a prompt is begun whose length is not known yet
+MAX_MEMORY_FRACTION = 4  # scores may take one over this of the free memory
+NOTICE = "trying flash attention and none here, this once"
 
 
 @dataclass(frozen=True)
@@ -54,62 +68,63 @@ class Attention:
     @property
     def request(self) -> float:
         """Seconds of what a request asks for: READ tokens of a prompt, and both passes."""
-        return READ / self.prompt + self.token + self.draft
+        return PREFILL_REPEATS / self.prompt + self.token + self.draft
 
 
-def settle(target: Backend, *, warn: Warn = to_stderr) -> None:
+def choose_flash_attention(target: Backend, *, warn: Warn = to_stderr) -> None:
     """Let an engine that was just loaded go without flash attention where that was left open and is faster
     here: as was found before, or is in a few seconds now, with a line on the terminal."""
-    if not isinstance(target, FlashAttentionSwitch) or not left_open(target):
+    if not isinstance(target, FlashAttentionSwitch) or not is_undecided(target):
         return
     if target.caps.rollback != "free" or target.caps.n_ctx < 2 * SHORTEST:
         return
-    flash = recall(target)
-    if flash or SHARE * target.scores() > free_memory():
+    flash = load(target)
+    if flash or MAX_MEMORY_FRACTION * target.attention_score_bytes() > free_memory():
         return
     try:
         if flash is None:
-            with progress(DOING, quiet=False) as tell:
-                tell(STAGE, 0.0)
-                found = try_both(target, partial(tell, STAGE), seconds=QUICK)
-            flash = keep(target, found, warn)
+            with progress(NOTICE, quiet=False) as tell:
+                tell(PROGRESS_STAGE, 0.0)
+                found = measure_both(target, partial(tell, PROGRESS_STAGE), seconds=QUICK)
+            flash = store(target, found, warn)
         if not flash:
             target.use_flash_attention(False)
     except ModelError as error:
         warn(f"{error}; flash attention stays on")
 
 
-def left_open(model: ModelSetup) -> bool:
+def is_undecided(model: ModelSetup) -> bool:
     """Whether flash attention is a matter of speed, and was not said. With kernels of our own it is on."""
     given = model.settings
-    goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
+    goes = is_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
     if not goes or given.get("flash_attention") is not None or given.get("exact_rows", 0):
         return False
-    return not with_kernels(model.path, given.get("kernels", True))
+    return not resolve_kernels(model.path, given.get("kernels", True))
 
 
-def settled(model: ModelSetup) -> bool | None:
-    """What `settle` would choose for a model that is run like this, by what is known already."""
-    return False if left_open(model) and recall(model) is False else model.settings.get("flash_attention")
+def is_decided(model: ModelSetup) -> bool | None:
+    """What `choose_flash_attention` would choose for a model that is run like this, by what is known
+    already."""
+    return False if is_undecided(model) and load(model) is False else model.settings.get("flash_attention")
 
 
-def try_both(
-    target: FlashAttentionSwitch, progress: Progress = unseen, *, seconds: float = math.inf
+def measure_both(
+    target: FlashAttentionSwitch, progress: Progress = cold_tokens, *, seconds: float = math.inf
 ) -> list[Attention]:
     """With the weights of `target`, which is left alone. Raises ModelError where no context can be made. For
     seconds see `tried`."""
-    n_ctx = min(2 * (DEPTH if seconds == math.inf else SHORT), target.caps.n_ctx)
+    n_ctx = min(2 * (PROMPT_TOKENS if seconds == math.inf else SHORT), target.caps.n_ctx)
     with (
-        closing(target.sibling(n_ctx=n_ctx, flash_attention=None)) as on,  # as llama.cpp chooses
-        closing(target.sibling(n_ctx=n_ctx, flash_attention=False)) as off,
+        closing(target.with_shared_weights(n_ctx=n_ctx, flash_attention=None)) as on,  # as llama.cpp chooses
+        closing(target.with_shared_weights(n_ctx=n_ctx, flash_attention=False)) as off,
     ):
-        return tried(on, off, progress, seconds=seconds)
+        return measure_setting(on, off, progress, seconds=seconds)
 
 
-def tried(
+def measure_setting(
     on: Target,
     off: Target,
-    progress: Progress = unseen,
+    progress: Progress = cold_tokens,
     clock: Clock = perf_counter,
     *,
     seconds: float = math.inf,
@@ -117,21 +132,24 @@ def tried(
     """One model with and without flash attention; of the rounds the median. seconds: for a prompt of as many
     tokens as can be read in these, which each reads once; nothing is tried where that are too few."""
     n_ctx = on.caps.n_ctx
-    depth, rows = max(1, min(DEPTH, n_ctx // 2)), max(1, min(ROWS, on.caps.rows, n_ctx // 2))
+    depth, rows = (
+        max(1, min(PROMPT_TOKENS, n_ctx // 2)),
+        max(1, min(DRAFT_BATCH_TOKENS, on.caps.max_batch_tokens, n_ctx // 2)),
+    )
     taken: list[list[tuple[float, float, float]]] = [[], []]
     with closing(PassTimer(on, clock)) as with_flash, closing(PassTimer(off, clock)) as without:
         if seconds < math.inf:
             depth = _within(seconds, with_flash, depth)
             if depth < SHORTEST:
                 return []
-        for i in in_rounds(2, ROUNDS, progress):
+        for i in measurement_order(2, N_ROUNDS, progress):
             timer, samples = (with_flash, without)[i], taken[i]
             if samples and seconds < math.inf:
                 prompt = samples[0][0]
             else:
-                timer.renew()
-                prompt = depth / timer.read(depth)
-            samples.append((prompt, timer.rows(1), timer.rows(rows)))
+                timer.reset()
+                prompt = depth / timer.prefill(depth)
+            samples.append((prompt, timer.time_pass(1), timer.time_pass(rows)))
     out = []
     for flash, samples in zip((True, False), taken, strict=True):
         prompt, token, draft = medians(samples)
@@ -143,40 +161,42 @@ def tried(
 def _within(seconds: float, timer: PassTimer, most: int) -> int:
     """How long a prompt may be to be read in so many seconds, by reading one piece by piece, each as long as
     all before it. (In one go flash attention is the faster at it.)"""
-    depth, spent, last = min(START, most), 0.0, 0.0
-    timer.read(depth)  # not counted: weights that were never touched come from the disk
+    depth, spent, last = min(FIRST_PROMPT_TOKENS, most), 0.0, 0.0
+    timer.prefill(depth)  # not counted: weights that were never touched come from the disk
     while depth < most and spent + 2 * last < seconds:
         depth = min(2 * depth, most)
-        last = timer.read(depth)  # what it has more than before
+        last = timer.prefill(depth)  # what it has more than before
         spent += last
     return depth
 
 
-def best(tried: Sequence[Attention]) -> Attention:
+def quicker(tried: Sequence[Attention]) -> Attention:
     """The faster one for a request; of those that are alike the one with flash attention."""
     least = min(one.request for one in tried)
-    return max((one for one in tried if one.request <= least * (1 + ALIKE)), key=lambda one: one.flash)
+    return max(
+        (one for one in tried if one.request <= least * (1 + FLASH_PREFERENCE)), key=lambda one: one.flash
+    )
 
 
-def recall(model: ModelSetup) -> bool | None:
+def load(model: ModelSetup) -> bool | None:
     """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
     tried again in a moment."""
-    flash = home.recall("attention", _key(model), lambda said: said["flash"])
+    flash = home.load_record("attention", _key(model), lambda value: value["flash"])
     return flash if type(flash) is bool else None
 
 
-def keep(model: ModelSetup, found: Sequence[Attention], warn: Warn) -> bool:
+def store(model: ModelSetup, found: Sequence[Attention], warn: Warn) -> bool:
     """Keep the best for whatever loads the model next; flash attention where nothing was tried.
     Of a machine too busy to tell nothing is kept, and `warn` is told."""
-    if any(one.noise >= NOISY for one in found):
+    if any(one.noise >= MAX_TIMING_JITTER for one in found):
         warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
         return True
-    flash = not found or best(found).flash
-    kept = {"flash": flash, "tried": [asdict(one) for one in found]}
-    home.keep("attention", _key(model), kept, warn, "flash attention is tried again next time")
+    flash = not found or quicker(found).flash
+    selected = {"flash": flash, "tried": [asdict(one) for one in found]}
+    home.write_record("attention", _key(model), selected, warn, "flash attention is tried again next time")
     return flash
 
 
 def _key(model: ModelSetup) -> dict[str, Any]:
     """What the choice depends on: all that a target's costs do but the choice."""
-    return key_of(model, "target") | {"flash_attention": None}
+    return cost_key(model, "target") | {"flash_attention": None}

@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
-from paceline.backends.registry import with_kernels
-from paceline.speculative.policy.cost_cells import fault
-from paceline.speculative.policy.cost_measurement import ROWS, measure
+from paceline.backends.registry import resolve_kernels
+from paceline.speculative.policy.cost_cells import implausibility
+from paceline.speculative.policy.cost_measurement import BATCH_SIZES, measure
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
-from paceline.speculative.policy.drafting_summary import SHOWN, reason
-from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, keep, recall
+from paceline.speculative.policy.drafting_summary import MAX_BATCH_TOKENS, break_even_reason
+from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
 
 Warn = Callable[[str], None]
 # How long, where, and over how many rows, when a model is loaded for the first time. What this leaves out is
 # filled in by use (speculative/policy/cost_model.py); `paceline doctor` measures for longer.
-QUICK = {
-    "target": MeasurementEffort(4.0, (256, 1024), ROWS),
+QUICK_EFFORT = {
+    "target": MeasurementEffort(4.0, (256, 1024), BATCH_SIZES),
     "draft": MeasurementEffort(0.7, (256,), (1, 2, 4, 8)),
 }
-NOISY = 2.0  # costs that were measured on a machine so busy are not kept
-DOING = "measuring what a pass costs here, this once"
+MAX_TIMING_JITTER = 2.0  # costs that were measured on a machine so busy are not kept
+NOTICE = "measuring what a pass costs here, this once"
 
 
 def to_stderr(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr)
 
 
-def beside(given: Mapping[str, Any], draft: str | os.PathLike[str]) -> dict[str, Any]:
+def shared_machine(given: Mapping[str, Any], draft: str | os.PathLike[str]) -> dict[str, Any]:
     """The engine's settings for a draft model beside a target of those that are given.
 
     Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
@@ -43,19 +43,19 @@ def beside(given: Mapping[str, Any], draft: str | os.PathLike[str]) -> dict[str,
     are many (docs/log/costs.md: 0.7 of the time after 900 tokens, of four rows 0.4). Kernels of our own take
     the rows of a pass together."""
     left_open = given.get("flash_attention") is None
-    goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
-    if left_open and goes and not with_kernels(Path(draft), given.get("kernels", True)):
+    goes = is_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
+    if left_open and goes and not resolve_kernels(Path(draft), given.get("kernels", True)):
         return {**given, "flash_attention": False}
     return dict(given)
 
 
-def goes_without_flash(gpu_layers: int, cache_type: str) -> bool:
+def is_without_flash(gpu_layers: int, cache_type: str) -> bool:
     """Whether flash attention is a matter of speed alone: on a processor, with a cache that is not a smaller
     one, which needs it."""
     return not gpu_layers and cache_type in ("f16", "f32")
 
 
-def key_of(model: ModelSetup, role: str) -> dict[str, Any]:
+def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
     """What a model's costs depend on. role: a draft's are measured over fewer rows. Raises MissingExtraError
     without the engine, and OSError where the model is not there."""
     from paceline.hardware.threads import logical_cores
@@ -73,36 +73,42 @@ def costs_of(
 
     quiet: say nothing on a terminal while measuring."""
     found: dict[str, CachedCosts] = {}
-    with progress(DOING, quiet) as tell:
+    with progress(NOTICE, quiet) as tell:
         for role, model in roles(target, draft).items():
-            key, effort = key_of(model, role), QUICK[role]
-            kept = recall(key, warn)
-            if kept is not None:
-                if role == "draft" or not never_pays(kept.cost) or kept.effort.seconds > effort.seconds:
-                    found[role] = kept
+            key, effort = cost_key(model, role), QUICK_EFFORT[role]
+            cached = load(key, warn)
+            if cached is not None:
+                if role == "draft" or not never_pays(cached.cost) or cached.effort.seconds > effort.seconds:
+                    found[role] = cached
                     continue
                 effort = replace(effort, seconds=2 * effort.seconds)
-            new = measured(model, effort, partial(tell, role))
-            sound = not doubt(new.cost)
-            if kept is not None:
-                new.step = kept.step
-            found[role] = new if kept is None or sound else kept
-            if sound and not keep(key, new, warn):
+            new = measure_costs(model, effort, partial(tell, role))
+            sound = not jitter_warning(new.cost)
+            if cached is not None:
+                new.step = cached.step
+            found[role] = new if cached is None or sound else cached
+            if sound and not store(key, new, warn):
                 warn = _silent  # once is enough
     return as_costs(found)
 
 
-def doubt(cost: PassCosts) -> str:
+def jitter_warning(cost: PassCosts) -> str:
     """Return why measured costs are neither to be kept nor concluded from; "" where they are sound."""
-    if cost.noise >= NOISY:
-        apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
+    if cost.timing_jitter >= MAX_TIMING_JITTER:
+        apart = (
+            f"lie {cost.timing_jitter:.1f}x apart"
+            if isfinite(cost.timing_jitter)
+            else "are too few to compare"
+        )
         return f"times of one and the same pass {apart}"
-    return fault(cost.table)
+    return implausibility(cost.table)
 
 
 def never_pays(cost: PassCosts) -> bool:
     """Whether the rule would never draft, however often guesses are right. False for a curve of one row."""
-    return cost.most > 1 and all(reason(cost.curve(SHOWN, depth), None).never for depth in cost.depths)
+    return cost.max_batch_tokens > 1 and all(
+        break_even_reason(cost.curve(MAX_BATCH_TOKENS, depth), None).never for depth in cost.depths
+    )
 
 
 def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
@@ -110,10 +116,10 @@ def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
     passes of a large target they take longer than one after the other. Not for a replay, which has no target
     in between."""
     if draft is not None and costs.draft is not None:
-        draft.on_pass = costs.draft.update
+        draft.on_forward = costs.draft.update
 
 
-def measured(model: Backend, effort: MeasurementEffort, tick: Callable[[float], None]) -> CachedCosts:
+def measure_costs(model: Backend, effort: MeasurementEffort, tick: Callable[[float], None]) -> CachedCosts:
     cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
     return CachedCosts(cost, effort=effort)
 
@@ -128,12 +134,12 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: 
     another process that did the same: the last one stays."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
-        if cost is None or not costs.usual or doubt(cost):
+        if cost is None or not costs.is_default or jitter_warning(cost):
             continue
-        key = key_of(model, role)
-        before = recall(key, _silent)
+        key = cost_key(model, role)
+        before = load(key, _silent)
         effort = NO_EFFORT if before is None else before.effort
-        if not keep(key, CachedCosts(cost, costs.step if role == "target" else 0.0, effort), warn):
+        if not store(key, CachedCosts(cost, costs.step if role == "target" else 0.0, effort), warn):
             return  # once is enough
 
 

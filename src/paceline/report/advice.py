@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.bench import NONE
-from paceline.report.models import at_home, known_as
+from paceline.report.bench import NOT_MEASURED
+from paceline.report.models import abbreviate_home, display_name
 from paceline.report.table import Block, size
 from paceline.speculative.printable import printable
 
@@ -45,17 +45,17 @@ def advice(record: Record) -> str:
     """Return one line of advice."""
     if record["refused"]:
         return f"don't speculate here: {record['refused']}"
-    target = typed(record["target"].get("reference") or record["target"]["path"])
+    target = shell_quoted(record["target"].get("reference") or record["target"]["path"])
     fitting = [row for row in record["drafts"] if row["fits"]]
     if not fitting:
         return "don't speculate here: there is not even memory for the target"
     measured = [row for row in fitting if row["measured"] is not None]
     best = max(measured, key=lambda row: row["measured"]["speedup"], default=None)
     if best is not None and best["measured"]["speedup"] >= WORTH:
-        said = f"({speed(best['measured'])} measured)"
+        message = f"({speed(best['measured'])} measured)"
         if best["drafter"] != "model":
-            return f"no draft model is needed: paceline run -m {target} {said}"
-        return f"use: paceline run -m {target}{_draft(best)} {said}"
+            return f"no draft model is needed: paceline run -m {target} {message}"
+        return f"use: paceline run -m {target}{_draft(best)} {message}"
     if all(row["needed"] is not None and row["needed"] > 1.0 for row in fitting):
         two_rows = f"a pass over 2 tokens costs {record['two_rows']:.1f}x one over 1"
         return f"don't speculate here: no draft pays, however often it is right; {two_rows}"
@@ -64,9 +64,8 @@ def advice(record: Record) -> str:
             f"don't speculate here: it was measured, and gained nothing ({speed(best['measured'])} at best)"
         )
     if record["downloads"]:
-        return (
-            f"paceline pull {typed(record['downloads'][0]['reference'])}, or copy: paceline run -m {target}"
-        )
+        draft = shell_quoted(record["downloads"][0]["reference"])
+        return f"paceline pull {draft}, or copy: paceline run -m {target}"
     task = "" if record["task"] == "any" else f" --task {record['task']}"
     return f"not measured yet: paceline pairs {target}{task} --measure, some seconds a draft"
 
@@ -78,7 +77,7 @@ def notes(record: Record) -> list[str]:
         out.append("token: of the draft, over a pass of the target; needed: the least acceptance that gains")
     if any(not row["memory_known"] for row in rows):
         out.append("+: and the context's part of the memory, which a header does not tell")
-    if short := [printable(known_as(row["reference"])) for row in record["drafts"] if not row["fits"]]:
+    if short := [printable(display_name(row["reference"])) for row in record["drafts"] if not row["fits"]]:
         out.append(f"more memory than is free ({size(record['available'])}): {', '.join(short)}")
     if any(row["verdict"] == MAPPABLE for row in record["drafts"]):
         out.append("mappable: of another vocabulary, to be used with --cross-vocab auto")
@@ -89,40 +88,47 @@ def download(row: Record) -> list[str]:
     why = f"    {printable(row['why'])}"
     if row["caveat"]:
         why += f"; {printable(row['caveat'])}"
-    return [f"  paceline pull {typed(row['reference'])}", f"{why} [{printable(row['source']) or 'recalled'}]"]
+    return [
+        f"  paceline pull {shell_quoted(row['reference'])}",
+        f"{why} [{printable(row['source']) or 'recalled'}]",
+    ]
 
 
-def typed(reference: str) -> str:
+def shell_quoted(reference: str) -> str:
     """Return a reference quoted for a shell, which expands ~ only outside quotes."""
-    text = printable(at_home(reference))
+    text = printable(abbreviate_home(reference))
     return f"~/{shlex.quote(text[2:])}" if text.startswith("~/") else shlex.quote(text)
 
 
 def speed(measured: Record) -> str:
-    said = f"{measured['speedup']:.2f}x"
-    return said if measured["low"] is None else f"{said} [{measured['low']:.2f}, {measured['high']:.2f}]"
+    message = f"{measured['speedup']:.2f}x"
+    return (
+        message if measured["low"] is None else f"{message} [{measured['low']:.2f}, {measured['high']:.2f}]"
+    )
 
 
 def _cells(row: Record) -> tuple[str, ...]:
     measured = row["measured"]
     needed = row["needed"]
     return (
-        printable(known_as(row["reference"])),
+        printable(display_name(row["reference"])),
         row["verdict"],
-        size(row["size"]) if row["size"] else NONE,
-        "its own" if row["kin"] else NONE,
-        NONE if row["token"] is None else f"{row['token']:.3f}",
-        NONE if needed is None else "never" if needed > 1.0 else f"{needed:.2f}",
-        NONE if measured is None or measured["acceptance"] is None else f"{measured['acceptance']:.2f}",
-        NONE if measured is None else speed(measured),
-        NONE if measured is None else measured["source"],
+        size(row["size"]) if row["size"] else NOT_MEASURED,
+        "its own" if row["kin"] else NOT_MEASURED,
+        NOT_MEASURED if row["token"] is None else f"{row['token']:.3f}",
+        NOT_MEASURED if needed is None else "never" if needed > 1.0 else f"{needed:.2f}",
+        NOT_MEASURED
+        if measured is None or measured["acceptance"] is None
+        else f"{measured['acceptance']:.2f}",
+        NOT_MEASURED if measured is None else speed(measured),
+        NOT_MEASURED if measured is None else measured["source"],
         size(row["memory"]) + ("" if row["memory_known"] else "+") + ("" if row["fits"] else " !"),
     )
 
 
 def _draft(row: Record) -> str:
     more = " --cross-vocab auto" if row["verdict"] == MAPPABLE else ""
-    return f" -md {typed(row['reference'])}{more}"
+    return f" -md {shell_quoted(row['reference'])}{more}"
 
 
 def _task(record: Record) -> str:

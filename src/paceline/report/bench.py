@@ -11,9 +11,9 @@ from paceline.speculative.printable import printable
 Record = Mapping[str, Any]
 
 PLAIN = "plain"  # the system that every speedup refers to
-NONE = "-"
-ENOUGH = 6  # items: fewer tell no difference, whatever they say
-LONGEST = 24  # characters of a verdict that stand in the table; a longer one stands below it
+NOT_MEASURED = "-"
+MIN_ITEMS = 6  # items: fewer tell no difference, whatever they say
+MAX_NAME_CHARACTERS = 24  # characters of a verdict that stand in the table; a longer one stands below it
 
 
 def write(record: Record, file: IO[str]) -> None:
@@ -77,16 +77,16 @@ def conclusion(record: Record) -> str:
     best = best_of(record)
     if best is None:
         return "no conclusion: no system beside plain decoding has a speed"
-    said = f"{printable(best['system'])}, {interval(best['speedup'])} plain decoding"
-    if best["items"] < ENOUGH:
-        return f"too few items to tell a difference ({best['items']} of {ENOUGH}); highest is {said}"
+    message = f"{printable(best['system'])}, {interval(best['speedup'])} plain decoding"
+    if best["items"] < MIN_ITEMS:
+        return f"too few items to tell a difference ({best['items']} of {MIN_ITEMS}); highest is {message}"
     if not best["clear"]:
-        return f"no clear difference from plain decoding; highest is {said}"
+        return f"no clear difference from plain decoding; highest is {message}"
     if best["speedup"]["value"] < 1:
-        return f"no gain: plain decoding is fastest here; next is {said}"
+        return f"no gain: plain decoding is fastest here; next is {message}"
     others = [r for r in overall(record["results"]) if r is not best and _drafts(r)]
     equal = [printable(r["system"]) for r in others if r["speedup"]["high"] >= best["speedup"]["low"]]
-    return f"fastest: {said}" + (f"; no clear difference from {', '.join(equal)}" if equal else "")
+    return f"fastest: {message}" + (f"; no clear difference from {', '.join(equal)}" if equal else "")
 
 
 def best_of(record: Record) -> Record | None:
@@ -119,7 +119,7 @@ def times(value: float) -> str:
 
 
 def number(value: float | None, pattern: str, scale: float = 1.0) -> str:
-    return NONE if value is None else format(value * scale, pattern)
+    return NOT_MEASURED if value is None else format(value * scale, pattern)
 
 
 def model(it: Record) -> str:
@@ -132,7 +132,7 @@ def model(it: Record) -> str:
 
 def _short(result: Record) -> str:
     start: str = result["verdict"].partition(":")[0]
-    if printable(start) == start and len(start) <= LONGEST:
+    if printable(start) == start and len(start) <= MAX_NAME_CHARACTERS:
         return start
     return "yes" if result["lossless"] else "NOT LOSSLESS"
 
@@ -148,12 +148,14 @@ def _speeds(results: Sequence[Record]) -> Block:
 def _row(result: Record) -> tuple[str, ...]:
     name = printable(result["system"])
     if not result["lossless"]:  # no figures without proof
-        return (name, *[NONE] * 8, _short(result))
+        return (name, *[NOT_MEASURED] * 8, _short(result))
     sd = "" if result["speed_sd"] is None else f" ± {result['speed_sd']:.1f}"
-    gain = ("" if result["clear"] else "~") + interval(result["speedup"]) if result["speedup"] else NONE
+    gain = (
+        ("" if result["clear"] else "~") + interval(result["speedup"]) if result["speedup"] else NOT_MEASURED
+    )
     return (
         name,
-        NONE if result["speed"] is None else f"{result['speed']:.1f}{sd}",
+        NOT_MEASURED if result["speed"] is None else f"{result['speed']:.1f}{sd}",
         times(1.0) if result["system"] == PLAIN else gain,
         number(result["acceptance_rate"], ".2f"),
         number(result["acceptance_length"], ".2f"),
@@ -170,7 +172,9 @@ def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Bloc
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         cells.setdefault(printable(result["system"]), {})[result["category"]] = _category_cell(result)
-    rows = tuple((name, *(of.get(one, NONE) for one in (*categories, ""))) for name, of in cells.items())
+    rows = tuple(
+        (name, *(of.get(one, NOT_MEASURED) for one in (*categories, ""))) for name, of in cells.items()
+    )
     columns = ("method", *(printable(name).replace("-", "-\n") for name in categories), "all")
     title = "speedup by category (plain: t/s; ~ no clear difference from plain)"
     return Block(title, columns, rows, 1)
@@ -180,7 +184,7 @@ def _category_cell(result: Record) -> str:
     if result["system"] == PLAIN:
         return number(result["speed"], ".1f")
     if not _drafts(result):
-        return NONE
+        return NOT_MEASURED
     return ("" if result["clear"] else "~") + times(result["speedup"]["value"])
 
 
@@ -189,13 +193,13 @@ def write_runs(records: Sequence[Record], file: IO[str]) -> None:
     rows = []
     for record in records:
         known, best = record["provenance"], best_of(record)
-        fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NONE
+        fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NOT_MEASURED
         if best and not best["clear"]:
             fastest = f"~{fastest}"
         elif best and best["speedup"]["value"] < 1:
             fastest = PLAIN
-        target = printable((known.get("target") or {}).get("name", NONE))
-        suite = printable(str(known.get("suite") or NONE))
+        target = printable((known.get("target") or {}).get("name", NOT_MEASURED))
+        suite = printable(str(known.get("suite") or NOT_MEASURED))
         began = record["started"][:16].replace("T", " ")
         rows.append((str(record["id"]), began, record["status"], suite, fastest, target))
     Block("", ("run", "started", "status", "suite", "fastest", "target"), tuple(rows), 6).write(file)

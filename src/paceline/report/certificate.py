@@ -48,8 +48,8 @@ def settings(known: Mapping[str, Any]) -> str:
 def greedy(runs: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]) -> list[str]:
     """every: the same prompts with every draft verified."""
     n = sum(run["n_tokens"] for run in runs)
-    out = [f"greedy    {len(runs)} prompts, {n:,} tokens {counted(runs)}"]
-    out += [f"          with every draft verified {counted(every)}"] if every else []
+    out = [f"greedy    {len(runs)} prompts, {n:,} tokens {count_verdicts(runs)}"]
+    out += [f"          with every draft verified {count_verdicts(every)}"] if every else []
     different = [(i, run) for some in (runs, every) for i, run in enumerate(some) if run["difference"]]
     different.sort(key=lambda item: item[1]["verdict"] != "defect")
     for i, run in different[:SHOWN]:
@@ -62,7 +62,7 @@ def greedy(runs: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]
     return out
 
 
-def counted(runs: Sequence[Mapping[str, Any]]) -> str:
+def count_verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
     verdicts = Counter(run["verdict"] for run in runs)
     counts = ", ".join(f"{verdicts[v]} {v}" for v in ("identical", "near-tie", "defect") if verdicts[v])
     drafted, accepted = (sum(run["stats"][name] for run in runs) for name in ("drafted", "accepted"))
@@ -80,14 +80,14 @@ def sampled(it: Mapping[str, Any]) -> str:
 
 def state(name: str, it: Mapping[str, Any]) -> str:
     beside = " beside another session" if it["beside"] else ""
-    return f"{name:9} {it['sequences']} walks{beside}, {it['rows']:,} rows: {off(it)}"
+    return f"{name:9} {it['sequences']} walks{beside}, {it['rows']:,} rows: {format_deviation(it)}"
 
 
 def logprobs(it: Mapping[str, Any]) -> str:
-    return f"logprobs  {it['tokens']:,} tokens: {off(it)}"
+    return f"logprobs  {it['tokens']:,} tokens: {format_deviation(it)}"
 
 
-def off(it: Mapping[str, Any]) -> str:
+def format_deviation(it: Mapping[str, Any]) -> str:
     # float: the JSON spells infinity and NaN as text.
     return f"off by {float(it['worst']):.2g} (limit {float(it['limit']):.2g}): {verdict(it)}"
 

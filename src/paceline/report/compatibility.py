@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.report.table import listing
+from paceline.report.table import write_table
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
@@ -24,11 +24,11 @@ COLUMNS = ("", "target", "draft", "what it means")
 def write(record: Record, file: IO[str]) -> None:
     """record: with the names of `paceline check --json`."""
     why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
-    said = WORDS[record["verdict"]] + (f": {why}" if why else "")
-    file.write(f"{record['verdict']}: {printable(said)}\n\n")
+    value = WORDS[record["verdict"]] + (f": {why}" if why else "")
+    file.write(f"{record['verdict']}: {printable(value)}\n\n")
     names = {role: Path(record[role]).name for role in ("target", "draft")}
     files = {"field": "file", "weight": "note", "text": "", **names}
-    listing(COLUMNS, [row(reason) for reason in [files, *record["reasons"]]], file)
+    write_table(COLUMNS, [row(reason) for reason in [files, *record["reasons"]]], file)
     if record["advice"]:
         file.write("\n")
     for line in record["advice"]:
@@ -37,9 +37,9 @@ def write(record: Record, file: IO[str]) -> None:
 
 
 def row(reason: Record) -> tuple[str, ...]:
-    cells = [printable(cell(reason[role])) for role in ("target", "draft")]
+    cells = [printable(format_value(reason[role])) for role in ("target", "draft")]
     return (reason["field"], *cells, printable(PREFIX[reason["weight"]] + reason["text"]))
 
 
-def cell(value: str | int | None) -> str:
+def format_value(value: str | int | None) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:,}"

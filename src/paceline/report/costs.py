@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.bench import NONE, header
+from paceline.report.bench import NOT_MEASURED, header
 from paceline.report.table import Block
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
@@ -14,9 +14,9 @@ from paceline.speculative.policy.speedup_formulas import break_even
 Record = Mapping[str, Any]
 Curve = Sequence[tuple[int, float]]  # rows and seconds
 
-BAR = 16  # characters of the dearest pass
-UNSTEADY = 1.5  # the upper quartile of one pass's times over the lower
-NEVER = "never"
+BAR_WIDTH = 16  # characters of the dearest pass
+UNSTEADY_JITTER = 1.5  # the upper quartile of one pass's times over the lower
+NEVER_PAYS = "never"
 
 
 def write(record: Record, file: IO[str]) -> None:
@@ -47,8 +47,8 @@ def blocks(record: Record) -> list[Block]:
 def notes(record: Record) -> list[str]:
     if record["doubts"]:
         return [
-            f"{role}: {said}: the machine was too busy to tell; run again (--again) when it is calm"
-            for role, said in record["doubts"].items()
+            f"{role}: {value}: the machine was too busy to tell; run again (--again) when it is calm"
+            for role, value in record["doubts"].items()
         ]
     out = [
         "break-even: how often a drafted token must be right for a draft of rows - 1 tokens to lose nothing",
@@ -58,10 +58,10 @@ def notes(record: Record) -> list[str]:
         token, plain = (PassCosts.read(record[role]).seconds(1, depth) for role in ("draft", "target"))
         out.append(
             "with draft: the same, with the draft model's own time: a token takes "
-            f"{ms(token, token)} ms, {token / plain:.0%} of a row of the target"
+            f"{milliseconds(token, token)} ms, {token / plain:.0%} of a row of the target"
         )
     for role, noise in record["noise"].items():
-        if noise > UNSTEADY:
+        if noise > UNSTEADY_JITTER:
             out.append(
                 f"{role}: times of one and the same pass lie {noise:.1f}x apart; the machine is busy: "
                 "measure again later (--again)"
@@ -83,11 +83,17 @@ def table(curve: Curve, depth: int, token: float | None) -> Block:
     columns = ["rows", "", "ms", "relative", "ms a row", "break-\neven"]
     rows = []
     for n, seconds in curve:
-        bar = "█" * max(1, round(BAR * seconds / dearest))
-        row = [f"{n:4}", bar, ms(seconds, plain), f"{seconds / plain:.2f}", ms(seconds / n, plain)]
-        row.append(needed(seconds / plain, n))
+        bar = "█" * max(1, round(BAR_WIDTH * seconds / dearest))
+        row = [
+            f"{n:4}",
+            bar,
+            milliseconds(seconds, plain),
+            f"{seconds / plain:.2f}",
+            milliseconds(seconds / n, plain),
+        ]
+        row.append(format_break_even(seconds / plain, n))
         if token is not None:
-            row.append(needed((seconds + (n - 1) * token) / plain, n))
+            row.append(format_break_even((seconds + (n - 1) * token) / plain, n))
         rows.append(tuple(row))
     if token is not None:
         columns.append("with\ndraft")
@@ -96,18 +102,18 @@ def table(curve: Curve, depth: int, token: float | None) -> Block:
 
 def short_table(role: str, curve: Curve, depth: int) -> Block:
     plain = curve[0][1]
-    rows = [(f"{n:4}", ms(seconds, plain), f"{seconds / plain:.2f}") for n, seconds in curve]
+    rows = [(f"{n:4}", milliseconds(seconds, plain), f"{seconds / plain:.2f}") for n, seconds in curve]
     return Block(f"{role}, after {depth:,} tokens", ("rows", "ms", "relative"), tuple(rows), 1)
 
 
-def needed(ratio: float, rows: int) -> str:
+def format_break_even(ratio: float, rows: int) -> str:
     if rows == 1:
-        return NONE
+        return NOT_MEASURED
     acceptance = break_even(ratio, rows - 1)
-    return NEVER if acceptance is None or acceptance >= 1.0 else f"{acceptance:.2f}"
+    return NEVER_PAYS if acceptance is None or acceptance >= 1.0 else f"{acceptance:.2f}"
 
 
-def ms(seconds: float, least: float) -> str:
+def milliseconds(seconds: float, least: float) -> str:
     """Return milliseconds, with three significant digits of the least value of the column."""
     decimals = max(0, 2 - math.floor(math.log10(least * 1e3)))
     return f"{seconds * 1e3:.{decimals}f}"

@@ -137,7 +137,7 @@ def trials(found: Sequence[Record], best: int) -> Block:
     return Block("threads, tried with the target", columns, rows, 2)
 
 
-def fastest(it: Record) -> str:
+def thread_advice(it: Record) -> str:
     return f"fastest at decoding: -t {it['threads']}"
 
 
@@ -158,7 +158,7 @@ def attention(found: Sequence[Record], best: int) -> Block:
     return Block(f"flash attention, tried with the target after {depth:,} tokens", columns, rows, 2)
 
 
-def faster(it: Record) -> str:
+def flash_advice(it: Record) -> str:
     return f"faster: -fa {'on' if it['flash'] else 'off'}, from now on where it is left open"
 
 
@@ -168,11 +168,11 @@ def diagnosis(found: Record, file: IO[str]) -> None:
     if run is not None:
         write_where(run["run"], file)
         rate = run["run"]["stats"]["acceptance_rate"]
-        said = [] if rate is None else [f"acceptance rate {rate:.2f}"]
+        texts = [] if rate is None else [f"acceptance rate {rate:.2f}"]
         if run["speedup"] is not None:
-            said.append(f"{run['speedup']:.2f}x plain decoding")
-        said.append(f"output identical: {run['said']}")
-        file.write(f"{'; '.join(said)}; one short text of code\n\n")
+            texts.append(f"{run['speedup']:.2f}x plain decoding")
+        texts.append(f"output identical: {run['said']}")
+        file.write(f"{'; '.join(texts)}; one short text of code\n\n")
     for cause in found["causes"]:
         paragraph(cause["severity"], f"{cause['name']}: {printable(cause['evidence'])}", file)
         paragraph("", f"-> {cause['remedy']}", file)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.report.table import listing, size
+from paceline.report.table import size, write_table
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
@@ -21,36 +21,36 @@ MOST_NOTES = 12
 
 def write(models: Sequence[Record], file: IO[str]) -> None:
     """Write the table of models. models: the names of Model.as_dict (models/stores/inventory.py)."""
-    listing(COLUMNS, [row(model, short=file.isatty()) for model in models], file)
+    write_table(COLUMNS, [row(model, short=file.isatty()) for model in models], file)
 
 
 def row(model: Record, *, short: bool) -> tuple[str, ...]:
     """Return one model's cells. short: a path in the home folder begins with ~."""
     return (
-        printable(known_as(model["model"]) if short else model["model"]),
+        printable(display_name(model["model"]) if short else model["model"]),
         printable(model["family"]),
         parameters(model["parameters"]),
         printable(model["quantisation"]),
         size(model["size"]),
         context(model["context"]),
-        ", ".join(peculiarities(model)),
+        ", ".join(model_notes(model)),
     )
 
 
-def peculiarities(model: Record) -> list[str]:
+def model_notes(model: Record) -> list[str]:
     """Return what sets a model apart from a plain transformer in a GGUF file."""
-    said = []
+    lines = []
     if experts := model["experts"]:
-        said.append(
+        lines.append(
             f"MoE {model['experts_used']} of {experts}" if model["experts_used"] else f"MoE {experts}"
         )
     if model["memory"] != "attention":
-        said.append(printable(model["memory"]))
+        lines.append(printable(model["memory"]))
     if window := model["sliding_window"]:
-        said.append(f"window {context(window)}")
+        lines.append(f"window {context(window)}")
     if model["format"] != "gguf":
-        said.append("safetensors")
-    return said
+        lines.append("safetensors")
+    return lines
 
 
 def parameters(n: int | None) -> str:
@@ -68,28 +68,28 @@ def context(n: int) -> str:
     return f"{n // 1024}K" if n % 1024 == 0 else f"{n:,}"
 
 
-def at_home(reference: str) -> str:
+def abbreviate_home(reference: str) -> str:
     home = str(Path.home())
     inside = reference.startswith(home.rstrip("/") + "/") and home != "/"
     return f"~{reference[len(home) :]}" if inside else reference
 
 
-def known_as(reference: str) -> str:
+def display_name(reference: str) -> str:
     """Return a short name: a path in the Hugging Face cache as repository@revision, others from ~ on."""
     found = HUB_PATH.fullmatch(reference)
     if found is None:
-        return at_home(reference)
+        return abbreviate_home(reference)
     file = f":{found['file']}" if found["file"] else ""
     return f"{found['repository'].replace('--', '/')}{file}@{found['revision'][:7]}"
 
 
-def nothing(places: Sequence[Record]) -> list[str]:
+def no_models_lines(places: Sequence[Record]) -> list[str]:
     """Return the message for a machine without models: the places that were searched."""
     looked = dict.fromkeys(f"{printable(place['path'])} ({place['store']})" for place in places)
     return ["no models found; looked in", *(f"  {place}" for place in looked)]
 
 
-def remarks(notes: Sequence[str]) -> list[str]:
+def first_notes(notes: Sequence[str]) -> list[str]:
     """Return the first few notes, and how many more there are."""
     shown = [printable(note) for note in notes[:MOST_NOTES]]
     rest = len(notes) - len(shown)

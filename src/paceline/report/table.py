@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-WIDEST = 10_000
-GAP = 2  # between two columns
+MAX_COLUMN_WIDTH = 10_000
+COLUMN_GAP = 2  # between two columns
 MIN_WRAPPED = 12  # characters that a wrapped column has at least
 
 
@@ -26,7 +26,7 @@ class Block:
     n_left: int
 
     def write(self, file: IO[str]) -> None:
-        listing(self.columns, self.rows, file, self.n_left)
+        write_table(self.columns, self.rows, file, self.n_left)
 
 
 def size(n_bytes: int | None) -> str:
@@ -80,7 +80,7 @@ def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
                 ratio(stats["acceptance_length"]),
             )
         )
-    listing(("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length"), rows, file, 1)
+    write_table(("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length"), rows, file, 1)
     sources(drafted["stats"], file)
     if why := (drafted.get("policy") or {}).get("why"):
         file.write(f"{why}\n")
@@ -95,21 +95,25 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
         return
     names = ("tried", "proposed", "right", "drafted", "accepted")
     rows = [(name, *(f"{s[key]}" for key in names)) for name, s in stats["by_source"].items()]
-    listing(("drafter", *names), rows, file, 1)
+    write_table(("drafter", *names), rows, file, 1)
 
 
-def listing(
+def write_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
 ) -> None:
     """Write a table. The first `n_left` columns (by default all) are words, the rest figures. On a narrow
     terminal words are wrapped, and figures are not. A table that does not fit has a line for each cell."""
     n_words = len(columns) if n_left is None else n_left
     console = Console(
-        file=file, highlight=False, markup=False, emoji=False, width=None if file.isatty() else WIDEST
+        file=file,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=None if file.isatty() else MAX_COLUMN_WIDTH,
     )
     widths = [column_width(name, [row[i] for row in rows]) for i, name in enumerate(columns)]
     least = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
-    if sum(least) + GAP * (len(widths) - 1) > console.width:
+    if sum(least) + COLUMN_GAP * (len(widths) - 1) > console.width:
         _write_cells(columns, rows, file)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -127,7 +131,7 @@ def listing(
 def _write_cells(columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str]) -> None:
     """Write a line for each cell that is not empty, and a blank line between two rows."""
     names = [one_line(name) for name in columns]
-    width = max(map(cell_len, names), default=0) + GAP
+    width = max(map(cell_len, names), default=0) + COLUMN_GAP
     for n, row in enumerate(rows):
         file.write("\n" * (n > 0))
         for name, cell in zip(names, row, strict=True):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-from paceline.report.table import listing
+from paceline.report.table import write_table
 from paceline.speculative.printable import printable
 
 
 def write(record: Mapping[str, Any], file: IO[str]) -> None:
     """record: with the names of `paceline views search --json`."""
-    kept = record["kept"]
+    selected = record["kept"]
     rows = []
     for method in dict.fromkeys(one["method"] for one in record["tried"]):
         tried = [one for one in record["tried"] if one["method"] == method]
@@ -21,11 +21,11 @@ def write(record: Mapping[str, Any], file: IO[str]) -> None:
             (method, str(len(tried)), left_out, *(f"{one:.2f}" for one in figures), f"{best['speed']:.2f}x")
         )
     columns = ("found by", "tried", "blocks left out", "guesses right", "of the weights", "speed expected")
-    listing(columns, rows, file, 1)
+    write_table(columns, rows, file, 1)
     file.write(
-        f"\nkept: view:{kept['words']}\n"
-        f"On other texts {kept['agreement']:.2f} of {kept['judged']:,} guesses are right, for "
-        f"{kept['share']:.2f} of the model's weights: {record['speed']:.2f}x plain decoding is expected, "
+        f"\nkept: view:{selected['words']}\n"
+        f"On other texts {selected['agreement']:.2f} of {selected['judged']:,} guesses are right, for "
+        f"{selected['share']:.2f} of the model's weights: {record['speed']:.2f}x plain decoding is expected, "
         f"at --n-draft {record['n_draft']}.\n"
     )
     if record["speed"] <= 1.0:

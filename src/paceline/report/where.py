@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-from paceline.report.table import listing
+from paceline.report.table import write_table
 
 PHASES = {
     "draft": "proposing",
@@ -30,16 +30,16 @@ def write(run: Mapping[str, Any], file: IO[str]) -> None:
         )
         for what, seconds in spent.items()
     ]
-    listing((f"time of {stats['steps']} steps", "ms", "share", "us/step"), rows, file, 1)
+    write_table((f"time of {stats['steps']} steps", "ms", "share", "us/step"), rows, file, 1)
     policy = run.get("policy")
     if policy and policy["calibration"]:
         file.write("\n")
-        told = policy["calibration"].items()
-        listing(
+        reported = policy["calibration"].items()
+        write_table(
             ("believed of", "outcomes", "calibration error", "by chance"),
             [
                 (name, f"{one['outcomes']}", f"{one['error']:.3f}", f"{one['chance']:.3f}")
-                for name, one in told
+                for name, one in reported
             ],
             file,
             1,

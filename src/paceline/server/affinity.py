@@ -21,8 +21,10 @@ VARIABLE = "RAY_SERVE_SESSION_ID_HEADER_KEY"  # Ray's: the header that its route
 CALLBACK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"  # Ray's: what its proxies ask for middlewares
 IMPORT_PATH = "paceline.server.affinity:middlewares"
 CHATS = "/v1/chat/completions"
-LARGEST = 4 << 20  # bytes of a body that is looked into: parsing holds up all that goes through the proxy
-PATIENCE = 30.0  # seconds for a body
+MAX_BODY_BYTES = (
+    4 << 20
+)  # bytes of a body that is looked into: parsing holds up all that goes through the proxy
+BODY_TIMEOUT_SECONDS = 30.0  # seconds for a body
 
 
 class SessionAffinityMiddleware:
@@ -37,7 +39,7 @@ class SessionAffinityMiddleware:
         taken: deque[Message] = deque()
         if scope["type"] == "http" and self._to_name(scope):
             body = await body_of(receive, taken)
-            if body is not None and (name := session_of(body, key_of(scope))):
+            if body is not None and (name := session_id(body, client_credential(scope))):
                 scope["headers"] = [*scope["headers"], (self._header, name.encode())]
 
         async def again() -> Message:
@@ -55,18 +57,18 @@ async def body_of(receive: Receive, taken: deque[Message]) -> bytes | None:
     """The body, whose messages are added to `taken`; None where it did not end within the limits."""
     body = bytearray()
     with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while len(body) <= LARGEST:
+        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+            while len(body) <= MAX_BODY_BYTES:
                 taken.append(message := await receive())
                 if message["type"] == "http.disconnect":
                     break
                 body += message.get("body", b"")
                 if not message.get("more_body", False):
-                    return bytes(body) if len(body) <= LARGEST else None
+                    return bytes(body) if len(body) <= MAX_BODY_BYTES else None
     return None
 
 
-def session_of(body: bytes, key: bytes) -> str:
+def session_id(body: bytes, key: bytes) -> str:
     """The same for every turn of a chat: of its client's key and its messages up to the user's first. Empty
     where that cannot be told."""
     try:
@@ -78,7 +80,7 @@ def session_of(body: bytes, key: bytes) -> str:
     return sha256(len(key).to_bytes(8, "big") + key + beginning).hexdigest()[:32]
 
 
-def key_of(scope: Message) -> bytes:
+def client_credential(scope: Message) -> bytes:
     """What tells one client from another; it goes into a hash and nowhere else."""
     headers = dict(scope["headers"])
     return bytes(headers.get(b"authorization") or headers.get(b"x-api-key") or b"")

@@ -20,7 +20,7 @@ from paceline.server import errors as refusals
 from paceline.server import page
 from paceline.server.convert import ParsedRequest
 from paceline.server.errors import ModelFailedError
-from paceline.server.responses import ChoiceState, Json, ResponseBuilder, counted, ended
+from paceline.server.responses import ChoiceState, Json, ResponseBuilder, finished_choices, log_fields
 from paceline.server.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -36,8 +36,8 @@ from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import printable
 from paceline.text.default_sampling import chat_sampling
 
-PING = 10.0  # seconds without a word after which a stream is kept awake
-LIVE = 0.5  # seconds between two looks at the page's figures
+PING_SECONDS = 10.0  # seconds without a word after which a stream is kept awake
+LIVE_INTERVAL_SECONDS = 0.5  # seconds between two looks at the page's figures
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
@@ -71,8 +71,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         report = body.speculative is not None and body.speculative.report
         chat = isinstance(body, ChatRequest)
         replies = ResponseBuilder(llm, body.model or names[0], chat, body.n, wanted, report=report)
-        answers = CompletionHandles(service, wanted, request.state.told)
-        gone = asyncio.ensure_future(leaves(request))
+        answers = CompletionHandles(service, wanted, request.state.log_fields)
+        gone = asyncio.ensure_future(wait_for_disconnect(request))
         # Of a stream, too, what cannot begin is an error by its status.
         first = asyncio.ensure_future(answers.queued() if body.stream else answers.all())
         streams = False
@@ -82,7 +82,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
                 return Response(status_code=499)
             first.result()
             if not body.stream:
-                return JSONResponse(replies.whole(answers.choices))
+                return JSONResponse(replies.full_response(answers.choices))
             streams = True
             options = body.stream_options or StreamOptions()
             return EventStreamResponse(events(answers, replies, options), answers.cancel)
@@ -101,13 +101,13 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
     async def chat(request: Request, body: ChatRequest) -> Response:
-        asked = partial(wishes.of_chat, llm, service.limits, body, request.state.client)
-        return await answer(request, body, asked)
+        requested = partial(wishes.from_chat, llm, service.limits, body, request.state.client)
+        return await answer(request, body, requested)
 
     @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
     async def complete(request: Request, body: CompletionRequest) -> Response:
-        asked = partial(wishes.of_completion, llm, service.limits, body, request.state.client)
-        return await answer(request, body, asked)
+        requested = partial(wishes.from_completion, llm, service.limits, body, request.state.client)
+        return await answer(request, body, requested)
 
     @app.get("/v1/models", summary="The model that is served")
     async def models() -> Json:
@@ -163,7 +163,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
     async def live() -> Response:
-        return EventStreamResponse(states(service, names[0]), lambda: None)
+        return EventStreamResponse(live_stats_events(service, names[0]), lambda: None)
 
     def show(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
@@ -173,7 +173,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     shown = page.assets()
     for path, (content, kind) in shown.items():
         show(path, kind, content)
-    refusals.explain(app)
+    refusals.install_handlers(app)
     open_to_all = ("/health", *shown)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     return app
@@ -182,27 +182,29 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 class CompletionHandles:
     """The answers of one request, as they come. Cancel it, whatever happened."""
 
-    def __init__(self, service: ServingEngine, asked: ParsedRequest, told: dict[str, Any]) -> None:
-        self._service, self._told, self.requests = service, told, asked.requests
+    def __init__(self, service: ServingEngine, request: ParsedRequest, data: dict[str, Any]) -> None:
+        self._service, self._log_fields, self.requests = service, data, request.requests
         self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def deliver(index: int, update: StepOutput) -> None:
             loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
 
-        self.choices = [ChoiceState(at) for at in range(len(asked.requests))]
-        self._handles: list[RequestHandle] = service.submit(asked.requests, deliver)
+        self.choices = [ChoiceState(at) for at in range(len(request.requests))]
+        self._handles: list[RequestHandle] = service.submit(request.requests, deliver)
 
     async def next(self) -> tuple[int, StepOutput] | None:
         """None where nothing has come for a while. Raises what ended an answer."""
         try:
-            async with asyncio.timeout(PING):  # (wait_for loses a cancellation at times, before Python 3.12)
+            async with asyncio.timeout(
+                PING_SECONDS
+            ):  # (wait_for loses a cancellation at times, before Python 3.12)
                 index, update = await self._queue.get()
         except TimeoutError:
             return None
         self.choices[index].take(update)
         if update.finish is not None:
-            self._told.update(counted(update.finish))
+            self._log_fields.update(log_fields(update.finish))
             error = update.finish.error
             if isinstance(error, UsageError | ClosingError | TooSlowError):
                 raise error
@@ -228,8 +230,8 @@ class CompletionHandles:
 
     def cancel(self) -> None:
         """Harmless for what is over."""
-        if not ended(self.choices):
-            self._told.setdefault("reason", "cancelled")
+        if not finished_choices(self.choices):
+            self._log_fields.setdefault("reason", "cancelled")
         for handle in self._handles:
             self._service.cancel(handle)
 
@@ -251,30 +253,30 @@ class EventStreamResponse(StreamingResponse):
 async def events(
     answers: CompletionHandles, replies: ResponseBuilder, options: StreamOptions
 ) -> AsyncIterator[str]:
-    def told(chunk: Json) -> str:
+    def chunk_event(chunk: Json) -> str:
         if options.continuous_usage_stats:
             chunk["usage"] = replies.usage_so_far(answers.requests, answers.choices)
-        return event(chunk)
+        return sse_event(chunk)
 
-    for chunk in replies.opening(len(answers.choices)):
-        yield told(chunk)
+    for chunk in replies.role_chunks(len(answers.choices)):
+        yield chunk_event(chunk)
     try:
         while not answers.over:
             came = await answers.next()
             if came is None:
                 yield ": still at it\n\n"
                 continue
-            for chunk in replies.piece(answers.choices, *came):
-                yield told(chunk)
+            for chunk in replies.chunks(answers.choices, *came):
+                yield chunk_event(chunk)
         if options.include_usage:
-            yield event(replies.usage(answers.choices))
+            yield sse_event(replies.usage(answers.choices))
     except Exception as error:
-        _, body, _ = refusals.told(error)
-        yield event(body)
+        _, body, _ = refusals.error_response(error)
+        yield sse_event(body)
     yield "data: [DONE]\n\n"
 
 
-async def states(service: ServingEngine, name: str) -> AsyncIterator[str]:
+async def live_stats_events(service: ServingEngine, name: str) -> AsyncIterator[str]:
     engine = str(service.llm.target.identity().get("engine", ""))
     while not service.problem:
         counts = {
@@ -283,15 +285,15 @@ async def states(service: ServingEngine, name: str) -> AsyncIterator[str]:
             "waiting": service.waiting,
             "queue": service.limits.queue,
         }
-        yield event({"model": name, "engine": engine, **counts, **service.lately.state()})
-        await asyncio.sleep(LIVE)
+        yield sse_event({"model": name, "engine": engine, **counts, **service.live_stats.state()})
+        await asyncio.sleep(LIVE_INTERVAL_SECONDS)
 
 
-def event(data: Mapping[str, Any]) -> str:
+def sse_event(data: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-async def leaves(request: Request) -> None:
+async def wait_for_disconnect(request: Request) -> None:
     """Returns when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

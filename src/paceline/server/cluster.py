@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from paceline.server import listen
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
-from paceline.server.replicas import NAME, ReplicaSettings, bounds, build
+from paceline.server.replicas import NAME, ReplicaSettings, build, parse_replica_range
 from paceline.speculative.errors import PacelineError, UsageError
 
 
@@ -23,28 +23,30 @@ def run(settings: ReplicaSettings, host: str, port: int) -> int:
     import ray
     from ray import serve
 
-    own = join(settings.quiet)
+    own = connect_or_start_ray(settings.quiet)
     try:
         if own:
-            check_room(settings, ray.cluster_resources())
+            check_cluster_resources(settings, ray.cluster_resources())
         serve.start(proxy_location="EveryNode", http_options={"host": host, "port": port})
         try:
             serve.run(application, name=NAME, route_prefix="/")
             print(f"{settings.replicas} replicas at http://{host}:{port}/v1", file=sys.stderr)
-            wait()
+            wait_for_signal()
         except RuntimeError as error:
-            raise PacelineError(f"the replicas have not started: {reason() or error}") from error
+            raise PacelineError(
+                f"the replicas have not started: {start_failure_reason() or error}"
+            ) from error
         finally:
-            end(own)
+            delete_application(own)
     finally:
         ray.shutdown()
     return 0
 
 
-def check_room(settings: ReplicaSettings, has: Mapping[str, float]) -> None:
+def check_cluster_resources(settings: ReplicaSettings, has: Mapping[str, float]) -> None:
     """has: what a cluster that does not grow has to reserve, by Ray's names. Raises UsageError where replicas
     would wait for more for ever."""
-    least, _ = bounds(settings.replicas)
+    least, _ = parse_replica_range(settings.replicas)
     for name, each in (("CPU", settings.num_cpus), ("GPU", settings.num_gpus)):
         if least * each > has.get(name, 0.0):
             raise UsageError(
@@ -53,7 +55,7 @@ def check_room(settings: ReplicaSettings, has: Mapping[str, float]) -> None:
             )
 
 
-def reason() -> str:
+def start_failure_reason() -> str:
     """The last line of what the last replica that was tried said; empty where Ray does not tell."""
     from ray import serve
 
@@ -62,7 +64,7 @@ def reason() -> str:
     return application.deployments[NAME].message.strip().rpartition("\n")[2] if known else ""
 
 
-def join(quiet: bool) -> bool:
+def connect_or_start_ray(quiet: bool) -> bool:
     """Whether the cluster is this process' own, since there was none to join."""
     import ray
 
@@ -77,7 +79,7 @@ def join(quiet: bool) -> bool:
     return False
 
 
-def wait() -> None:
+def wait_for_signal() -> None:
     """Until a signal comes. Ray has handlers of its own by now, which would not let streams end."""
     over = threading.Event()
     for kind in (signal.SIGINT, signal.SIGTERM):
@@ -86,7 +88,7 @@ def wait() -> None:
         pass
 
 
-def end(own: bool) -> None:
+def delete_application(own: bool) -> None:
     """The application, and Serve with it where nobody else can have applications in it."""
     from ray import serve
 

@@ -10,7 +10,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-PATIENCE = 30.0  # seconds
+STALL_TIMEOUT_SECONDS = 30.0  # seconds
 _numbers = count()
 
 
@@ -19,7 +19,7 @@ class GuardedConnection(H11Protocol):
     request does not come to the end of its headers, and one that reads nothing of what was sent. (The body of
     a request is the guard's.)"""
 
-    patience = PATIENCE
+    patience = STALL_TIMEOUT_SECONDS
     number = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
@@ -31,7 +31,7 @@ class GuardedConnection(H11Protocol):
             if len(others) > 1:
                 min(others, key=lambda one: one.number).transport.abort()
         self._before: tuple[str, Any] | None = None
-        self._timer = self.loop.call_later(self.patience, self._look)
+        self._timer = self.loop.call_later(self.patience, self._check_stalled)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -42,15 +42,15 @@ class GuardedConnection(H11Protocol):
     def _idle(self) -> bool:
         return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
 
-    def _look(self) -> None:
-        now = self._standing()
+    def _check_stalled(self) -> None:
+        now = self._progress()
         if now is not None and now == self._before:
             self.transport.abort()  # closing it would wait until the rest has been read
             return
         self._before = now
-        self._timer = self.loop.call_later(self.patience, self._look)
+        self._timer = self.loop.call_later(self.patience, self._check_stalled)
 
-    def _standing(self) -> tuple[str, Any] | None:
+    def _progress(self) -> tuple[str, Any] | None:
         """What it waits for from its client, and how far that is; the same where nothing has moved."""
         if self.transport.is_closing() or self.flow.write_paused:
             return "reading", self.transport.get_write_buffer_size()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.api import LLM
-from paceline.config import checked
+from paceline.config import validate_drafting
 from paceline.server.schemas import ChatRequest, CompletionRequest, NamedTool, ResponseFormat, SamplingRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
@@ -17,10 +17,10 @@ from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar_source import GrammarSource, from_schema
-from paceline.text.messages import Tool, chosen_tools
-from paceline.text.tools.formats import ToolFormat, forced
+from paceline.text.messages import Tool, parse_tool_choice
+from paceline.text.tools.formats import ToolFormat, force_call
 
-STOPS = 16
+MAX_STOPS = 16
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class ToolCallParsing:
 
     format: ToolFormat
     tools: Sequence[Tool]
-    begun: str
-    spelled: Mapping[int, bytes]
+    answer_prefix: str
+    visible_control_tokens: Mapping[int, bytes]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ParsedRequest:
     calls: ToolCallParsing | None = None
 
 
-def of_completion(
+def from_completion(
     llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str = ""
 ) -> ParsedRequest:
     """Of every prompt `n` answers, in this order. Raises UsageError."""
@@ -56,7 +56,7 @@ def of_completion(
             prompts = list(request.prompt)
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    syntax = grammar_of(request.response_format)
+    syntax = response_grammar(request.response_format)
     most, logprobs = request.max_tokens, request.logprobs
     each = [
         _requests(llm, limits, request, llm.tokens(prompt), most, syntax, logprobs, client)
@@ -65,11 +65,11 @@ def of_completion(
     return ParsedRequest([one for requests in each for one in requests])
 
 
-def of_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = "") -> ParsedRequest:
+def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = "") -> ParsedRequest:
     """`n` answers. Raises UsageError, and ModelError where the model's template cannot be used."""
     if request.top_logprobs is not None and not request.logprobs:
         raise UsageError("top_logprobs: needs logprobs: true")
-    if not llm.chats:
+    if not llm.has_chat_template:
         raise UsageError(
             "this model has no chat template, so it cannot chat: use /v1/completions, or serve an instruct "
             "model"
@@ -77,11 +77,11 @@ def of_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = 
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
     wanted = request.tool_choice
     named = wanted.model_dump() if isinstance(wanted, NamedTool) else wanted
-    choice = chosen_tools(tools, named)
-    calls, syntax = None, grammar_of(request.response_format)
+    choice = parse_tool_choice(tools, named)
+    calls, syntax = None, response_grammar(request.response_format)
     if choice.tools:
         support = llm.tool_support
-        must = forced(support.format, choice)
+        must = force_call(support.format, choice)
         if must is not None and syntax is not None:
             raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
         if must is not None:
@@ -89,12 +89,12 @@ def of_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = 
         calls = ToolCallParsing(
             support.format if must is None else must.format,
             choice.tools,
-            "" if must is None else must.begin,
-            llm.tool_spelling,
+            "" if must is None else must.prefix,
+            llm.visible_control_tokens,
         )
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
-    begun = calls.begun if calls is not None else ""
-    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=begun)
+    started = calls.answer_prefix if calls is not None else ""
+    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=started)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return ParsedRequest(
@@ -102,7 +102,7 @@ def of_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = 
     )
 
 
-def grammar_of(form: ResponseFormat | None) -> GrammarSource | None:
+def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
@@ -123,16 +123,16 @@ def _requests(
     client: str,
     calls: ToolCallParsing | None = None,
 ) -> list[GenerationRequest]:
-    sampling = sampling_of(request, limits.sampling)
+    sampling = to_sampling(request, limits.sampling)
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
-    if "" in stops or len(stops) > STOPS:
-        raise UsageError(f"stop: up to {STOPS} texts, none of them empty")
+    if "" in stops or len(stops) > MAX_STOPS:
+        raise UsageError(f"stop: up to {MAX_STOPS} texts, none of them empty")
     if syntax is not None:
-        llm.target.trie  # noqa: B018  # UsageError for a model that cannot end a text; it takes a second
+        llm.target.token_trie  # noqa: B018  # UsageError for a model that cannot end a text; it takes a second
     seed = request.seed
     if seed is None:
         seed = 0 if sampling.greedy else secrets.randbits(62)
-    n_draft, drafters = drafting_of(llm, request)
+    n_draft, drafters = draft_limits(llm, request)
     first = GenerationRequest(
         prompt=tokens,
         max_tokens=most or 1,
@@ -144,16 +144,16 @@ def _requests(
         n_draft=n_draft,
         drafters=drafters,
         client=client,
-        scope=client if limits.apart else "",
-        timeout=limits.seconds,
-        visible_control_tokens={} if calls is None else calls.spelled,
+        scope=client if limits.isolate_clients else "",
+        timeout=limits.request_timeout,
+        visible_control_tokens={} if calls is None else calls.visible_control_tokens,
     )
     first.require_fits(llm.target)
-    length = length_of(llm, limits, len(tokens), most)
+    length = max_new_tokens(llm, limits, len(tokens), most)
     return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 
-def sampling_of(request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
+def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
     left = {name: value for name, value in defaults.items() if name not in request.model_fields_set}
     request = request.model_copy(update=left)
     bias = {}
@@ -161,7 +161,7 @@ def sampling_of(request: SamplingRequest, defaults: Mapping[str, float]) -> Samp
         if not (token.isascii() and token.isdecimal() and len(token) < 10):
             raise UsageError(f"logit_bias: {token!r} is no token id; /tokenize tells the ids of a text")
         bias[int(token)] = value
-    return checked(
+    return validate_drafting(
         Sampling,
         {
             "temperature": request.temperature,
@@ -178,7 +178,7 @@ def sampling_of(request: SamplingRequest, defaults: Mapping[str, float]) -> Samp
     )
 
 
-def length_of(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:
+def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:
     """Tokens of the answer, at most."""
     n_ctx = llm.target.caps.n_ctx
     room = n_ctx - n_prompt + 1
@@ -195,7 +195,7 @@ def length_of(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -
     return min(most, allowed)
 
 
-def drafting_of(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str] | None]:
+def draft_limits(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str] | None]:
     """The longest draft, and the drafters that may be called."""
     wish = request.speculative
     if wish is None:

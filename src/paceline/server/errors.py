@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from paceline.server.responses import Json, problem
+from paceline.server.responses import Json, openai_error
 from paceline.server.service import QueueFullError
 from paceline.speculative.errors import (
     ClosingError,
@@ -20,7 +20,7 @@ from paceline.speculative.errors import (
     TooSlowError,
     UsageError,
 )
-from paceline.speculative.printable import printable, shortened
+from paceline.speculative.printable import printable, truncated
 
 
 class ModelFailedError(PacelineError):
@@ -40,15 +40,15 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
 ]
 
 
-def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
+def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
     """Status, body and headers."""
     for kind, status, name, code, headers in KINDS:
         if isinstance(error, kind):
-            return status, problem(str(error), name, code), headers
-    return 500, problem("the server has failed at this request; its log says why", "server_error"), {}
+            return status, openai_error(str(error), name, code), headers
+    return 500, openai_error("the server has failed at this request; its log says why", "server_error"), {}
 
 
-def wrong(error: Mapping[str, Any]) -> str:
+def validation_message(error: Mapping[str, Any]) -> str:
     """What is wrong with a value, of pydantic's errors."""
     kind = error["type"]
     if kind == "extra_forbidden":
@@ -56,16 +56,16 @@ def wrong(error: Mapping[str, Any]) -> str:
     if kind == "none_required":
         return "this is not supported here; leave it out"
     if kind == "literal_error":
-        given = shortened(repr(error["input"]), 60)
+        given = truncated(repr(error["input"]), 60)
         return f"{given} is not supported here: use {error['ctx']['expected']}"
     return str(error["msg"]).replace("Input should be", "must be")
 
 
-def explain(app: FastAPI) -> None:
+def install_handlers(app: FastAPI) -> None:
     """Errors in OpenAI's form."""
 
     async def ours(request: Request, error: Exception) -> Response:
-        status, body, headers = told(error)
+        status, body, headers = error_response(error)
         if isinstance(error, ContextError):
             body["error"]["param"] = (
                 "messages" if request.url.path.endswith("/chat/completions") else "prompt"
@@ -74,17 +74,19 @@ def explain(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        status, said, allowed = error.status_code, str(error.detail), (error.headers or {}).get("Allow")
+        status, message, allowed = error.status_code, str(error.detail), (error.headers or {}).get("Allow")
         code = {404: "not_found", 405: "method_not_allowed"}.get(status)
         kind = "server_error" if status >= 500 else "invalid_request_error"
-        if "parsing the body" in said:
-            said = "the body is not JSON in UTF-8, or is nested too deeply"
-        elif status == 404 and said == "Not Found":
-            path = shortened(request.url.path, 200)
-            said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
+        if "parsing the body" in message:
+            message = "the body is not JSON in UTF-8, or is nested too deeply"
+        elif status == 404 and message == "Not Found":
+            path = truncated(request.url.path, 200)
+            message = (
+                f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
+            )
         elif allowed:
-            said = f"{request.method} is not for this path: use {allowed}"
-        return JSONResponse(problem(said, kind, code), status, error.headers)
+            message = f"{request.method} is not for this path: use {allowed}"
+        return JSONResponse(openai_error(message, kind, code), status, error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -98,12 +100,14 @@ def explain(app: FastAPI) -> None:
         if first["type"] in ("model_attributes_type", "missing") and not place:
             kind = request.headers.get("content-type", "none")
             if "json" not in kind.partition(";")[0]:
-                said = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
-                return JSONResponse(problem(said, "invalid_request_error"), 400)
+                message = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
+                return JSONResponse(openai_error(message, "invalid_request_error"), 400)
         if first["type"] == "json_invalid":
-            return JSONResponse(problem("the body is not JSON", "invalid_request_error", "invalid_json"), 400)
-        said = f"{where or 'the body'}: {wrong(first)}"
-        return JSONResponse(problem(said, "invalid_request_error", None, where or None), 400)
+            return JSONResponse(
+                openai_error("the body is not JSON", "invalid_request_error", "invalid_json"), 400
+            )
+        message = f"{where or 'the body'}: {validation_message(first)}"
+        return JSONResponse(openai_error(message, "invalid_request_error", None, where or None), 400)
 
     for kind, *_ in KINDS:
         app.add_exception_handler(kind, ours)

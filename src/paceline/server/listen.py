@@ -14,16 +14,16 @@ from typing import Any
 
 import uvicorn
 
-from paceline.server.connection import PATIENCE, GuardedConnection
+from paceline.server.connection import STALL_TIMEOUT_SECONDS, GuardedConnection
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import printable
-from paceline.system.leaving import leave
+from paceline.system.leaving import exit_now
 
-MOST, FEWEST = 1024, 16  # connections at once
-FILES = 128  # that may be open beside them
+MAX_CONNECTIONS, MIN_CONNECTIONS = 1024, 16  # connections at once
+RESERVED_FILES = 128  # that may be open beside them
 BACKLOG = 2048  # connections that wait to be accepted
-LAST = 0.5  # seconds for what is told at the end of the grace, and then for the pass under way
+FINAL_GRACE_SECONDS = 0.5  # seconds for what is told at the end of the grace, and then for the pass under way
 
 log = logging.getLogger("paceline.server")
 
@@ -37,14 +37,14 @@ class GracefulServer(uvicorn.Server):
         self._service, self._grace = service, grace
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._service.announce()
+        self._service.announce_shutdown()
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
         return await super().on_tick(counter) or self._service.has_failed
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        timer = asyncio.get_running_loop().call_later(self._grace, self._service.break_off)
+        timer = asyncio.get_running_loop().call_later(self._grace, self._service.abort_all)
         try:
             await super().shutdown(sockets)
         finally:
@@ -65,8 +65,8 @@ class LogFormatter(logging.Formatter):
             return json.dumps({"time": self.formatTime(record), "level": record.levelname, **known})
         if fields is None:
             return super().format(record)
-        said = " ".join(f"{name}={printable(str(value))}" for name, value in fields.items())
-        return f"{self.formatTime(record)} {said}"
+        message = " ".join(f"{name}={printable(str(value))}" for name, value in fields.items())
+        return f"{self.formatTime(record)} {message}"
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -93,15 +93,15 @@ def listen_on(bound: socket.socket) -> None:
         raise UsageError(f"port {bound.getsockname()[1]}: {error.strerror}; choose with --port") from error
 
 
-def broken_off(record: logging.LogRecord) -> bool:
+def is_not_cancellation(record: logging.LogRecord) -> bool:
     """False for an answer that the end of the process has broken off: that is no error."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-def logs(as_json: bool, quiet: bool) -> None:
+def configure_logging(as_json: bool, quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter(as_json))
-    handler.addFilter(broken_off)
+    handler.addFilter(is_not_cancellation)
     top = logging.getLogger("paceline.server")
     top.handlers[:] = [handler]
     top.setLevel(logging.WARNING if quiet else logging.INFO)
@@ -113,7 +113,7 @@ def logs(as_json: bool, quiet: bool) -> None:
         below.propagate = False
 
 
-def room(most: int = MOST) -> int:
+def max_connections(most: int = MAX_CONNECTIONS) -> int:
     """Connections that there are files for; the system is asked for as many as it allows."""
     try:
         import resource
@@ -122,13 +122,15 @@ def room(most: int = MOST) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY in (soft, hard):
         return most
-    if soft < (wanted := min(most + FILES, hard)):
+    if soft < (wanted := min(most + RESERVED_FILES, hard)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         soft = wanted
-    return max(FEWEST, min(most, soft - FILES))
+    return max(MIN_CONNECTIONS, min(most, soft - RESERVED_FILES))
 
 
-def configured(app: Any, grace: float, patience: float = PATIENCE, most: int = MOST) -> uvicorn.Config:
+def uvicorn_config(
+    app: Any, grace: float, patience: float = STALL_TIMEOUT_SECONDS, most: int = MAX_CONNECTIONS
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=type("Patient", (GuardedConnection,), {"patience": patience}),
@@ -137,7 +139,7 @@ def configured(app: Any, grace: float, patience: float = PATIENCE, most: int = M
         access_log=False,
         limit_concurrency=most,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=ceil(grace + LAST),
+        timeout_graceful_shutdown=ceil(grace + FINAL_GRACE_SECONDS),
         server_header=False,
         proxy_headers=False,  # the guard reads them
         h11_max_incomplete_event_size=1 << 16,
@@ -149,7 +151,7 @@ def run(app: Any, service: ServingEngine, listening: socket.socket, grace: float
     """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
     server listens on the same port by now, and PacelineError where the service has failed: whoever started
     this process may start another."""
-    config = configured(app, grace, most=room())
+    config = uvicorn_config(app, grace, most=max_connections())
     # uvicorn sends itself the signal again when all is done: by then it is answered.
     before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -159,8 +161,8 @@ def run(app: Any, service: ServingEngine, listening: socket.socket, grace: float
         for kind, handler in before.items():
             signal.signal(kind, handler)
         listening.close()
-        if not service.close(patience=LAST):
+        if not service.close(patience=FINAL_GRACE_SECONDS):
             log.warning("the pass under way takes longer than the grace: the process ends without it")
-            leave(0)
+            exit_now(0)
     if service.has_failed:
         raise PacelineError(service.problem)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.api import LLM
-from paceline.speculative.stats import PARTS, Step
+from paceline.speculative.stats import TIME_PARTS, Step
 
-PAUSE = 2.0  # seconds of silence after which there is no speed
+IDLE_SECONDS = 2.0  # seconds of silence after which there is no speed
 STEPS = 256  # steps, and passes, that figures are read over
-SHOWN = 16  # draft positions
-EVERY = 0.5  # seconds between two looks at the policy
+MAX_DRAFT_POSITIONS = 16  # draft positions
+POLICY_INTERVAL_SECONDS = 0.5  # seconds between two looks at the policy
 
 
 class LiveStats:
@@ -22,11 +22,11 @@ class LiveStats:
         self._llm, self._clock = llm, clock
         self._began = clock()
         self._passes: deque[tuple[float, int]] = deque(maxlen=STEPS)  # the seconds and tokens of each
-        self._passed = -PAUSE  # when the last of them ended
+        self._passed = -IDLE_SECONDS  # when the last of them ended
         self._steps: deque[Step] = deque(maxlen=STEPS)
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
-        self._decision, self._looked = "Nothing has been asked yet.", -EVERY
+        self._decision, self._looked = "Nothing has been asked yet.", -POLICY_INTERVAL_SECONDS
         self._plain: float | None = None
         self._plain_each: float | None = None  # of one among those who decode
 
@@ -37,10 +37,10 @@ class LiveStats:
         self._drafted.update(step.drafted)
         self._accepted.update(step.accepted)
 
-    def passed(self, seconds: float, tokens: int, running: int) -> None:
+    def on_pass(self, seconds: float, tokens: int, running: int) -> None:
         self._passed = now = self._clock()
         self._passes.append((seconds, tokens))
-        if now - self._looked < EVERY:
+        if now - self._looked < POLICY_INTERVAL_SECONDS:
             return
         self._looked = now
         self._plain = self._plain_rate(running)
@@ -62,32 +62,34 @@ class LiveStats:
         if not steps:
             return self._decision
         tokens, drafted = sum(len(step.tokens) for step in steps), [step for step in steps if step.drafted]
-        account, of = self._llm.policy.account, len(steps)
+        account, of = self._llm.policy.summary, len(steps)
         if len(drafted) * 2 < of and account is not None and account.why:
             return f"{account.why[0].upper()}{account.why[1:]}."
-        said = f"Drafting at {len(drafted) / of:.0%} of the last {of} steps, {tokens / of:.1f} tokens a step"
+        message = (
+            f"Drafting at {len(drafted) / of:.0%} of the last {of} steps, {tokens / of:.1f} tokens a step"
+        )
         names: Counter[str] = Counter()
         for step in drafted:
             names.update(step.accepted)
         best = ", ".join(name for name, _ in names.most_common(2))
-        return f"{said}; most came from {best}." if best else f"{said}."
+        return f"{message}; most came from {best}." if best else f"{message}."
 
     def state(self) -> dict[str, Any]:
         """For the page. Its numbers are a snapshot, each right by itself."""
         now, steps, passes = self._clock(), list(self._steps), list(self._passes)
         # While something is decoded: how long nobody asks is no matter of speed.
-        busy = sum(seconds for seconds, _ in passes) if self._passed > now - PAUSE else 0.0
-        depths: list[int] = [0] * SHOWN
-        right: list[int] = [0] * SHOWN
+        busy = sum(seconds for seconds, _ in passes) if self._passed > now - IDLE_SECONDS else 0.0
+        depths: list[int] = [0] * MAX_DRAFT_POSITIONS
+        right: list[int] = [0] * MAX_DRAFT_POSITIONS
         for step in steps:
             longest = max(step.tree.depths(), default=0) if step.drafted else 0
-            kept = sum(step.accepted.values())
-            for at in range(min(longest, SHOWN)):
+            selected = sum(step.accepted.values())
+            for at in range(min(longest, MAX_DRAFT_POSITIONS)):
                 depths[at] += 1
-                right[at] += at < kept
+                right[at] += at < selected
         times: Counter[str] = Counter()
         for step in steps:
-            for name in PARTS:
+            for name in TIME_PARTS:
                 times[name] += getattr(step.times, name)
         total = sum(times.values()) or 1.0
         return {

@@ -13,13 +13,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from paceline.request_handle import Finish
-from paceline.speculative.stats import PARTS, Step
+from paceline.speculative.stats import TIME_PARTS, Step
 
 OWN, ALIAS = "paceline:", b"vllm:"
 PREFIX = re.compile(rb"^((?:# (?:HELP|TYPE) )?)paceline:", re.MULTILINE)
-FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-EACH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-DEEPEST = 64  # draft positions that are counted one by one
+LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+TOKEN_TIME_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+MAX_DRAFT_POSITIONS = 64  # draft positions that are counted one by one
 
 
 class Metrics:
@@ -54,15 +54,21 @@ class Metrics:
         self._success = counter("request_success", "Requests that ended, by reason.", "finished_reason")
         self._failed = counter("request_failure", "Requests that ended otherwise.", "reason")
         self._refused = counter("requests_refused", "Requests that were not taken, by HTTP status.", "status")
-        self._first = histogram("time_to_first_token_seconds", "From arrival to the first token.", FIRST)
-        self._queue = histogram("request_queue_time_seconds", "From arrival to a session.", FIRST)
-        self._each = histogram(
-            "request_time_per_output_token_seconds", "Mean time between the tokens of a request.", EACH
+        self._first = histogram(
+            "time_to_first_token_seconds", "From arrival to the first token.", LATENCY_BUCKETS
         )
-        self._whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.", FIRST)
+        self._queue = histogram("request_queue_time_seconds", "From arrival to a session.", LATENCY_BUCKETS)
+        self._each = histogram(
+            "request_time_per_output_token_seconds",
+            "Mean time between the tokens of a request.",
+            TOKEN_TIME_BUCKETS,
+        )
+        self._whole = histogram(
+            "e2e_request_latency_seconds", "From arrival to the last token.", LATENCY_BUCKETS
+        )
 
     def step(self, step: Step) -> None:
-        for part in PARTS:
+        for part in TIME_PARTS:
             self._seconds.labels(part).inc(max(0.0, getattr(step.times, part)))
         self._generated.inc(len(step.tokens))
         if not step.drafted:
@@ -74,7 +80,7 @@ class Metrics:
         for name, n in step.accepted.items():
             self._accepted.inc(n)
             self._by_accepted.labels(name).inc(n)
-        for position in range(min(sum(step.accepted.values()), DEEPEST)):
+        for position in range(min(sum(step.accepted.values()), MAX_DRAFT_POSITIONS)):
             self._accepted_at.labels(str(position)).inc()
 
     def end(self, end: Finish) -> None:
@@ -101,7 +107,7 @@ class Metrics:
         return list(self._registry.collect())
 
     def text(self, running: int, waiting: int) -> bytes:
-        return written(self.families(running, waiting))
+        return prometheus_text(self.families(running, waiting))
 
 
 class _Families(Collector):
@@ -112,7 +118,7 @@ class _Families(Collector):
         return self._families
 
 
-def written(families: Sequence[Metric]) -> bytes:
+def prometheus_text(families: Sequence[Metric]) -> bytes:
     """Return the metrics in Prometheus' text format, under both prefixes."""
     text = generate_latest(_Families(families))
     return text + PREFIX.sub(rb"\1" + ALIAS, text)

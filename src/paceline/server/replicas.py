@@ -23,9 +23,9 @@ from paceline.api import LLM
 from paceline.loading import load
 from paceline.models.resolve import default_name
 from paceline.server import app, listen
-from paceline.server.metrics import written
+from paceline.server.metrics import prometheus_text
 from paceline.server.security import App, Message, Receive, SecurityRules, Send
-from paceline.server.service import CHUNK, ServerLimits, ServingEngine
+from paceline.server.service import PREFILL_CHUNK_TOKENS, ServerLimits, ServingEngine
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ReplicaSettings(BaseModel):
     timeout: Positive = 600.0
     body_limit: Positive = 8.0
     grace: Positive = 30.0
-    chunk: Annotated[int, Field(ge=1)] = CHUNK
+    chunk: Annotated[int, Field(ge=1)] = PREFILL_CHUNK_TOKENS
     log_json: bool = False
     quiet: bool = False
     replicas: str = "1"
@@ -83,14 +83,14 @@ class ReplicaSettings(BaseModel):
     @classmethod
     def _text(cls, value: object) -> object:
         """YAML has a number where only one is given."""
-        said = str(value) if type(value) is int else value
-        if isinstance(said, str):
-            bounds(said)
-        return said
+        text = str(value) if type(value) is int else value
+        if isinstance(text, str):
+            parse_replica_range(text)
+        return text
 
     @property
     def most(self) -> int:
-        return bounds(self.replicas)[1]
+        return parse_replica_range(self.replicas)[1]
 
     def rules(self) -> SecurityRules:
         keys, file = list(self.api_key), self.api_key_file
@@ -104,16 +104,16 @@ class ReplicaSettings(BaseModel):
     def limits(self) -> ServerLimits:
         return ServerLimits(
             queue=self.queue,
-            each=self.per_client,
-            seconds=self.timeout,
+            max_per_client=self.per_client,
+            request_timeout=self.timeout,
             n_predict=self.n_predict,
             sampling=self.sampling,
-            apart=self.apart,
+            isolate_clients=self.apart,
         )
 
     def server(self, llm: LLM) -> tuple[ServingEngine, FastAPI]:
         """The engine of a loaded model, and what answers HTTP with it."""
-        listen.logs(self.log_json, self.quiet)
+        listen.configure_logging(self.log_json, self.quiet)
         service = ServingEngine(llm, self.limits(), chunk=self.chunk)
         names = self.alias or [default_name(str(self.loading()["target"]))]
         return service, app.create(service, names, self.rules())
@@ -126,7 +126,7 @@ class ReplicaSettings(BaseModel):
         return given
 
 
-def bounds(replicas: str) -> tuple[int, int]:
+def parse_replica_range(replicas: str) -> tuple[int, int]:
     """The least and the most of "4" or "2..8". Raises ValueError (pydantic's) for anything else."""
     matched = re.fullmatch(r"(\d{1,5})(?:\.\.(\d{1,5}))?", replicas)
     least, most = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
@@ -157,19 +157,21 @@ class Replica:
         if self._service.health:
             raise RuntimeError(self._service.health)
 
-    async def families(self) -> list[Metric]:
+    async def metric_families(self) -> list[Metric]:
         """What Prometheus may know of this replica, under its name."""
         service = self._service
-        return labelled(service.metrics.families(service.running, service.waiting), self._name)
+        return add_replica_label(service.metrics.families(service.running, service.waiting), self._name)
 
     async def _metrics(self, _: Request) -> Response:
         """Of all replicas: a scrape reaches any of them."""
         from ray import serve
 
         handle = serve.get_deployment_handle(NAME, serve.get_replica_context().app_name)
-        told = handle.broadcast("families").results_async(timeout_s=SCRAPE, return_exceptions=True)
-        all_of_them = [one for one in await told if isinstance(one, list)]  # one that has died tells nothing
-        text = await asyncio.to_thread(written, merged(all_of_them))
+        reported = handle.broadcast("families").results_async(timeout_s=SCRAPE, return_exceptions=True)
+        all_of_them = [
+            one for one in await reported if isinstance(one, list)
+        ]  # one that has died tells nothing
+        text = await asyncio.to_thread(prometheus_text, merge_metrics(all_of_them))
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def __del__(self) -> None:
@@ -188,20 +190,20 @@ class ReplicaHeaderMiddleware:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 # Ray's proxy adds the request's name once more.
-                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"x-request-id"]
-                message["headers"] = [*kept, (HEADER, self._name)]
+                selected = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"x-request-id"]
+                message["headers"] = [*selected, (HEADER, self._name)]
             await send(message)
 
         await self._app(scope, receive, named)
 
 
-def labelled(families: Sequence[Metric], replica: str) -> list[Metric]:
+def add_replica_label(families: Sequence[Metric], replica: str) -> list[Metric]:
     for family in families:
         family.samples = [one._replace(labels={**one.labels, "replica": replica}) for one in family.samples]
     return list(families)
 
 
-def merged(replicas: Sequence[Sequence[Metric]]) -> list[Metric]:
+def merge_metrics(replicas: Sequence[Sequence[Metric]]) -> list[Metric]:
     """One family of a name, with the samples of all."""
     out: dict[str, Metric] = {}
     for families in replicas:
@@ -223,7 +225,7 @@ def deployment(settings: ReplicaSettings) -> Deployment:
     except ImportError as error:
         raise MissingExtraError(f"replicas need {error.name}: pip install 'paceline[ray]'") from error
 
-    least, most = bounds(settings.replicas)
+    least, most = parse_replica_range(settings.replicas)
     scaled: dict[str, Any] = {"num_replicas": least}
     if least < most:
         scaled = {

@@ -16,9 +16,9 @@ from paceline.server.convert import ParsedRequest
 from paceline.server.tool_stream import ChunkDelta, ToolDeltaReader
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Logprob
-from paceline.text.tools.parser import parsed
+from paceline.text.tools.parser import parse_tool_calls
 
-LEAST = -9999.0  # for a log-probability of minus infinity, which JSON cannot spell
+MIN_LOGPROB = -9999.0  # for a log-probability of minus infinity, which JSON cannot spell
 
 Json = dict[str, Any]
 
@@ -46,17 +46,17 @@ class ResponseBuilder:
     """Of one request. n: answers to each prompt. calls: how they are read. report: tell who drafted what."""
 
     def __init__(
-        self, llm: LLM, model: str, chat: bool, n: int, asked: ParsedRequest, *, report: bool
+        self, llm: LLM, model: str, chat: bool, n: int, request: ParsedRequest, *, report: bool
     ) -> None:
-        self._llm, self._each, self._report = llm, n, report
-        self._logprobs, self._calls = asked.requests[0].logprobs is not None, asked.calls
+        self._llm, self._n, self._report = llm, n, report
+        self._logprobs, self._calls = request.requests[0].logprobs is not None, request.calls
         self.chat = chat
         self._readers: dict[int, ToolDeltaReader] = {}
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._base = {"id": self.id, "created": int(time.time()), "model": model}
         self._offsets: Counter[int] = Counter()
 
-    def opening(self, n: int) -> list[Json]:
+    def role_chunks(self, n: int) -> list[Json]:
         """A chat's first chunks, which tell who speaks."""
         if not self.chat:
             return []
@@ -65,16 +65,16 @@ class ResponseBuilder:
             for at in range(n)
         ]
 
-    def piece(self, choices: Sequence[ChoiceState], index: int, update: StepOutput) -> list[Json]:
+    def chunks(self, choices: Sequence[ChoiceState], index: int, update: StepOutput) -> list[Json]:
         """The chunks of one update; none where there is nothing to tell yet. The last of all tells how long
         it took."""
         out = []
         reader = self._reader(index)
-        likely = self._likely(index, update)
-        said = reader.read(update)
-        if not said and likely is not None and update.tokens:
-            said = [ChunkDelta({"content": ""}, [])]  # tokens whose text is held back are told at once
-        for one in said:
+        likely = self._logprobs_json(index, update)
+        lines = reader.read(update)
+        if not lines and likely is not None and update.tokens:
+            lines = [ChunkDelta({"content": ""}, [])]  # tokens whose text is held back are told at once
+        for one in lines:
             delta: Any = one.delta if self.chat else one.delta["content"]
             chunk = self._chunk([self._streamed(index, delta, likely, None)])
             likely = None  # with the first of them
@@ -83,12 +83,14 @@ class ResponseBuilder:
             out.append(chunk)
         if update.finish is not None:
             empty: Any = {} if self.chat else ""
-            last = self._chunk([self._streamed(index, empty, None, finished(update.finish, reader.calls))])
+            last = self._chunk(
+                [self._streamed(index, empty, None, finish_reason(update.finish, reader.calls))]
+            )
             if all(choice.end is not None for choice in choices):
-                ends = ended(choices)
+                ends = finished_choices(choices)
                 last["timings"] = timings(ends)
                 if self._report:
-                    last["speculative"] = drafted(ends)
+                    last["speculative"] = draft_counts(ends)
             out.append(last)
         return out
 
@@ -97,11 +99,11 @@ class ResponseBuilder:
         return self._chunk([]) | {"usage": self._usage(choices)}
 
     def usage_so_far(self, asks: Sequence[GenerationRequest], choices: Sequence[ChoiceState]) -> Json:
-        prompt = sum(len(ask.prompt) for ask in asks[:: self._each])
-        return counts(prompt, sum(len(choice.tokens) for choice in choices))
+        prompt = sum(len(ask.prompt) for ask in asks[:: self._n])
+        return usage_counts(prompt, sum(len(choice.tokens) for choice in choices))
 
-    def whole(self, choices: Sequence[ChoiceState]) -> Json:
-        ends = ended(choices)
+    def full_response(self, choices: Sequence[ChoiceState]) -> Json:
+        ends = finished_choices(choices)
         kind = "chat.completion" if self.chat else "text_completion"
         out = {
             **self._base,
@@ -112,7 +114,7 @@ class ResponseBuilder:
         }
         if self._report:
             parts = [[list(part) for part in choice.parts] for choice in choices]
-            out["speculative"] = {"parts": parts, **drafted(ends)}
+            out["speculative"] = {"parts": parts, **draft_counts(ends)}
         return out
 
     def _reader(self, index: int) -> ToolDeltaReader:
@@ -120,19 +122,22 @@ class ResponseBuilder:
 
     def _finished(self, choice: ChoiceState) -> Json:
         assert choice.end is not None
-        likely = self._likely(
+        likely = self._logprobs_json(
             choice.index, StepOutput(tokens=tuple(choice.tokens), logprobs=tuple(choice.logprobs))
         )
-        out: Json = {"index": choice.index, "logprobs": likely, "finish_reason": finished(choice.end, 0)}
+        out: Json = {"index": choice.index, "logprobs": likely, "finish_reason": finish_reason(choice.end, 0)}
         if not self.chat:
             return {**out, "text": choice.text}
         message: Json = {"role": "assistant", "content": choice.text}
         if self._calls is not None:
-            read = parsed(
-                self._calls.format, self._calls.tools, self._calls.begun + choice.text, cut=choice.end.cut
+            read = parse_tool_calls(
+                self._calls.format,
+                self._calls.tools,
+                self._calls.answer_prefix + choice.text,
+                cut=choice.end.is_truncated,
             )
             message = read.openai()
-            out["finish_reason"] = finished(choice.end, len(read.calls))
+            out["finish_reason"] = finish_reason(choice.end, len(read.calls))
         return {**out, "message": {**message, "refusal": None}}
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -143,25 +148,27 @@ class ResponseBuilder:
         what = "delta" if self.chat else "text"
         return {"index": index, what: delta, "logprobs": likely, "finish_reason": reason}
 
-    def _likely(self, index: int, update: StepOutput) -> Json | None:
+    def _logprobs_json(self, index: int, update: StepOutput) -> Json | None:
         if not self._logprobs:
             return None
-        told = list(zip(update.tokens, update.logprobs, strict=True))
+        reported = list(zip(update.tokens, update.logprobs, strict=True))
         if self.chat:
             content = [
                 {**self._token(token, one.logprob), "top_logprobs": [self._token(*top) for top in one.top]}
-                for token, one in told
+                for token, one in reported
             ]
             return {"content": content, "refusal": None}
-        texts = [self._text(token) for token, _ in told]
+        texts = [self._text(token) for token, _ in reported]
         offsets = []
         for text in texts:
             offsets.append(self._offsets[index])
             self._offsets[index] += len(text)
         return {
             "tokens": texts,
-            "token_logprobs": [bounded(one.logprob) for _, one in told],
-            "top_logprobs": [{self._text(token): bounded(x) for token, x in one.top} for _, one in told],
+            "token_logprobs": [finite_logprob(one.logprob) for _, one in reported],
+            "top_logprobs": [
+                {self._text(token): finite_logprob(x) for token, x in one.top} for _, one in reported
+            ],
             "text_offset": offsets,
         }
 
@@ -170,26 +177,30 @@ class ResponseBuilder:
 
     def _token(self, token: int, logprob: float) -> Json:
         piece = self._llm.target.text.piece(token)
-        return {"token": piece.decode(errors="replace"), "logprob": bounded(logprob), "bytes": list(piece)}
+        return {
+            "token": piece.decode(errors="replace"),
+            "logprob": finite_logprob(logprob),
+            "bytes": list(piece),
+        }
 
     def _usage(self, choices: Sequence[ChoiceState]) -> Json:
         """A prompt counts once, however many answers it has."""
-        ends = ended(choices)
-        firsts = ends[:: self._each]
+        ends = finished_choices(choices)
+        firsts = ends[:: self._n]
         prompt, written = sum(end.n_prompt for end in firsts), sum(end.n_tokens for end in ends)
         cached = sum(end.n_cached for end in firsts)
-        return {**counts(prompt, written), "prompt_tokens_details": {"cached_tokens": cached}}
+        return {**usage_counts(prompt, written), "prompt_tokens_details": {"cached_tokens": cached}}
 
 
-def counts(prompt: int, written: int) -> Json:
+def usage_counts(prompt: int, written: int) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-def ended(choices: Sequence[ChoiceState]) -> list[Finish]:
+def finished_choices(choices: Sequence[ChoiceState]) -> list[Finish]:
     return [choice.end for choice in choices if choice.end is not None]
 
 
-def drafted(ends: Sequence[Finish]) -> Json:
+def draft_counts(ends: Sequence[Finish]) -> Json:
     """By drafter."""
     tokens: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
@@ -204,9 +215,9 @@ def drafted(ends: Sequence[Finish]) -> Json:
     }
 
 
-def finished(end: Finish, calls: int) -> str:
+def finish_reason(end: Finish, calls: int) -> str:
     """calls: of tools, in the answer."""
-    if end.cut:
+    if end.is_truncated:
         return "length"
     return "tool_calls" if calls else "stop"
 
@@ -230,17 +241,17 @@ def timings(ends: Sequence[Finish]) -> Json:
     }
 
 
-def bounded(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else LEAST
+def finite_logprob(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else MIN_LOGPROB
 
 
-def problem(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
+def openai_error(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
     """OpenAI's error. Half characters, which may come back in a message, cannot be sent."""
     clean = message.encode("utf-8", "replace").decode()
     return {"error": {"message": clean, "type": kind, "param": param, "code": code}}
 
 
-def counted(end: Finish | None) -> Mapping[str, Any]:
+def log_fields(end: Finish | None) -> Mapping[str, Any]:
     """What a log says of an answer; nothing of its text."""
     if end is None:
         return {}

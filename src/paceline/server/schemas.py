@@ -14,27 +14,27 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-FIELDS = 64  # of an object, at most
-MANY = 2048  # of whatever a request lists
-LONG = 1 << 22  # characters of one text; the body has a limit of its own
+MAX_FIELDS = 64  # of an object, at most
+MAX_ITEMS = 2048  # of whatever a request lists
+MAX_CHARACTERS = 1 << 22  # characters of one text; the body has a limit of its own
 
-Text = Annotated[str, Field(max_length=LONG)]
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Choices = Annotated[int, Field(ge=1, le=128)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
-Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MANY)]
+Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 
 
-def few(given: Any, most: int = MANY) -> Any:
+def limit_entries(given: Any, most: int = MAX_ITEMS) -> Any:
     """Before each of its entries is looked at."""
     if isinstance(given, dict) and len(given) > most:
         raise PydanticCustomError("too_long", "there may be at most {most} entries", {"most": most})
     return given
 
 
-def nullable(schema: dict[str, Any]) -> None:
+def allow_null(schema: dict[str, Any]) -> None:
     """What may be left out may be null."""
     for name, one in schema.get("properties", {}).items():
         if name not in schema.get("required", ()) and {"type": "null"} not in one.get("anyOf", ()):
@@ -43,7 +43,7 @@ def nullable(schema: dict[str, Any]) -> None:
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=nullable)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=allow_null)
 
     @model_validator(mode="before")
     @classmethod
@@ -51,7 +51,7 @@ class Strict(BaseModel):
         if not isinstance(data, dict):
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        given = few(data, FIELDS).items()
+        given = limit_entries(data, MAX_FIELDS).items()
         return {name: value for name, value in given if value is not None or name not in known}
 
 
@@ -84,7 +84,9 @@ class SamplingRequest(Strict):
     frequency_penalty: Number = 0.0
     repeat_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     repeat_last_n: Annotated[int, Field(ge=0, lt=1 << 31)] = 64
-    logit_bias: Annotated[dict[str, Number] | None, BeforeValidator(few), Field(max_length=MANY)] = None
+    logit_bias: Annotated[
+        dict[str, Number] | None, BeforeValidator(limit_entries), Field(max_length=MAX_ITEMS)
+    ] = None
     n: Choices = 1
     seed: Seed | None = None
     stop: Annotated[Text | Texts | None, Field(description="Up to 16 texts.")] = None
@@ -98,7 +100,7 @@ class SamplingRequest(Strict):
 class CompletionRequest(SamplingRequest):
     """POST /v1/completions"""
 
-    prompt: Text | Texts | Tokens | Annotated[list[Tokens], Field(fail_fast=True, max_length=MANY)]
+    prompt: Text | Texts | Tokens | Annotated[list[Tokens], Field(fail_fast=True, max_length=MAX_ITEMS)]
     logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     echo: Literal[False] = False
     best_of: Literal[1] | None = None
@@ -158,9 +160,9 @@ class ToolCall(Strict):
 
 class ChatMessage(Strict):
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Text | Annotated[list[TextPart], Field(max_length=MANY)] | None = None
+    content: Text | Annotated[list[TextPart], Field(max_length=MAX_ITEMS)] | None = None
     name: Text | None = None
-    tool_calls: Annotated[list[ToolCall] | None, Field(max_length=MANY)] = None
+    tool_calls: Annotated[list[ToolCall] | None, Field(max_length=MAX_ITEMS)] = None
     tool_call_id: Text | None = None
     refusal: None = None
     reasoning_content: Text | None = None
@@ -169,7 +171,7 @@ class ChatMessage(Strict):
 class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MANY)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_ITEMS)]
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None

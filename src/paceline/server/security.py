@@ -22,7 +22,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from paceline.server.metrics import Metrics
-from paceline.server.responses import problem
+from paceline.server.responses import openai_error
 from paceline.speculative.errors import UsageError
 
 Message = MutableMapping[str, Any]
@@ -31,10 +31,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
-ALL_BODIES = 8  # times the largest body: what may be in memory of all requests
-SMALL = 1 << 16  # bytes of a body that is let in all the same
-SLOWEST = 1 << 16  # bytes a second that a body comes at
-LINGER = 2.0  # seconds for the rest of a body that was refused
+MAX_TOTAL_BODIES = 8  # times the largest body: what may be in memory of all requests
+SMALL_BODY_BYTES = 1 << 16  # bytes of a body that is let in all the same
+MIN_BYTES_PER_SECOND = 1 << 16  # bytes a second that a body comes at
+DRAIN_SECONDS = 2.0  # seconds for the rest of a body that was refused
 NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # of a request, where its client gives it one
 
 log = logging.getLogger("paceline.server.requests")
@@ -53,8 +53,8 @@ class SecurityRules:
     keys: Sequence[str] = ()
     hosts: Sequence[str] = ()
     proxies: Sequence[str] = ()
-    body: int = 8 << 20
-    patience: float = 30.0
+    max_body_bytes: int = 8 << 20
+    body_timeout: float = 30.0
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -76,7 +76,7 @@ class SecurityMiddleware:
         """open_to_all: paths that need no key."""
         self._app, self._rules, self._metrics, self._open = app, rules, metrics, frozenset(open_to_all)
         self._keys = {sha256(key.encode()).digest() for key in rules.keys}
-        self._held = 0  # bytes of bodies
+        self._buffered_bytes = 0  # bytes of bodies
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # no route takes WebSockets
@@ -98,7 +98,7 @@ class SecurityMiddleware:
             await send(message)
 
         try:
-            await self._let_in(scope, headers, receive, answer)
+            await self._authorize(scope, headers, receive, answer)
         finally:
             log.info(
                 "request",
@@ -110,7 +110,7 @@ class SecurityMiddleware:
                         "path": scope["path"][:200],
                         "status": status or 499,
                         "seconds": round(monotonic() - began, 4),
-                        **scope["state"]["told"],
+                        **scope["state"]["log_fields"],
                     }
                 },
             )
@@ -128,7 +128,7 @@ class SecurityMiddleware:
         last = next((one for one in reversed(named) if one not in self._rules.proxies), "")
         return last if is_address(last) else address
 
-    async def _let_in(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
+    async def _authorize(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []
         try:
             announced = self._check(scope["path"], headers)
@@ -136,20 +136,20 @@ class SecurityMiddleware:
                 pieces[:] = [b"".join(pieces)]
                 await self._app(scope, replayed(pieces[0], receive), send)
         except RequestRejected as refused:
-            self._held -= sum(map(len, pieces))
+            self._buffered_bytes -= sum(map(len, pieces))
             pieces.clear()
-            await refuse(send, refused, receive)
+            await send_error(send, refused, receive)
         finally:
-            self._held -= sum(map(len, pieces))
+            self._buffered_bytes -= sum(map(len, pieces))
 
     def _check(self, path: str, headers: Headers) -> int:
         """Refuse by the headers alone. Returns the bytes that they announce."""
         if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
-            said = f"this server answers to {', '.join(self._rules.hosts)} only"
-            raise RequestRejected(421, said, "bad_host")
-        if self._keys and path not in self._open and not self._knows(headers):
-            said = "a key is needed here: send it as 'Authorization: Bearer KEY'"
-            raise RequestRejected(401, said, "invalid_api_key")
+            message = f"this server answers to {', '.join(self._rules.hosts)} only"
+            raise RequestRejected(421, message, "bad_host")
+        if self._keys and path not in self._open and not self._has_valid_key(headers):
+            message = "a key is needed here: send it as 'Authorization: Bearer KEY'"
+            raise RequestRejected(401, message, "invalid_api_key")
         if "content-length" in headers and "transfer-encoding" in headers:
             # Whatever stands between may go by the other one, and take the rest for a request of its own.
             both = "Content-Length and Transfer-Encoding are both there: send one of them"
@@ -159,14 +159,14 @@ class SecurityMiddleware:
             raise RequestRejected(400, "Content-Length is no number", "bad_header")
         return int(size)
 
-    def _knows(self, headers: Headers) -> bool:
+    def _has_valid_key(self, headers: Headers) -> bool:
         """All keys are compared, each in the same time, whatever was sent."""
         sent = sha256(_key(headers).encode("utf-8", "replace")).digest()
         return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
 
     async def _read(self, announced: int, receive: Receive, pieces: list[bytes]) -> bool:
         """The body, added to `pieces`, each of which counts as held. False where its client has gone."""
-        largest, n, end = self._rules.body, 0, monotonic() + self._rules.patience
+        largest, n, end = self._rules.max_body_bytes, 0, monotonic() + self._rules.body_timeout
         too_large = RequestRejected(
             413, f"the body has more than {largest:,} bytes: send less", "body_too_large"
         )
@@ -174,7 +174,7 @@ class SecurityMiddleware:
             raise too_large
         while True:
             try:
-                async with asyncio.timeout(end + n / SLOWEST - monotonic()):
+                async with asyncio.timeout(end + n / MIN_BYTES_PER_SECOND - monotonic()):
                     message = await receive()
             except TimeoutError:
                 raise RequestRejected(408, "the rest of the body did not come", "timeout") from None
@@ -183,10 +183,10 @@ class SecurityMiddleware:
             piece = message.get("body", b"")
             pieces.append(piece)
             n += len(piece)
-            self._held += len(piece)
+            self._buffered_bytes += len(piece)
             if n > largest:
                 raise too_large
-            if n > SMALL and self._held > ALL_BODIES * largest:
+            if n > SMALL_BODY_BYTES and self._buffered_bytes > MAX_TOTAL_BODIES * largest:
                 raise RequestRejected(503, "too many large requests at once: try again", "overloaded")
             if not message.get("more_body", False):
                 return True
@@ -208,10 +208,10 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return receive_next
 
 
-async def refuse(send: Send, refused: RequestRejected, receive: Receive) -> None:
+async def send_error(send: Send, refused: RequestRejected, receive: Receive) -> None:
     status = refused.status
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    body = json.dumps(problem(str(refused), kind, refused.code)).encode()
+    body = json.dumps(openai_error(str(refused), kind, refused.code)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
@@ -221,7 +221,7 @@ async def refuse(send: Send, refused: RequestRejected, receive: Receive) -> None
     await send({"type": "http.response.body", "body": body, "more_body": True})
     if status in (413, 503):  # who hangs up while a body is still being sent is not heard
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(DRAIN_SECONDS):
                 while (await receive()).get("more_body", False):
                     pass
     await send({"type": "http.response.body", "body": b""})

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 
 from paceline.api import LLM
-from paceline.config import checked
+from paceline.config import validate_drafting
 from paceline.engine_worker import EngineObserver, EngineWorker
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
@@ -19,8 +19,8 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 
-CHUNK = 512  # tokens of prompts in a pass: what others wait for beside somebody's long prompt
-STALLED = 120.0  # seconds in one pass, after which the thread is taken to be stuck
+PREFILL_CHUNK_TOKENS = 512  # tokens of prompts in a pass: what others wait for beside somebody's long prompt
+STALL_SECONDS = 120.0  # seconds in one pass, after which the thread is taken to be stuck
 
 
 class QueueFullError(UsageError):
@@ -38,15 +38,15 @@ class ServerLimits:
     n_predict: tokens of an answer; 0: as many as the context has.
     sampling: fields of `Sampling` for requests that do not say; the others are OpenAI's defaults."""
 
-    apart: bool = False
+    isolate_clients: bool = False
     queue: int = 64
-    each: int = 0
-    seconds: float = 600.0
+    max_per_client: int = 0
+    request_timeout: float = 600.0
     n_predict: int = 0
     sampling: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checked(Sampling, self.sampling)
+        validate_drafting(Sampling, self.sampling)
 
 
 class ServingEngine(EngineObserver):
@@ -57,11 +57,11 @@ class ServingEngine(EngineObserver):
         llm: LLM,
         limits: ServerLimits | None = None,
         *,
-        chunk: int = CHUNK,
+        chunk: int = PREFILL_CHUNK_TOKENS,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.llm, self.limits = llm, limits or ServerLimits()
-        self.metrics, self.lately = Metrics(), LiveStats(llm, clock)
+        self.metrics, self.live_stats = Metrics(), LiveStats(llm, clock)
         self._clock = clock
         self._lock = threading.Lock()  # of the open requests
         self._open: dict[RequestHandle, None] = {}
@@ -98,12 +98,12 @@ class ServingEngine(EngineObserver):
     @property
     def pass_seconds(self) -> float:
         """How long the worker has been in the pass that it is in; 0 where nothing waits or runs."""
-        return max(0.0, self._clock() - self._worker.pass_began) if self._open else 0.0
+        return max(0.0, self._clock() - self._worker.pass_started) if self._open else 0.0
 
     @property
     def health(self) -> str:
         """Why nothing can be expected of it; empty where all is well."""
-        if not self.problem and (seconds := self.pass_seconds) > STALLED:
+        if not self.problem and (seconds := self.pass_seconds) > STALL_SECONDS:
             return f"the model has been in one pass for {seconds:.0f} seconds: start the server again"
         return self.problem
 
@@ -115,12 +115,12 @@ class ServingEngine(EngineObserver):
         there will never be room, QueueFullError where there is none now, and ClosingError."""
         client, n, limits = requests[0].client, len(requests), self.limits
         with self._lock:
-            if n > (most := min(self.sessions + limits.queue, limits.each or n)):
+            if n > (most := min(self.sessions + limits.queue, limits.max_per_client or n)):
                 raise UsageError(f"{n} answers at once: this server gives at most {most}; ask for less")
             own = sum(handle.request.client == client for handle in self._open)
-            if limits.each and own + n > limits.each:
+            if limits.max_per_client and own + n > limits.max_per_client:
                 raise QueueFullError(
-                    f"{own} of your requests are open, and {limits.each} may be: wait for one of them"
+                    f"{own} of your requests are open, at most {limits.max_per_client} may be: wait for one"
                 )
             if len(self._open) + n > self.sessions + limits.queue and not self.problem:
                 raise QueueFullError(f"the queue is full ({limits.queue} requests wait): try again later")
@@ -133,15 +133,15 @@ class ServingEngine(EngineObserver):
         """Nothing more is told of it. Harmless where it is over."""
         self._worker.cancel(handle)
 
-    def announce(self) -> None:
+    def announce_shutdown(self) -> None:
         """Take nothing more. (Of a signal handler too: it takes no lock.)"""
         self._worker.announce_closing()
 
-    def break_off(self) -> None:
+    def abort_all(self) -> None:
         """End all answers by an error, told at once: the pass under way may take long."""
         with self._lock:
             handles = list(self._open)
-        self._worker.break_off(handles)
+        self._worker.abort_all(handles)
 
     def close(self, patience: float | None = None) -> bool:
         """Take nothing more, and end what is here; see EngineWorker.close."""
@@ -157,10 +157,10 @@ class ServingEngine(EngineObserver):
 
     def on_step(self, step: Step) -> None:
         self.metrics.step(step)
-        self.lately.step(step)
+        self.live_stats.step(step)
 
     def on_pass(self, seconds: float, n_tokens: int, n_running: int) -> None:
-        self.lately.passed(seconds, n_tokens, n_running)
+        self.live_stats.on_pass(seconds, n_tokens, n_running)
 
     def on_finish(self, handle: RequestHandle, finish: Finish) -> None:
         self.metrics.end(finish)

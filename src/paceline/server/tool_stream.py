@@ -29,13 +29,13 @@ class ToolDeltaReader:
         self._end = 0  # of what was fed
         if calls is not None:
             self._stream = ToolCallParser(calls.format, calls.tools)
-            self._stream.feed(calls.begun)
-            self._end = len(calls.begun)
+            self._stream.feed(calls.answer_prefix)
+            self._end = len(calls.answer_prefix)
 
     @property
     def calls(self) -> int:
         """Calls so far."""
-        return 0 if self._stream is None else self._stream.calls
+        return 0 if self._stream is None else self._stream.n_calls
 
     def read(self, update: StepOutput) -> list[ChunkDelta]:
         if self._stream is None:
@@ -45,7 +45,7 @@ class ToolDeltaReader:
             self._end += len(text)
         deltas = self._stream.feed(update.text)
         if update.finish is not None:
-            deltas += self._stream.finish(cut=update.finish.cut)
+            deltas += self._stream.finish(cut=update.finish.is_truncated)
         return [ChunkDelta(delta.openai(), self._parts(delta)) for delta in deltas]
 
     def _parts(self, delta: MessageDelta) -> Parts:
@@ -53,12 +53,12 @@ class ToolDeltaReader:
         if delta.index is not None:
             return []
         begin, end = delta.start, delta.start + len(delta.content)
-        parts, kept = Parts(), list[tuple[int, str, str]]()
+        parts, selected = Parts(), list[tuple[int, str, str]]()
         for at, text, source in self._fed:
             piece = text[max(0, begin - at) : max(0, end - at)]
             if piece:
                 parts.append((piece, source))
             if at + len(text) > end:
-                kept.append((at, text, source))
-        self._fed = kept
+                selected.append((at, text, source))
+        self._fed = selected
         return parts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-STALL = 0.15  # seconds that a prompt may add to a pass in which others decode
-PASSES = 4  # or so many times what their own passes take, where that is more
-LEAST = 16  # prompt tokens in a pass
-RECENT = 8  # passes that a mean follows
+MAX_STALL_SECONDS = 0.15  # seconds that a prompt may add to a pass in which others decode
+MAX_STALL_PASSES = 4  # or so many times what their own passes take, where that is more
+MIN_CHUNK_TOKENS = 16  # prompt tokens in a pass
+MEAN_WINDOW = 8  # passes that a mean follows
 
 
 class ChunkSize:
@@ -22,9 +22,9 @@ class ChunkSize:
         if not decoding:
             return self.most
         if not self._token.n:
-            return min(self.most, LEAST)
-        seconds = max(STALL, PASSES * self._pass.value)
-        return max(min(self.most, LEAST), int(min(self.most, seconds / self._token.value)))
+            return min(self.most, MIN_CHUNK_TOKENS)
+        seconds = max(MAX_STALL_SECONDS, MAX_STALL_PASSES * self._pass.value)
+        return max(min(self.most, MIN_CHUNK_TOKENS), int(min(self.most, seconds / self._token.value)))
 
     def update(self, decoding: int, read: int, seconds: float) -> None:
         """A pass in which so many requests decoded and so many prompt tokens were read."""
@@ -40,11 +40,11 @@ class _Mean:
         self.n, self.value = 0, 0.0
 
     def add(self, value: float) -> None:
-        self.n = min(self.n + 1, RECENT)
+        self.n = min(self.n + 1, MEAN_WINDOW)
         self.value += (value - self.value) / self.n
 
 
-def shares(pending_tokens: Sequence[int], chunk: int) -> list[int]:
+def split_chunk(pending_tokens: Sequence[int], chunk: int) -> list[int]:
     """Share out `chunk` tokens among prompts with so many left: evenly, but none more than it needs, so that
     a short prompt behind a long one is read at once."""
     out = [0] * len(pending_tokens)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from paceline.speculative import sampling
 from paceline.speculative.errors import ContractError
-from paceline.speculative.interfaces import NOTHING, Features
+from paceline.speculative.interfaces import NO_FEATURES, Features
 from paceline.speculative.sampling import Logits, Mask, Sampling, TokenDistribution
 
 
-def place(row: int, rows: range, is_last: bool = True) -> int:
+def node_position(row: int, rows: range, is_last: bool = True) -> int:
     """Where `row` is among the rows that a forward computed. is_last: whether the target has had no other
     forward since. Raises ContractError for another row, or one that is asked for too late."""
     if not is_last:
@@ -25,9 +25,9 @@ class LogitsOutput(ABC):
     """computed, features: see Forward."""
 
     computed = 1
-    features = NOTHING
+    features = NO_FEATURES
 
-    def __init__(self, computed: int = 1, features: Features = NOTHING) -> None:
+    def __init__(self, computed: int = 1, features: Features = NO_FEATURES) -> None:
         self.computed, self.features = computed, features
 
     @abstractmethod

@@ -11,21 +11,21 @@ from paceline.speculative.sampling import Mask
 from paceline.speculative.tree import ROOT, DraftTree
 
 
-def prune(tree: DraftTree, grammar: Grammar) -> DraftTree:
+def prune_tree(tree: DraftTree, grammar: Grammar) -> DraftTree:
     """Return `tree` without forbidden tokens and everything below them.
 
     A forbidden token that was *sampled* stays, as a leaf: dropping it for what it turned out to be would bias
     the output, and verification rejects it for certain. Probes are not emitted and stay.
     """
-    kept: list[bool] = []
+    selected: list[bool] = []
     fertile: list[bool] = []  # what hangs below may stay too
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         below = parent == ROOT or fertile[parent]
         allowed = below and (node in tree.probe or bool(grammar.mask(tree.path_tokens(parent))[token]))
         sampled = tree.q is not None and tree.q[node] is not None
-        kept.append(allowed or (below and sampled))
+        selected.append(allowed or (below and sampled))
         fertile.append(allowed)
-    return tree if all(kept) else tree.only(kept)
+    return tree if all(selected) else tree.filter(selected)
 
 
 class SafeGrammar:

@@ -39,13 +39,13 @@ class Caps:
     exact: decoding gives the same rows to the last bit however it is divided into passes.
     equal_rows: a row depends on its text alone, not on chunks, batch, cache or threads."""
 
-    branch: int
+    max_branches: int
     rollback: Rollback
-    sessions: int
-    rows: int
-    chunk: int
+    max_sessions: int
+    max_batch_tokens: int
+    max_prefill_tokens: int
     n_ctx: int
-    nodes: int = UNLIMITED
+    max_tree_nodes: int = UNLIMITED
     exact: bool = False
     equal_rows: bool = False
 
@@ -79,7 +79,7 @@ class Features:
     start: int = 0
 
 
-NOTHING = Features()
+NO_FEATURES = Features()
 
 
 class ForwardOutput(Protocol):
@@ -187,11 +187,11 @@ class Budget:
     p_min: float = 0.0
     p_split: float = 0.1
     grammar: Grammar | None = None
-    noise: GumbelNoise | None = None
-    chunk: int = UNLIMITED
-    only: frozenset[str] | None = None
+    gumbel_noise: GumbelNoise | None = None
+    max_catch_up: int = UNLIMITED
+    allowed_drafters: frozenset[str] | None = None
 
-    def capped(self, depth: int, nodes: int, width: int) -> Budget:
+    def limited_to(self, depth: int, nodes: int, width: int) -> Budget:
         """No more than any of these."""
         if depth >= self.depth and nodes >= self.nodes and width >= self.width:
             return self
@@ -200,7 +200,7 @@ class Budget:
 
     def may_call(self, drafter: str) -> bool:
         """Whether the request allows the drafter."""
-        return self.only is None or drafter in self.only
+        return self.allowed_drafters is None or drafter in self.allowed_drafters
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
         """Whether a composition calls one more drafter, after the `draft` of those before. behind: tokens
@@ -212,12 +212,14 @@ class Budget:
         the chance of the node above."""
         return parent * likely
 
-    def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
+    def should_extend(
+        self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
+    ) -> bool:
         """Whether to draft one more token below a node at `depth`, by the probability of the likeliest and
         its `reach_probability`: before the token is drawn, so that sampled drafts stay exact."""
         return drafted < self.nodes and depth < self.depth and likeliest >= self.p_min
 
-    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+    def should_deepen(self, drafted: int, depth: int, reach_probability: float) -> bool:
         """Whether what follows a drafted token at `depth` is worth another pass of a draft model."""
         return True
 

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from paceline.speculative.chunked_prefill import shares
+from paceline.speculative.chunked_prefill import split_chunk
 from paceline.speculative.errors import ContractError, LogitsError
-from paceline.speculative.grammar_pruning import prune
+from paceline.speculative.grammar_pruning import prune_tree
 from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, ForwardOutput, RequiredOutputs, Target
-from paceline.speculative.policy.interface import DraftPolicy, fits
-from paceline.speculative.request import TOGETHER, ActiveRequest, start
+from paceline.speculative.policy.interface import DraftPolicy, fits_tree
+from paceline.speculative.request import MAX_SHARED_REQUESTS, ActiveRequest, start_request
 from paceline.speculative.sampling import logprob
 from paceline.speculative.stats import TARGET, Logprob, Step, StepTimes, StopReason
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.speculative.verify import Verdict, verify
 
-__all__ = ["ActiveRequest", "advance", "decode", "start"]
+__all__ = ["ActiveRequest", "advance_requests", "decode", "start_request"]
 
-NOTHING: Mapping[str, int] = Counter()
+NO_COUNTS: Mapping[str, int] = Counter()
 NO_OUTPUTS = RequiredOutputs()
 
 Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
@@ -38,7 +38,7 @@ class Timer:
         return self._last - before
 
 
-def advance(
+def advance_requests(
     target: Target,
     drafter: Drafter,
     policy: DraftPolicy,
@@ -54,7 +54,9 @@ def advance(
     pending_tokens = [request.session.pending_tokens for request in requests]
     decoding, reading = requests, list[tuple[ActiveRequest, int]]()
     if any(pending_tokens):
-        decoding, reading = divided(requests, pending_tokens, min(chunk, target.caps.chunk))
+        decoding, reading = split_seconds(
+            requests, pending_tokens, min(chunk, target.caps.max_prefill_tokens)
+        )
     n = len(decoding)
     rows = sum([tokens for _, tokens in reading])
     trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, lap)
@@ -67,14 +69,14 @@ def advance(
     going, steps = list[ActiveRequest](), list[Step]()
     for request, tree, proposal, out in zip(decoding, trees, proposals, outs, strict=False):
         try:
-            steps.append(settle(request, tree, proposal, out, target, shared, lap))
+            steps.append(verify_and_commit(request, tree, proposal, out, target, shared, lap))
             going.append(request)
         except Exception as error:  # whatever it is, the others' steps are theirs
             request.error = error
             lap()
     done = list(zip(going, steps, strict=True))
     for (request, _), out in zip(reading, outs[n:], strict=True):
-        done.append((request, read(request, out, StepTimes(forward=passing))))
+        done.append((request, prefill(request, out, StepTimes(forward=passing))))
     if steps and drafts:
         policy.update(going, steps)
         late = lap() / n
@@ -83,13 +85,13 @@ def advance(
     return done
 
 
-def divided(
+def split_seconds(
     requests: Sequence[ActiveRequest], pending_tokens: Sequence[int], chunk: int
 ) -> tuple[list[ActiveRequest], list[tuple[ActiveRequest, int]]]:
     """Those that decode in this pass; and those that read in it, each with how many tokens."""
     decoding, reading = list[ActiveRequest](), list[tuple[ActiveRequest, int]]()
-    for request, n, left in zip(requests, shares(pending_tokens, chunk), pending_tokens, strict=True):
-        if n == left <= TOGETHER:
+    for request, n, left in zip(requests, split_chunk(pending_tokens, chunk), pending_tokens, strict=True):
+        if n == left <= MAX_SHARED_REQUESTS:
             decoding.append(request)
         elif n:
             reading.append((request, n))
@@ -111,11 +113,13 @@ def draft(
     n_drafted_for = sum([request.n_draft > 0 for request in requests])
     if not n_drafted_for:
         return [EMPTY] * n, [EMPTY] * n, 0.0, 0.0
-    rows = target.caps.rows // n
+    rows = target.caps.max_batch_tokens // n
     given = policy.budget(requests, reading)
-    budgets = [r.cap(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
+    budgets = [r.limit_budget(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
     deciding = lap()
-    proposed = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True) if r.n_draft])
+    proposed = drafter.propose(
+        [(r.drafter_state, b) for r, b in zip(requests, budgets, strict=True) if r.n_draft]
+    )
     drafting = lap()
     if len(proposed) != n_drafted_for:
         raise ContractError(f"{drafter.name}: {len(proposed)} proposals for {n_drafted_for} requests")
@@ -123,24 +127,24 @@ def draft(
         trees = iter(proposed)
         proposed = [next(trees) if request.n_draft else EMPTY for request in requests]
     proposals = [
-        t if r.guard is None or not r.n_draft else prune(t, r.guard)
+        t if r.safe_grammar is None or not r.n_draft else prune_tree(t, r.safe_grammar)
         for r, t in zip(requests, proposed, strict=True)
     ]
     chosen = policy.select(requests, budgets, proposals)
-    check(drafter, target, chosen, budgets)
+    check_request(drafter, target, chosen, budgets)
     return chosen, proposals, drafting, deciding + lap()
 
 
-def read(request: ActiveRequest, out: ForwardOutput, times: StepTimes) -> Step:
+def prefill(request: ActiveRequest, out: ForwardOutput, times: StepTimes) -> Step:
     """A part of a prompt."""
-    step = Step((), (), (), {}, {}, None, times, rows=out.computed)
+    step = Step((), (), (), {}, {}, None, times, batch_tokens=out.computed)
     if out.features.hidden is not None:
-        request.memory.update(step, out.features)
+        request.drafter_state.update(step, out.features)
     request.stats.add(step)
     return step
 
 
-def settle(
+def verify_and_commit(
     request: ActiveRequest,
     tree: DraftTree,
     proposal: DraftTree,
@@ -150,19 +154,19 @@ def settle(
     lap: Callable[[], float],
 ) -> Step:
     """Verify one request's draft and commit what is accepted. shared: the request's part of what all took."""
-    if request.guard is not None and request.guard.error is not None:
-        raise request.guard.error
+    if request.safe_grammar is not None and request.safe_grammar.error is not None:
+        raise request.safe_grammar.error
     history = request.session.tokens
     try:
         verdict = verify(tree, out, request.sampling, history, request.rng, request.rule, request.grammar)
     except LogitsError as error:
-        raise named(error, target) from error
+        raise with_model_name(error, target) from error
     verifying = lap()
-    tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
+    tokens, sources, reason = truncate_at_stop(request, tree, verdict, target.caps.n_ctx)
     path = verdict.path[: len(tokens) - 1]
     logprobs = token_logprobs(request, out, path, tokens)
-    if request.guard is not None:
-        request.guard.commit(tokens)
+    if request.safe_grammar is not None:
+        request.safe_grammar.commit(tokens)
     request.session.commit(path, tokens[-1])
     keeping = lap()
     step = Step(
@@ -171,23 +175,23 @@ def settle(
         path=path,
         tree=tree,
         proposal=proposal,
-        drafted=Counter(tree.drafted) if tree.tokens else NOTHING,
-        accepted=Counter([tree.source[node] for node in verdict.path]) if verdict.path else NOTHING,
+        drafted=Counter(tree.drafted) if tree.tokens else NO_COUNTS,
+        accepted=Counter([tree.source[node] for node in verdict.path]) if verdict.path else NO_COUNTS,
         stop_reason=reason,
         times=StepTimes(
             shared.draft, shared.forward, verifying, keeping, shared.other + request.carried_over_seconds
         ),
         logprobs=logprobs,
-        rows=out.computed,
+        batch_tokens=out.computed,
     )
     request.stop_reason = reason
     request.stats.add(step)
-    request.memory.update(step, out.features)
+    request.drafter_state.update(step, out.features)
     request.carried_over_seconds = lap()
     return step
 
 
-def cut(
+def truncate_at_stop(
     request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
 ) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
     """The tokens a verdict emits and their sources, judged one by one and cut where the request stops."""
@@ -197,7 +201,7 @@ def cut(
     for token, source in [*((tree.tokens[i], tree.source[i]) for i in verdict.path), (verdict.token, TARGET)]:
         tokens.append(token)
         sources.append(source)
-        reason = request.judge(token, n_ctx)
+        reason = request.verify(token, n_ctx)
         if reason is not None:
             break
     return tuple(tokens), tuple(sources), reason
@@ -214,7 +218,7 @@ def token_logprobs(
     return tuple(Logprob(*logprob(out.logits(node + 1), token, n)) for node, token in rows)
 
 
-def named(error: LogitsError, target: Target) -> LogitsError:
+def with_model_name(error: LogitsError, target: Target) -> LogitsError:
     """The error with the model's name and what can be done."""
     return LogitsError(
         f"{target.origin}: {error}: the file is damaged (download it again), or its values are too large for "
@@ -222,13 +226,15 @@ def named(error: LogitsError, target: Target) -> LogitsError:
     )
 
 
-def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:
+def check_request(
+    drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]
+) -> None:
     """Check proposals before an engine sees them: a drafter may waste time but not corrupt."""
     size = target.vocab.size
     for tree, budget in zip(trees, budgets, strict=True):
         if len(tree) == 0:
             continue
-        if not fits(tree, budget):
+        if not fits_tree(tree, budget):
             raise ContractError(f"{drafter.name}: proposed more than its budget {budget}")
         if min(tree.tokens) < 0 or max(tree.tokens) >= size:
             raise ContractError(f"{drafter.name}: proposed a token outside the target's {size:,}")
@@ -246,7 +252,7 @@ def decode(
     read a long prompt have no tokens. The caller closes the requests. A generator that is dropped leaves
     every session consistent. A request that fails ends alone; the first error is raised at the end."""
     while active := [r for r in requests if not r.is_over]:
-        yield from advance(target, drafter, policy, active, clock, chunk)
+        yield from advance_requests(target, drafter, policy, active, clock, chunk)
     for request in requests:
         if request.error is not None:
             raise request.error

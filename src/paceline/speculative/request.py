@@ -23,11 +23,11 @@ from paceline.speculative.interfaces import (
 from paceline.speculative.rng import GumbelNoise, SeededRng
 from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.stats import Stats, Step, StopReason
-from paceline.speculative.validation import refusal
+from paceline.speculative.validation import require
 
 # Unread tokens that are few enough to be computed with the first draft, in one pass less.
-TOGETHER = 32
-NO_BYTES: Mapping[int, bytes] = {}
+MAX_SHARED_REQUESTS = 32
+NO_TOKEN_TEXTS: Mapping[int, bytes] = {}
 
 
 class GrammarSpec(Protocol):
@@ -78,24 +78,24 @@ class GenerationRequest:
     scope: str = ""
     remember: bool = True
     timeout: float | None = None
-    visible_control_tokens: Mapping[int, bytes] = field(default_factory=lambda: NO_BYTES)
+    visible_control_tokens: Mapping[int, bytes] = field(default_factory=lambda: NO_TOKEN_TEXTS)
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "seed", "n_draft"):
-            object.__setattr__(self, name, typed.whole(name, getattr(self, name)))
-        object.__setattr__(self, "stop", typed.texts("stop", self.stop))
+            object.__setattr__(self, name, typed.integer(name, getattr(self, name)))
+        object.__setattr__(self, "stop", typed.text_list("stop", self.stop))
         for name in ("ignore_eos", "remember"):
-            typed.truth(name, getattr(self, name))
+            typed.boolean(name, getattr(self, name))
         if not self.prompt:
             raise UsageError("the prompt is empty: give at least one token")
         if self.max_tokens < 1:
-            raise refusal("max_tokens", self.max_tokens, "at least 1")
+            raise require("max_tokens", self.max_tokens, "at least 1")
         if self.seed < 0:
-            raise refusal("seed", self.seed, "at least 0")
+            raise require("seed", self.seed, "at least 0")
         if "" in self.stop:
             raise UsageError("an empty stop string would stop at once: leave it out")
-        if self.logprobs is not None and typed.whole("logprobs", self.logprobs) < 0:
-            raise refusal("logprobs", self.logprobs, "at least 0")
+        if self.logprobs is not None and typed.integer("logprobs", self.logprobs) < 0:
+            raise require("logprobs", self.logprobs, "at least 0")
         if self.grammar is not None and self.ignore_eos:
             raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
 
@@ -112,7 +112,7 @@ class GenerationRequest:
         if (last := max(self.sampling.logit_bias, default=0)) >= size:
             raise UsageError(f"logit_bias for token {last}: the model's tokens are 0 to {size - 1}")
         if self.logprobs is not None and self.logprobs > size:
-            raise refusal("logprobs", self.logprobs, f"between 0 and the model's {size} tokens")
+            raise require("logprobs", self.logprobs, f"between 0 and the model's {size} tokens")
 
 
 class NoDrafterState:
@@ -138,14 +138,14 @@ class ActiveRequest:
 
     request: GenerationRequest
     session: Session
-    memory: DrafterState
+    drafter_state: DrafterState
     rng: Rng
     eos: frozenset[int]
     stop: Callable[[int], bool] | None = None
     rule: str = "auto"
     grammar: Grammar | None = None
-    guard: SafeGrammar | None = None
-    noise: GumbelNoise | None = None
+    safe_grammar: SafeGrammar | None = None
+    gumbel_noise: GumbelNoise | None = None
     n_cached: int = 0
     carried_over_seconds: float = 0.0
     n_tokens: int = 0
@@ -166,20 +166,31 @@ class ActiveRequest:
         self.sampling, self.n_draft = self.request.sampling, self.request.n_draft
         self.max_tokens, self.n_prompt = self.request.max_tokens, len(self.request.prompt)
 
-    def cap(self, budget: Budget, caps: Caps, rows: int, chunk: int = UNLIMITED) -> Budget:
+    def limit_budget(self, budget: Budget, caps: Caps, rows: int, chunk: int = UNLIMITED) -> Budget:
         """Hold a budget to what can still be emitted, fits the context and the target takes. rows: this
         request's part of a pass."""
         request = self.request
         room = caps.n_ctx - len(self.session.tokens)
         depth = min(self.max_tokens - self.n_tokens - 1, room, self.n_draft)
-        nodes = 0 if caps.rollback == "none" else min(room, rows - 1, caps.nodes)
-        budget = budget.capped(depth, nodes, width=caps.branch)
-        if self.guard is None and self.noise is None and chunk == budget.chunk and request.drafters is None:
+        nodes = 0 if caps.rollback == "none" else min(room, rows - 1, caps.max_tree_nodes)
+        budget = budget.limited_to(depth, nodes, width=caps.max_branches)
+        if (
+            self.safe_grammar is None
+            and self.gumbel_noise is None
+            and chunk == budget.max_catch_up
+            and request.drafters is None
+        ):
             return budget
-        noise = None if self.noise is None else self.noise.at(len(self.session.tokens))
-        return replace(budget, grammar=self.guard, noise=noise, chunk=chunk, only=request.drafters)
+        noise = None if self.gumbel_noise is None else self.gumbel_noise.at(len(self.session.tokens))
+        return replace(
+            budget,
+            grammar=self.safe_grammar,
+            gumbel_noise=noise,
+            max_catch_up=chunk,
+            allowed_drafters=request.drafters,
+        )
 
-    def judge(self, token: int, n_ctx: int) -> StopReason | None:
+    def verify(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; the reason to stop right after it, if there is one."""
         self.n_tokens += 1
         if token in self.eos:
@@ -192,12 +203,12 @@ class ActiveRequest:
 
     def close(self) -> None:
         try:
-            self.memory.close()
+            self.drafter_state.close()
         finally:
             self.session.close()
 
 
-def start(
+def start_request(
     target: Target,
     drafter: Drafter,
     request: GenerationRequest,
@@ -224,13 +235,13 @@ def start(
     return ActiveRequest(
         request=request,
         session=session,
-        memory=memory,
+        drafter_state=memory,
         rng=rng,
         eos=frozenset() if request.ignore_eos else target.vocab.eos,
         stop=stop or request.should_stop,
         rule=rule,
         grammar=grammar,
-        guard=None if grammar is None else SafeGrammar(grammar, target.vocab.size),
-        noise=GumbelNoise.of(request.sampling, rng),
+        safe_grammar=None if grammar is None else SafeGrammar(grammar, target.vocab.size),
+        gumbel_noise=GumbelNoise.of(request.sampling, rng),
         n_cached=n_cached,
     )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.sampling import (
-    NEAR,
+    TIE_MARGIN_LOGITS,
     Logits,
     Probabilities,
     Sampling,
@@ -26,11 +26,11 @@ from paceline.speculative.sampling import (
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-WORD = 1 << 64
+WORD_RANGE = 1 << 64
 # Numbers as arrays take them: making one takes as long as a short array's arithmetic.
 _GAMMA, _FIRST, _SECOND, _12, _27, _30, _31 = map(np.uint64, (GAMMA, FIRST, SECOND, 12, 27, 30, 31))
-COLD = 1e-3  # a temperature below which a logit over it may be no number
-DRAWS = "gumbel-splitmix64"  # how a record says that its tokens were drawn so
+MIN_TEMPERATURE = 1e-3  # a temperature below which a logit over it may be no number
+RNG_NAME = "gumbel-splitmix64"  # how a record says that its tokens were drawn so
 
 
 class SeededRng:
@@ -44,11 +44,11 @@ class SeededRng:
         return bool(self._random.random() < probability)
 
     def draw(self, p: Probabilities) -> int:
-        kept = np.flatnonzero(p)
-        mass = np.cumsum(p[kept])
+        selected = np.flatnonzero(p)
+        mass = np.cumsum(p[selected])
         # Scaled by the sum: rounding may leave it a hair off one.
         i = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
-        return int(kept[min(i, len(kept) - 1)])
+        return int(selected[min(i, len(selected) - 1)])
 
     def draw_at(self, place: int, row: TokenDistribution) -> int:
         with np.errstate(divide="ignore", over="ignore"):  # of tokens that are next to impossible
@@ -58,16 +58,16 @@ class SeededRng:
         """The numbers of the tokens `ids` at a place: of mean 1, all independent."""
         z = ids.astype(np.uint64)
         z *= _GAMMA
-        z += np.uint64(_mixed((self._key + GAMMA * place) % WORD))
+        z += np.uint64(_mix_array((self._key + GAMMA * place) % WORD_RANGE))
         numbers = np.log(uniform(_mix(z)))
         np.negative(numbers, out=numbers)
         return numbers
 
 
-def _mixed(z: int) -> int:
+def _mix_array(z: int) -> int:
     """Of a single number, which as an array would take as long as all the tokens' do."""
-    z = (z ^ z >> 30) * FIRST % WORD
-    z = (z ^ z >> 27) * SECOND % WORD
+    z = (z ^ z >> 30) * FIRST % WORD_RANGE
+    z = (z ^ z >> 27) * SECOND % WORD_RANGE
     return z ^ z >> 31
 
 
@@ -116,8 +116,8 @@ class GumbelNoise:
         each its log-probability with the noise, up to a number that all have in common: the greatest is
         drawn. What is far from the likeliest is left out."""
         temperature = self.sampling.temperature
-        ids = np.flatnonzero(logits > logits.max() - NEAR * max(1.0, temperature))
-        if self.sampling.filtered or temperature < COLD:
+        ids = np.flatnonzero(logits > logits.max() - TIE_MARGIN_LOGITS * max(1.0, temperature))
+        if self.sampling.filtered or temperature < MIN_TEMPERATURE:
             row = target_distribution(logits[ids], self.sampling, ())
             ids = ids[row.ids]
             with np.errstate(divide="ignore"):

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import LogitsError, UsageError
-from paceline.speculative.validation import refusal, settle
+from paceline.speculative.validation import require, validate_fields
 
 Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
 Probabilities = NDArray[np.float64]  # [n_vocab], or one a kept token
 Mask = NDArray[np.bool_]  # [n_vocab]
 
-NEAR = 8.0  # logits
-LARGEST = (
+TIE_MARGIN_LOGITS = 8.0  # logits
+MAX_LOGIT = (
     1e15  # of a bias, a penalty, a temperature: together far from what a 32-bit logit cannot hold (3e38)
 )
 
@@ -48,8 +48,8 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        settle(self)
-        _within("temperature", self.temperature, 0.0, LARGEST)
+        validate_fields(self)
+        _within("temperature", self.temperature, 0.0, MAX_LOGIT)
         _within("top-k", self.top_k, 0)
         for name, value in (("typical-p", self.typical_p), ("top-p", self.top_p), ("min-p", self.min_p)):
             _within(name, value, 0.0, 1.0)
@@ -58,17 +58,17 @@ class Sampling:
         for name, on in (("typical-p", self.typical_p < 1.0), ("XTC", self.xtc_probability > 0.0)):
             if on and self.greedy:
                 raise UsageError(f"{name} may leave the likeliest token out: it needs a temperature above 0")
-        if not 1.0 / LARGEST <= self.repeat_penalty <= LARGEST:
-            wanted = f"above 0 (1 is off), between {1.0 / LARGEST:g} and {LARGEST:g}"
-            raise refusal("repeat penalty", self.repeat_penalty, wanted)
-        _within("presence penalty", self.presence_penalty, -LARGEST, LARGEST)
-        _within("frequency penalty", self.frequency_penalty, -LARGEST, LARGEST)
+        if not 1.0 / MAX_LOGIT <= self.repeat_penalty <= MAX_LOGIT:
+            wanted = f"above 0 (1 is off), between {1.0 / MAX_LOGIT:g} and {MAX_LOGIT:g}"
+            raise require("repeat penalty", self.repeat_penalty, wanted)
+        _within("presence penalty", self.presence_penalty, -MAX_LOGIT, MAX_LOGIT)
+        _within("frequency penalty", self.frequency_penalty, -MAX_LOGIT, MAX_LOGIT)
         _within("repeat-last-n", self.repeat_last_n, 0)
         for token, bias in self.logit_bias.items():
-            if token < 0 or not (abs(bias) <= LARGEST or bias == -math.inf):
+            if token < 0 or not (abs(bias) <= MAX_LOGIT or bias == -math.inf):
                 raise UsageError(
-                    f"logit bias {token}={bias}: needs a token id, and a number between {-LARGEST:g} and "
-                    f"{LARGEST:g} (or -inf)"
+                    f"logit bias {token}={bias}: needs a token id, and a number between {-MAX_LOGIT:g} and "
+                    f"{MAX_LOGIT:g} (or -inf)"
                 )
 
     @property
@@ -94,12 +94,12 @@ class Sampling:
 
 def _within(name: str, value: float, low: float, high: float | None = None) -> None:
     if high is None and value < low:
-        raise refusal(name, value, f"a number of at least {low:g}")
+        raise require(name, value, f"a number of at least {low:g}")
     if high is not None and not low <= value <= high:
-        raise refusal(name, value, f"between {low:g} and {high:g}")
+        raise require(name, value, f"between {low:g} and {high:g}")
 
 
-def fault(largest: float) -> str:
+def sampling_error(largest: float) -> str:
     """Say what is wrong with a row by its largest logit, which numpy makes NaN where any is; "" for nothing.
     Minus infinity is a token that cannot follow: no fault, as long as another one can."""
     if math.isfinite(largest):
@@ -112,10 +112,12 @@ def fault(largest: float) -> str:
 def require_numbers(largest: float) -> None:
     """Raise LogitsError for a row with a fault."""
     if not math.isfinite(largest):
-        raise LogitsError(f"its logits are not numbers ({fault(largest)})")
+        raise LogitsError(f"its logits are not numbers ({sampling_error(largest)})")
 
 
-def adjust(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Logits:
+def adjust_logits(
+    logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
+) -> Logits:
     """Logit bias, penalties and mask, on a copy if there are any. `history` ends with the row's own token.
     Raises LogitsError, and UsageError where bias and mask leave no token."""
     edited = sampling.edits_logits or mask is not None
@@ -180,30 +182,30 @@ def target_distribution(
     logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
 ) -> TokenDistribution:
     """The distribution plain sampling draws from at this row, in float64. Raises as `adjust` does."""
-    adjusted = adjust(logits, sampling, history, mask)
+    adjusted = adjust_logits(logits, sampling, history, mask)
     if sampling.greedy:
         return TokenDistribution(np.array([argmax(adjusted)]), np.ones(1))
     # Each filter works on the survivors of the one before; the lowest ids of equals survive, as in argmax.
-    kept = np.arange(len(adjusted))
+    selected = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
-        kept = top_k(adjusted, sampling.top_k)
-    values = adjusted[kept].astype(np.float64)
+        selected = filter_top_k(adjusted, sampling.top_k)
+    values = adjusted[selected].astype(np.float64)
     if sampling.typical_p < 1.0:
-        inside = typical(softmax(values), sampling.typical_p)
-        kept, values = kept[inside], values[inside]
+        inside = filter_typical_p(softmax(values), sampling.typical_p)
+        selected, values = selected[inside], values[inside]
     if sampling.top_p < 1.0:
-        inside = nucleus(softmax(values), sampling.top_p)
-        kept, values = kept[inside], values[inside]
+        inside = filter_top_p(softmax(values), sampling.top_p)
+        selected, values = selected[inside], values[inside]
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
-        kept, values = kept[enough], values[enough]
-    p = at_temperature(values, sampling.temperature)
+        selected, values = selected[enough], values[enough]
+    p = apply_temperature(values, sampling.temperature)
     if sampling.xtc_probability > 0.0:
         # A filter that is on by chance: plain sampling draws from the mixture of both outcomes.
-        left = after_exclusion(softmax(values), sampling.xtc_threshold)
+        left = filter_xtc(softmax(values), sampling.xtc_threshold)
         p *= 1.0 - sampling.xtc_probability
-        p[left] += sampling.xtc_probability * at_temperature(values[left], sampling.temperature)
-    return TokenDistribution(kept, p)
+        p[left] += sampling.xtc_probability * apply_temperature(values[left], sampling.temperature)
+    return TokenDistribution(selected, p)
 
 
 def probabilities(
@@ -216,13 +218,13 @@ def probabilities(
     return p
 
 
-def at_temperature(values: NDArray[np.float64], temperature: float) -> Probabilities:
+def apply_temperature(values: NDArray[np.float64], temperature: float) -> Probabilities:
     # The maximum goes first: a tiny temperature would make infinities of large logits.
     with np.errstate(over="ignore"):
         return softmax((values - values.max()) / temperature)
 
 
-def top_k(logits: Logits, k: int) -> NDArray[np.int64]:
+def filter_top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     """Ids of the k largest logits, largest first, the lowest id of equals first; any k of a row with NaN."""
     if k >= len(logits):
         return np.argsort(-logits, kind="stable")
@@ -232,27 +234,27 @@ def top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     if math.isnan(largest):  # which compares with nothing
         return np.arange(k)
     # A large vocabulary has few tokens near the top, and it is cheaper to find those first.
-    near = np.flatnonzero(logits > largest - NEAR)
+    near = np.flatnonzero(logits > largest - TIE_MARGIN_LOGITS)
     if k <= len(near) < len(logits):
-        return near[top_k(logits[near], k)]
+        return near[filter_top_k(logits[near], k)]
     threshold = np.partition(logits, len(logits) - k)[len(logits) - k]
     above = np.flatnonzero(logits > threshold)
     equal = np.flatnonzero(logits == threshold)[: k - len(above)]
-    kept = np.concatenate([above, equal])
-    return kept[np.lexsort((kept, -logits[kept]))]
+    selected = np.concatenate([above, equal])
+    return selected[np.lexsort((selected, -logits[selected]))]
 
 
-def nucleus(p: Probabilities, top_p: float) -> NDArray[np.int64]:
+def filter_top_p(p: Probabilities, top_p: float) -> NDArray[np.int64]:
     """Indices of the fewest likeliest outcomes that hold `top_p` of the mass, likeliest first."""
     for k in (512, len(p)):  # rarely the second: sorting a whole vocabulary costs milliseconds
-        likeliest = top_k(p, k)
+        likeliest = filter_top_k(p, k)
         n = int(np.searchsorted(np.cumsum(p[likeliest]), top_p)) + 1
         if n <= k:
             break
     return likeliest[:n]
 
 
-def typical(p: Probabilities, typical_p: float) -> NDArray[np.int64]:
+def filter_typical_p(p: Probabilities, typical_p: float) -> NDArray[np.int64]:
     """Indices of the fewest outcomes with more than `typical_p` of the mass whose surprise is closest to the
     entropy (Meister et al., arXiv:2202.00666)."""
     possible = np.flatnonzero(p)
@@ -262,7 +264,7 @@ def typical(p: Probabilities, typical_p: float) -> NDArray[np.int64]:
     return possible[order[:n]]
 
 
-def after_exclusion(p: Probabilities, threshold: float) -> NDArray[np.int64]:
+def filter_xtc(p: Probabilities, threshold: float) -> NDArray[np.int64]:
     """Indices of what XTC ("exclude top choices") leaves: of the outcomes with at least `threshold` of the
     mass only the least likely, and all below. Everything where at most one reaches it."""
     top = np.flatnonzero((p >= threshold) & (p > 0.0))
@@ -285,5 +287,5 @@ def logprob(logits: Logits, token: int, n_top: int = 0) -> tuple[float, tuple[tu
     values = logits.astype(np.float64)
     values -= values.max()
     values -= math.log(np.exp(values).sum())
-    likeliest = top_k(values, min(n_top, len(values))) if n_top else ()
+    likeliest = filter_top_k(values, min(n_top, len(values))) if n_top else ()
     return float(values[token]), tuple((int(t), float(values[t])) for t in likeliest)

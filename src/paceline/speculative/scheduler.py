@@ -15,11 +15,11 @@ from paceline.speculative.chunked_prefill import ChunkSize
 from paceline.speculative.errors import BusyError
 from paceline.speculative.fair_queue import FairQueue
 from paceline.speculative.interfaces import Drafter, Grammar, Target
-from paceline.speculative.loop import Clock, advance
+from paceline.speculative.loop import Clock, advance_requests
 from paceline.speculative.policy.interface import DraftPolicy
-from paceline.speculative.request import ActiveRequest, GenerationRequest, start
+from paceline.speculative.request import ActiveRequest, GenerationRequest, start_request
 from paceline.speculative.stats import Step
-from paceline.speculative.validation import refusal
+from paceline.speculative.validation import require
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
@@ -59,10 +59,10 @@ class Scheduler:
         clock: Clock = perf_counter,
     ) -> None:
         if chunk is not None and chunk < 1:
-            raise refusal("chunk", chunk, "at least 1")
+            raise require("chunk", chunk, "at least 1")
         self._target, self._drafter, self._policy = target, drafter, policy
         self._rule, self._clock = rule, clock
-        self._chunk = ChunkSize(min(chunk or target.caps.chunk, target.caps.chunk))
+        self._chunk = ChunkSize(min(chunk or target.caps.max_prefill_tokens, target.caps.max_prefill_tokens))
         self.waiting: FairQueue[ScheduledRequest] = FairQueue()
         self.running: list[ScheduledRequest] = []
         self.busy: BusyError | None = None  # why the last request that waits could not begin
@@ -74,7 +74,7 @@ class Scheduler:
     @property
     def sessions(self) -> int:
         """Requests that can run at once: a row for each."""
-        return min(self._target.caps.sessions, self._target.caps.rows)
+        return min(self._target.caps.max_sessions, self._target.caps.max_batch_tokens)
 
     def add(self, scheduled: ScheduledRequest) -> None:
         """Raises UsageError for a request that does not fit the target."""
@@ -100,7 +100,7 @@ class Scheduler:
         """Open the session; false where others have them all. Wherever Ctrl-C comes, `close` finds it."""
         self.running.append(scheduled)
         try:
-            scheduled.active = start(
+            scheduled.active = start_request(
                 self._target,
                 self._drafter,
                 scheduled.request,
@@ -127,12 +127,14 @@ class Scheduler:
         decoding = sum(request.n_tokens > 0 for request in active)
         chunk, began = self._chunk.limit(decoding), self._clock()
         try:
-            steps = advance(self._target, self._drafter, self._policy, list(active), self._clock, chunk)
+            steps = advance_requests(
+                self._target, self._drafter, self._policy, list(active), self._clock, chunk
+            )
         except Exception as error:  # the pass itself: nobody knows whose fault it was
             for one in list(self.running):
                 self._end(one, "failed", error)
             return []
-        read = sum(step.rows for _, step in steps if not step.tokens)
+        read = sum(step.batch_tokens for _, step in steps if not step.tokens)
         self._chunk.update(decoding, read, self._clock() - began)
         for request, one in active.items():
             if request.is_over:

@@ -31,7 +31,7 @@ class StepTimes:
         return self.draft + self.forward + self.verify + self.keep + self.other
 
 
-PARTS = tuple(part.name for part in fields(StepTimes))
+TIME_PARTS = tuple(part.name for part in fields(StepTimes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Step:
     tree: DraftTree = EMPTY
     proposal: DraftTree = EMPTY
     logprobs: tuple[Logprob, ...] = ()
-    rows: int = 1
+    batch_tokens: int = 1
 
 
 @dataclass
@@ -109,11 +109,11 @@ class Stats:
         for name in step.tree.called:
             self.by_source.setdefault(name, SourceStats()).tried += 1
         for name, n in step.drafted.items():
-            source, kept = self.by_source.setdefault(name, SourceStats()), step.accepted.get(name, 0)
+            source, selected = self.by_source.setdefault(name, SourceStats()), step.accepted.get(name, 0)
             source.proposed += 1
-            source.right += kept > 0
+            source.right += selected > 0
             source.drafted += n
-            source.accepted += kept
+            source.accepted += selected
         self.draft_seconds += step.times.draft
         self.forward_seconds += step.times.forward
         self.verify_seconds += step.times.verify

@@ -14,7 +14,7 @@ from paceline.speculative.sampling import Probabilities
 
 ROOT = -1
 Votes = tuple[tuple[str, float], ...]  # drafters, each with the score that it gives a node
-CHAINS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the number of nodes
+CHAIN_PARENTS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the number of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class DraftTree:
     def is_chain(self) -> bool:
         """Whether every node hangs below the one before it."""
         n = len(self.tokens)
-        return self.parents == (CHAINS[n] if n < len(CHAINS) else tuple(range(ROOT, n - 1)))
+        return self.parents == (CHAIN_PARENTS[n] if n < len(CHAIN_PARENTS) else tuple(range(ROOT, n - 1)))
 
     @property
     def drafted(self) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class DraftTree:
                 out.append(1 if parent == ROOT else out[parent] + 1)
         return out
 
-    def along(self, tokens: Sequence[int]) -> list[int]:
+    def path_of(self, tokens: Sequence[int]) -> list[int]:
         """The path from the root down that carries `tokens`, as far as the tree has them."""
         path, node = list[int](), ROOT
         for token in tokens:
@@ -132,17 +132,17 @@ class DraftTree:
             node = found
         return path
 
-    def only(self, kept: Sequence[bool]) -> DraftTree:
+    def filter(self, selected: Sequence[bool]) -> DraftTree:
         """The nodes marked True, in their order; with a node its parent must be kept."""
-        return self.chosen([node for node, keep in enumerate(kept) if keep], self.reach_probability)
+        return self.subset([node for node, keep in enumerate(selected) if keep], self.reach_probability)
 
-    def by(self, called: tuple[str, ...]) -> DraftTree:
+    def proposed_by(self, called: tuple[str, ...]) -> DraftTree:
         """The same, for which these drafters were called."""
         if called == self.called:
             return self
         return replace(self, called=called) if self.tokens else DraftTree(called=called)
 
-    def chosen(self, nodes: Sequence[int], reach_probability: Sequence[float]) -> DraftTree:
+    def subset(self, nodes: Sequence[int], reach_probability: Sequence[float]) -> DraftTree:
         """Only these nodes (ascending, each with its parent). reach_probability: of all nodes."""
         n = len(nodes)
         if n == 0:

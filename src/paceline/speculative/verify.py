@@ -30,16 +30,16 @@ from paceline.speculative.sampling import (
     Rng,
     Sampling,
     TokenDistribution,
-    adjust,
+    adjust_logits,
     argmax,
 )
 from paceline.speculative.tree import ROOT, DraftTree
 
 # How far from 1 rounding may leave the sum of a q.
-ROUNDING = 1e-6
+ROUNDING_TOLERANCE = 1e-6
 # From so many tokens on the rows that traversal looks at, where no top-k shortens them, cost more than they
 # bring: 6 ms a step for 7 drafted tokens at 32k, against 1 ms (benchmarks/verification.py).
-LONG = 16_384
+MAX_DENSE_VOCAB = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class TargetRows:
         try:
             if self._plain and not self.sampling.edits_logits:
                 return self._out.argmax(node + 1)
-            return argmax(adjust(self._out.logits(node + 1), self.sampling, *self._prefix(node)))
+            return argmax(adjust_logits(self._out.logits(node + 1), self.sampling, *self._prefix(node)))
         except LogitsError as error:
             raise self._placed(error, node) from error
 
@@ -117,13 +117,13 @@ def verify(
     rows = TargetRows(tree, out, sampling, history, grammar)
     # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
     if tree.q is None or sampling.greedy:
-        return match(rows, rng)
+        return verify_greedy(rows, rng)
     if rule == "auto":
-        rule = "traversal" if sampling.top_k > 0 or rows.n_vocab <= LONG else "recursive"
-    return RULES[rule](rows, rng)
+        rule = "traversal" if sampling.top_k > 0 or rows.n_vocab <= MAX_DENSE_VOCAB else "recursive"
+    return VERIFICATION_RULES[rule](rows, rng)
 
 
-def match(rows: TargetRows, rng: Rng) -> Verdict:
+def verify_greedy(rows: TargetRows, rng: Rng) -> Verdict:
     """The text of a seed is the same with and without drafts: each token is drawn by its place alone."""
     path: list[int] = []
     node = ROOT
@@ -136,15 +136,15 @@ def match(rows: TargetRows, rng: Rng) -> Verdict:
         node = child
 
 
-def recursive(rows: TargetRows, rng: Rng) -> Verdict:
+def verify_recursive(rows: TargetRows, rng: Rng) -> Verdict:
     tree, path, node = rows.tree, list[int](), ROOT
     while True:
         p = rows.p(node)
         for child in tree.children(node):
-            q = drawn_from(tree, child, rows.n_vocab)
-            if rng.accept(chance(p, q, tree.tokens[child])):
+            q = sample_from(tree, child, rows.n_vocab)
+            if rng.accept(acceptance_probability(p, q, tree.tokens[child])):
                 break
-            p, _ = residual(p, q, tree.tokens[child])
+            p, _ = residual_distribution(p, q, tree.tokens[child])
         else:
             return Verdict(tuple(path), p.draw(rng))
         path.append(child)
@@ -167,7 +167,7 @@ class _Stop:
     p: TokenDistribution | None = None
 
 
-def traversal(rows: TargetRows, rng: Rng) -> Verdict:
+def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:
     tree = rows.tree
     way = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
     while True:
@@ -179,8 +179,8 @@ def traversal(rows: TargetRows, rng: Rng) -> Verdict:
                 here.waiting = []
         if here.waiting and here.p is not None:
             child = here.waiting[0]
-            q, x = drawn_from(tree, child, rows.n_vocab), tree.tokens[child]
-            acc = chance(here.p, q, x, here.acc)
+            q, x = sample_from(tree, child, rows.n_vocab), tree.tokens[child]
+            acc = acceptance_probability(here.p, q, x, here.acc)
             if acc > 0.0:
                 way.append(_Stop(child, q, acc, list(tree.children(child))))
             else:  # nothing below it can be accepted either, so no row there is looked at
@@ -198,22 +198,22 @@ def traversal(rows: TargetRows, rng: Rng) -> Verdict:
 def _reject_first(stop: _Stop, p: TokenDistribution, q: Probabilities | None, x: int) -> None:
     """The first waiting child, x ~ q, is rejected with all below it; its parent takes what is left."""
     stop.waiting.pop(0)
-    stop.p, mass = residual(p, q, x, stop.acc)
+    stop.p, mass = residual_distribution(p, q, x, stop.acc)
     if mass + 1.0 - stop.acc > 0.0:  # else rounding alone made a sure child fail
         stop.acc = mass / (mass + 1.0 - stop.acc)
 
 
 # The field's names: token and block are proved for chains, recursive and traversal for any tree.
-RULES: dict[str, Callable[[TargetRows, Rng], Verdict]] = {
-    "token": recursive,
-    "block": traversal,
-    "recursive": recursive,
-    "traversal": traversal,
+VERIFICATION_RULES: dict[str, Callable[[TargetRows, Rng], Verdict]] = {
+    "token": verify_recursive,
+    "block": verify_traversal,
+    "recursive": verify_recursive,
+    "traversal": verify_traversal,
 }
-CHAINS = frozenset({"token", "block"})
+CHAIN_ONLY_RULES = frozenset({"token", "block"})
 
 
-def drawn_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
+def sample_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
     """The q [size] of a node, None where it is one-hot. A shorter one is padded with zeros: the target's
     vocabulary may end in tokens the draft does not have."""
     q = tree.q[node] if tree.q is not None else None
@@ -222,17 +222,19 @@ def drawn_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
     if len(q) > size:
         raise ContractError(f"q covers {len(q):,} tokens, the target has {size:,}")
     x = tree.tokens[node]
-    if not (x < len(q) and q[x] > 0.0 and abs(q.sum() - 1.0) < ROUNDING):  # NaN is neither
+    if not (x < len(q) and q[x] > 0.0 and abs(q.sum() - 1.0) < ROUNDING_TOLERANCE):  # NaN is neither
         raise ContractError(f"node {node}: token {x} cannot have been drawn from its q")
     return q if len(q) == size else np.concatenate([q, np.zeros(size - len(q))])
 
 
-def chance(p: TokenDistribution, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
+def acceptance_probability(
+    p: TokenDistribution, q: Probabilities | None, x: int, scale: float = 1.0
+) -> float:
     """min(1, scale p(x)/q(x))."""
     return float(min(1.0, scale * p.of(x) / (1.0 if q is None else q[x])))
 
 
-def residual(
+def residual_distribution(
     p: TokenDistribution, q: Probabilities | None, x: int, scale: float = 1.0
 ) -> tuple[TokenDistribution, float]:
     """(norm(relu(scale p - q)), its mass before); p itself where nothing is left."""
@@ -242,9 +244,9 @@ def residual(
     else:
         rest -= q[p.ids]
         np.maximum(rest, 0.0, out=rest)
-    return normalised(rest, p), float(rest.sum())
+    return normalized(rest, p), float(rest.sum())
 
 
-def normalised(rest: Probabilities, otherwise: TokenDistribution) -> TokenDistribution:
+def normalized(rest: Probabilities, otherwise: TokenDistribution) -> TokenDistribution:
     mass = rest.sum()
     return TokenDistribution(otherwise.ids, rest / mass) if mass > 0.0 else otherwise

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.models.fingerprint import fingerprint
+from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.vocabulary import Vocab
-from paceline.system.home import expanded, home
-from paceline.system.locks import alone
-from paceline.system.scratch import tidy
+from paceline.system.home import expand_user, home
+from paceline.system.locks import folder_lock
+from paceline.system.scratch import remove_leftovers
 from paceline.system.whole import private_file
 
 VERSION = 1
@@ -30,10 +30,10 @@ MANIFEST = "manifest.json"
 STATIC = "static.ngram"
 DATASTORE = "datastore"
 KINDS = {"ngram": STATIC, "datastore": DATASTORE}
-COUNTED = ("files", "documents", "bytes", "tokens")  # of every source
+SOURCE_COUNTS = ("files", "documents", "bytes", "tokens")  # of every source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What a corpus is called for the instant in which another takes its place.
-OLD = re.compile(rf"\.({NAME.pattern})\.old")
+REPLACED_NAME = re.compile(rf"\.({NAME.pattern})\.old")
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,17 @@ class Manifest:
 
     def is_of(self, vocab: Vocab) -> bool:
         """Whether it was built with this vocabulary."""
-        return self.n_vocab == vocab.size and self.fingerprint == fingerprint(vocab)
+        return self.n_vocab == vocab.size and self.fingerprint == vocab_fingerprint(vocab)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Read a corpus's manifest. Raises ModelError where it is damaged or of another version."""
         path = folder / MANIFEST
         try:
-            said = json.loads(path.read_bytes())
-            if said.pop("version") != VERSION:
+            data = json.loads(path.read_bytes())
+            if data.pop("version") != VERSION:
                 raise ValueError("of another version")
-            manifest = cls(**said | {name: tuple(said[name]) for name in ("kinds", "sources")})
+            manifest = cls(**data | {name: tuple(data[name]) for name in ("kinds", "sources")})
             if not set(manifest.kinds) <= set(KINDS):
                 raise ValueError("of another kind")
         except OSError as error:
@@ -122,9 +122,9 @@ def names() -> list[str]:
     root = corpora_folder()
     if not root.is_dir():
         return []
-    tidy(root)
-    with alone(root):
-        _repair(root)
+    remove_leftovers(root)
+    with folder_lock(root):
+        _restore_replaced(root)
     return sorted(path.name for path in root.iterdir() if NAME.fullmatch(path.name))
 
 
@@ -133,7 +133,7 @@ def find_corpus(name_or_path: str | Path) -> Corpus:
     UsageError where there is none, ModelError where it is damaged or of a newer version."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
-        folder = expanded(name_or_path)
+        folder = expand_user(name_or_path)
         if not folder.is_dir():
             raise UsageError(f"{folder}: no such folder; give the name of a corpus or its folder")
         return Corpus(folder, Manifest.read(folder))
@@ -163,8 +163,8 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
 
 def replace(new: Path, folder: Path) -> None:
     """Give `new` the name of `folder`, and remove what had it. Raises OSError."""
-    with alone(folder.parent):
-        _repair(folder.parent)
+    with folder_lock(folder.parent):
+        _restore_replaced(folder.parent)
         old = folder.with_name(f".{folder.name}.old")
         had_one = folder.exists()
         if had_one:
@@ -180,14 +180,14 @@ def replace(new: Path, folder: Path) -> None:
 
 def remove(folder: Path) -> None:
     """Raises OSError."""
-    with alone(folder.parent):
+    with folder_lock(folder.parent):
         shutil.rmtree(folder)
 
 
-def _repair(root: Path) -> None:
+def _restore_replaced(root: Path) -> None:
     """A corpus that was about to be replaced by a process that was killed gets its name back."""
     for path in root.glob(".*.old"):
-        if not (match := OLD.fullmatch(path.name)):
+        if not (match := REPLACED_NAME.fullmatch(path.name)):
             continue
         if (root / match[1]).exists():
             shutil.rmtree(path, ignore_errors=True)

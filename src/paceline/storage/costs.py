@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.speculative.policy.cost_cells import fault
+from paceline.speculative.policy.cost_cells import implausibility
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.system import home
 from paceline.system.home import Key, Warn
@@ -45,26 +45,26 @@ class CachedCosts:
 
 def path_of(key: Key) -> Path:
     """Where the costs are kept of what `key` tells."""
-    return home.kept_at("costs", key)
+    return home.record_path("costs", key)
 
 
-def recall(key: Key, warn: Warn) -> CachedCosts | None:
+def load(key: Key, warn: Warn) -> CachedCosts | None:
     """Return what was kept, or None; of what cannot be used or believed `warn` is told."""
-    found = home.recall("costs", key, _read, warn, "costs are measured again")
-    if found is not None and (wrong := fault(found.cost.table)):
+    found = home.load_record("costs", key, _read, warn, "costs are measured again")
+    if found is not None and (wrong := implausibility(found.cost.table)):
         warn(f"{path_of(key)}: costs that no machine has ({wrong}); they are measured again")
         return None
     return found
 
 
-def _read(said: Mapping[str, Any]) -> CachedCosts:
-    costs = DecodingCosts.read({"target": said["cost"], "step": said["step"]})
-    seconds, depths, rows = (said["effort"][name] for name in ("seconds", "depths", "rows"))
+def _read(data: Mapping[str, Any]) -> CachedCosts:
+    costs = DecodingCosts.read({"target": data["cost"], "step": data["step"]})
+    seconds, depths, rows = (data["effort"][name] for name in ("seconds", "depths", "rows"))
     effort = MeasurementEffort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
     return CachedCosts(costs.target, costs.step, effort)
 
 
-def keep(key: Key, kept: CachedCosts, warn: Warn) -> bool:
+def store(key: Key, cached: CachedCosts, warn: Warn) -> bool:
     """Where the disk refuses, `warn` is told, and it is False."""
-    found = {"cost": kept.cost.as_dict(), "step": kept.step, "effort": asdict(kept.effort)}
-    return home.keep("costs", key, found, warn, "costs are measured again next time")
+    found = {"cost": cached.cost.as_dict(), "step": cached.step, "effort": asdict(cached.effort)}
+    return home.write_record("costs", key, found, warn, "costs are measured again next time")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from paceline.system.home import private_folder
+from paceline.system.home import make_private_folder
 
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -27,12 +27,12 @@ class DatabaseHeader(NamedTuple):
 def make_private(path: Path) -> None:
     """An empty file where there is none, and its folder, for the user's eyes only. SQLite gives the files
     that it keeps beside it the permissions of this one. Raises OSError."""
-    private_folder(path.parent)
+    make_private_folder(path.parent)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
-def tighten(path: Path) -> None:
+def restrict_permissions(path: Path) -> None:
     """The same for one that is there, and those beside it."""
     for one in (path, *(path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm", "journal"))):
         with suppress(FileNotFoundError, PermissionError):  # PermissionError: it is somebody else's

@@ -16,16 +16,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
-from paceline.models.fingerprint import fingerprint
+from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import RememberedError
 from paceline.speculative.vocabulary import Vocab
-from paceline.system.home import home, private_folder
-from paceline.system.locks import alone
-from paceline.system.whole import whole
+from paceline.system.home import home, make_private_folder
+from paceline.system.locks import folder_lock
+from paceline.system.whole import atomic_write
 
-LIMIT = 1_000_000  # tokens that are learned from
+MAX_LEARNED_TOKENS = 1_000_000  # tokens that are learned from
 MAX_BYTES = 8 << 20  # of a file: of a longer one the older half goes
-MARKS = (".git", ".paceline")  # of a project's folder
+PROJECT_MARKERS = (".git", ".paceline")  # of a project's folder
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,11 @@ class AnswerHistory:
     def open(cls, vocab: Vocab, project: Path, warn: Callable[[str], None] | None = None) -> Self:
         """The project's store below `home()`; made where there is none. Raises RememberedError."""
         project = project.resolve()
-        return cls(_folder() / f"{_short(project)}-{fingerprint(vocab)[:16]}.jsonl", project, vocab, warn)
+        return cls(
+            _folder() / f"{_short(project)}-{vocab_fingerprint(vocab)[:16]}.jsonl", project, vocab, warn
+        )
 
-    def outputs(self, limit: int = LIMIT) -> Iterator[list[int]]:
+    def outputs(self, limit: int = MAX_LEARNED_TOKENS) -> Iterator[list[int]]:
         """The newest ones, of together at most `limit` tokens; the oldest of those first."""
         with self._alone():
             lines = self.path.read_bytes().splitlines() if self.path.exists() else []
@@ -123,7 +125,7 @@ class AnswerHistory:
             if (left := left - len(line)) < 0:
                 break
             newest.append(line)
-        with whole(self.path, private=True) as part:
+        with atomic_write(self.path, private=True) as part:
             part.write_bytes(b"".join((self._head(), *reversed(newest))))
 
     def _head(self) -> bytes:
@@ -132,8 +134,8 @@ class AnswerHistory:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         try:
-            private_folder(self.path.parent)
-            with alone(self.path.parent):
+            make_private_folder(self.path.parent)
+            with folder_lock(self.path.parent):
                 yield
         except OSError as error:
             raise RememberedError(
@@ -147,7 +149,7 @@ def project_of(folder: Path) -> Path:
     """The nearest folder from `folder` up with a .git or .paceline in it; `folder` itself where none has."""
     folder = folder.resolve()
     above = (folder, *folder.parents)
-    return next((one for one in above if any((one / mark).exists() for mark in MARKS)), folder)
+    return next((one for one in above if any((one / mark).exists() for mark in PROJECT_MARKERS)), folder)
 
 
 def describe(project: Path | None) -> list[HistoryInfo]:
@@ -159,12 +161,12 @@ def describe(project: Path | None) -> list[HistoryInfo]:
 def forget(project: Path | None) -> list[HistoryInfo]:
     """Remove all that `describe` tells of, and say what it was. Raises RememberedError."""
     gone = describe(project)
-    for kept in gone:
+    for value in gone:
         try:
-            with alone(_folder()):
-                kept.path.unlink(missing_ok=True)
+            with folder_lock(_folder()):
+                value.path.unlink(missing_ok=True)
         except OSError as error:
-            raise RememberedError(f"{kept.path}: cannot be removed ({error.strerror})") from error
+            raise RememberedError(f"{value.path}: cannot be removed ({error.strerror})") from error
     return gone
 
 
@@ -200,8 +202,8 @@ def _described(path: Path) -> HistoryInfo:
     except OSError:  # gone by now, or not ours to read
         return HistoryInfo(path, 0, None, 0, 0)
     head, *rest = content.splitlines() or [b""]
-    said = _value(head)
-    project = said.get("project") if isinstance(said, dict) else None
+    value = _value(head)
+    project = value.get("project") if isinstance(value, dict) else None
     outputs = [tokens for tokens in map(_tokens, rest) if tokens]
     return HistoryInfo(
         path,

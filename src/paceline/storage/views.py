@@ -24,12 +24,14 @@ class CachedView:
     tries: int
 
 
-def recall(model: str, warn: Warn) -> CachedView | None:
+def load_view(model: str, warn: Warn) -> CachedView | None:
     """Return the view that was kept of a model, by the fingerprint of its weights, or None."""
     otherwise = "search again (paceline views search)"
-    return home.recall(FOLDER, {"model": model}, lambda said: CachedView(**said["view"]), warn, otherwise)
+    return home.load_record(
+        FOLDER, {"model": model}, lambda value: CachedView(**value["view"]), warn, otherwise
+    )
 
 
-def keep(model: str, view: CachedView, warn: Warn) -> bool:
+def store_view(model: str, view: CachedView, warn: Warn) -> bool:
     """Where the disk refuses, `warn` is told, and it is False."""
-    return home.keep(FOLDER, {"model": model}, {"view": asdict(view)}, warn, "the view is not kept")
+    return home.write_record(FOLDER, {"model": model}, {"view": asdict(view)}, warn, "the view is not kept")

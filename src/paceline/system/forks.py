@@ -25,12 +25,12 @@ class ForkGuard:
         self._made = _count
 
     @property
-    def is_this(self) -> bool:
+    def is_current(self) -> bool:
         return self._made == _count
 
     def require(self) -> None:
         """Raises UsageError in a process that was forked from it since."""
-        if not self.is_this:
+        if not self.is_current:
             raise UsageError(
                 "this process was forked from one that uses models and lacks its threads: load them only "
                 "after the fork, or start processes with multiprocessing.get_context('spawn')"

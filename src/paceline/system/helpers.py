@@ -24,7 +24,7 @@ class OpenMPThreads:
         self._process = ForkGuard()
         self._last = 0  # the thread that has computed last
 
-    def worked(self) -> None:
+    def on_compute(self) -> None:
         """The calling thread has computed. Those that take turns leave each other the processors."""
         this = threading.get_ident()
         if this != self._last:
@@ -34,5 +34,5 @@ class OpenMPThreads:
 
     def release(self) -> None:
         """Those of the calling thread, which gets others when it computes again: 0.1 ms."""
-        if self._pause is not None and self._process.is_this:  # a fork would wait for them for ever
+        if self._pause is not None and self._process.is_current:  # a fork would wait for them for ever
             self._pause(SOFT)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.speculative.errors import UsageError
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 
 FORMAT = 1  # of what was measured
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def home() -> Path:
     """PACELINE_HOME, or the platform's own folder for such data. It need not exist yet."""
     if given := os.environ.get("PACELINE_HOME"):
-        path = expanded(given)
+        path = expand_user(given)
         if str(path).startswith("~"):
             raise UsageError(f"PACELINE_HOME={given}: there is no such home directory; write the path out")
         return path.absolute()
@@ -39,13 +39,13 @@ def caches() -> tuple[Path, ...]:
     return *given, user_cache_path("paceline")
 
 
-def kept_at(folder: str, key: Key) -> Path:
+def record_path(folder: str, key: Key) -> Path:
     """The file for what was measured of something."""
     text = json.dumps(key, sort_keys=True)
     return home() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
-def recall(
+def load_record(
     folder: str,
     key: Key,
     read: Callable[[dict[str, Any]], T],
@@ -54,12 +54,12 @@ def recall(
 ) -> T | None:
     """Return what `read` makes of what `keep` wrote of just that, or None. Of a file that cannot be used
     `warn` is told, and what happens otherwise."""
-    path = kept_at(folder, key)
+    path = record_path(folder, key)
     try:
-        said = json.loads(path.read_bytes())
-        if said["format"] != FORMAT or said["key"] != json.loads(json.dumps(key)):
+        data = json.loads(path.read_bytes())
+        if data["format"] != FORMAT or data["key"] != json.loads(json.dumps(key)):
             raise ValueError("of another version, or of something else")
-        return read(said)
+        return read(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -69,18 +69,18 @@ def recall(
     return None
 
 
-def keep(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, otherwise: str) -> bool:
+def write_record(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, otherwise: str) -> bool:
     """Where the disk refuses, `warn` is told what happens otherwise, and it is False."""
-    path = kept_at(folder, key)
+    path = record_path(folder, key)
     try:
-        write_whole(path, json.dumps({"format": FORMAT, "key": key, **found}, allow_nan=False))
+        write_atomic(path, json.dumps({"format": FORMAT, "key": key, **found}, allow_nan=False))
     except OSError as error:
         warn(f"{path}: cannot be written ({error.strerror}); {otherwise}")
         return False
     return True
 
 
-def private_folder(path: Path) -> None:
+def make_private_folder(path: Path) -> None:
     """Make the folder, and those above it that are missing, for the user's eyes only; one that is there stays
     as it is. Raises OSError."""
     missing = [one for one in path.parents if not one.exists()]
@@ -88,14 +88,14 @@ def private_folder(path: Path) -> None:
         one.mkdir(mode=0o700, exist_ok=True)
 
 
-def expanded(path: str | os.PathLike[str]) -> Path:
+def expand_user(path: str | os.PathLike[str]) -> Path:
     """With ~ and ~USER written out; as it is where there is no such user, for which Path's own raises."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """For the user's eyes only, and whole or not at all: a reader never sees half a file, and of several
     writers the last one stays. Makes the folder. Raises OSError."""
-    private_folder(path.parent)
-    with whole(path, private=True) as part:
+    make_private_folder(path.parent)
+    with atomic_write(path, private=True) as part:
         part.write_text(text, "utf-8")

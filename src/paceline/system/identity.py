@@ -9,14 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paceline.system.home import keep, recall
+from paceline.system.home import load_record, write_record
 
 BLOCK = 1 << 20
 T = TypeVar("T")
 
 
 @cache
-def fingerprint(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """sha256 over a file's size, first and last MiB (the end is weights): not a hash of the whole file, which
     would take seconds on a 20 GB model."""
     size = path.stat().st_size
@@ -47,11 +47,11 @@ def cached(
     """Return what `compute` makes of these files. dump, load: to JSON, and from it. A file counts as the same
     while its size, inode and time of last change stay. Raises OSError, and what `compute` raises."""
     key = _stamps(files)
-    found = recall(folder, key, lambda said: load(said["found"]))
+    found = load_record(folder, key, lambda value: load(value["found"]))
     if found is None:
         found = compute()
         if key == _stamps(files):  # what changed while it was read is not what was read
-            keep(folder, key, {"found": dump(found)}, lambda _: None, "")
+            write_record(folder, key, {"found": dump(found)}, lambda _: None, "")
     return found
 
 

@@ -11,22 +11,22 @@ _undo: list[Callable[[], object]] = []  # what no `finally` gets to do
 
 
 @contextmanager
-def undone(undo: Callable[[], object]) -> Iterator[None]:
+def cleanup_on_exit(undo: Callable[[], object]) -> Iterator[None]:
     """For as long as something outside of the process is not as it was found: `undo` puts it right if the
     process is ended meanwhile."""
-    at_leaving(undo)
+    register_cleanup(undo)
     try:
         yield
     finally:
         _undo.remove(undo)
 
 
-def at_leaving(undo: Callable[[], object]) -> None:
+def register_cleanup(undo: Callable[[], object]) -> None:
     """Call it where the process is ended, from now on."""
     _undo.append(undo)
 
 
-def leave(
+def exit_now(
     code: int, undo: list[Callable[[], object]] = _undo, end: Callable[[int], NoReturn] = os._exit
 ) -> NoReturn:
     """Ends the process with this exit code. Its own list and `os._exit`, because a signal may come when

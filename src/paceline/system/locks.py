@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Let one process at a time work in this folder; the system gives the lock back however its holder ends,
     `kill -9` included. Without locks (Windows, some network file systems) all
     may. Raises OSError."""
@@ -38,7 +38,7 @@ class FairLock:
         self._line, self._lock = threading.Lock(), threading.Lock()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def acquire(self) -> Iterator[None]:
         locked = self._locked()
         try:
             # A lock is not fair: a thread that asks again at once gets it again. So one thread waits for it,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline.system.leaving import at_leaving
+from paceline.system.leaving import register_cleanup
 
 NAME = re.compile(r"\.paceline-[0-9a-f]{16}\.tmp")
 PRIVATE = 0o600  # for the user's eyes only
@@ -30,7 +30,7 @@ _changing = threading.Lock()  # held while one appears
 @contextmanager
 def scratch_file(folder: Path, mode: int = USUAL) -> Iterator[Path]:
     """Make an empty file in `folder`, and remove it afterwards if it still has that name. Raises OSError."""
-    with _made(folder, mode) as path:
+    with _scratch(folder, mode) as path:
         yield path
 
 
@@ -38,18 +38,18 @@ def scratch_file(folder: Path, mode: int = USUAL) -> Iterator[Path]:
 def scratch_folder(folder: Path) -> Iterator[Path]:
     """Make an empty folder in `folder`, private to the user, and remove it afterwards with all that is in it
     if it still has that name. Raises OSError."""
-    with _made(folder, None) as path:
+    with _scratch(folder, None) as path:
         yield path
 
 
-def abandon() -> None:
+def remove_all() -> None:
     """Remove all that this process works on; for one that is about to end without unwinding."""
     _changing.acquire(timeout=1.0)  # and never given back: nothing new appears
     for path in list(_mine):
         _remove(path)
 
 
-def tidy(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left in `folder`: whatever has not changed for two days."""
     latest = time.time() - MAX_AGE_SECONDS
     with suppress(OSError):
@@ -62,13 +62,13 @@ def tidy(folder: Path) -> None:
                     _remove(path)
 
 
-at_leaving(abandon)
+register_cleanup(remove_all)
 
 
 @contextmanager
-def _made(folder: Path, mode: int | None) -> Iterator[Path]:
+def _scratch(folder: Path, mode: int | None) -> Iterator[Path]:
     """mode: of a file; None for a folder."""
-    tidy(folder)
+    remove_leftovers(folder)
     path = folder / f".paceline-{os.urandom(8).hex()}.tmp"
     with _changing:
         if mode is None:

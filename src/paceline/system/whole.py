@@ -15,7 +15,7 @@ from paceline.system.scratch import NAME, PRIVATE, USUAL, scratch_file
 
 
 @contextmanager
-def whole(path: Path, *, private: bool = False, new: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Iterator[Path]:
     """An empty file to write to, which gets the name `path` at the end, or goes away. Links are followed.
 
     private: for the user's eyes only, from the first byte on; otherwise as the umask says, or as the file was
@@ -30,10 +30,10 @@ def whole(path: Path, *, private: bool = False, new: bool = False) -> Iterator[P
             if before is not None and not private:
                 part.chmod(before)
             yield part
-            _settle(part)
-            _name(part, target, new=new)
+            _fsync(part)
+            _publish(part, target, new=new)
     except OSError as error:
-        if _concerns_us(error):
+        if _is_own_error(error):
             error.filename, error.filename2 = str(path), None
         raise
 
@@ -57,11 +57,11 @@ def check_output(out: Path, *sources: Path, force: bool) -> None:
 
 
 @contextmanager
-def output(out: Path, *, force: bool) -> Iterator[Path]:
+def write_output(out: Path, *, force: bool) -> Iterator[Path]:
     """`whole` for a file that was asked for by its name. Raises UsageError where another process has made it
     meanwhile, PacelineError where it cannot be written."""
     try:
-        with whole(out, new=not force) as part:
+        with atomic_write(out, new=not force) as part:
             yield part
     except FileExistsError as error:
         raise UsageError(
@@ -91,14 +91,14 @@ def _mode(target: Path) -> int | None:
     return stat.S_IMODE(mode) & 0o777
 
 
-def _concerns_us(error: OSError) -> bool:
+def _is_own_error(error: OSError) -> bool:
     """Not a file that was read meanwhile, nor a terminal that has gone."""
     if error.errno is None or isinstance(error, BrokenPipeError):
         return False
     return error.filename is None or NAME.fullmatch(Path(os.fsdecode(error.filename)).name) is not None
 
 
-def _settle(part: Path) -> None:
+def _fsync(part: Path) -> None:
     """On the disk, not only on its way: a name that says it is complete must not outlive its bytes."""
     handle = os.open(part, os.O_RDWR)
     try:
@@ -107,7 +107,7 @@ def _settle(part: Path) -> None:
         os.close(handle)
 
 
-def _name(part: Path, target: Path, *, new: bool) -> None:
+def _publish(part: Path, target: Path, *, new: bool) -> None:
     if not new:
         part.replace(target)
         return

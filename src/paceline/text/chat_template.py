@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.interface import encode_within
+from paceline.text.interface import encode_continuation
 from paceline.text.messages import Message, Tool, texts_in
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ NO_TEMPLATE = (
 )
 
 
-def encoded(
+def encode_chat(
     text: Text,
     vocab: Vocab,
     messages: list[Message],
@@ -39,15 +39,15 @@ def encoded(
     template, and UsageError where such text cannot be told from what the template puts around it."""
     variables = variables or {}
     rendered = text.render(messages, tools, variables)
-    said: ChatInput = (messages, tools, dict(variables))
-    controls = _controls(text, vocab, said)
+    value: ChatInput = (messages, tools, dict(variables))
+    controls = _controls(text, vocab, value)
     if not controls:
         return text.encode(rendered + answer, special=True, add_bos=False)
     # Characters of private use around each of them show where it comes out.
     begin, end = islice((c for c in map(chr, range(0xE000, 0xF8FF)) if c not in rendered), 2)
     spelled = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     found = re.compile(spelled)
-    messages, tools, variables = _mapped(said, lambda one: found.sub(f"{begin}\\g<0>{end}", one))
+    messages, tools, variables = _map_texts(value, lambda one: found.sub(f"{begin}\\g<0>{end}", one))
     marked = text.render(messages, tools, variables)
     if marked.replace(begin, "").replace(end, "") != rendered:
         raise UsageError(
@@ -58,16 +58,16 @@ def encoded(
     pieces = re.split(f"{begin}({spelled}){end}|{begin}|{end}", marked + answer)
     tokens = text.encode(pieces[0], special=True, add_bos=False)
     for control, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-        tokens += text.encode_within(control) if control else []
-        tokens += encode_within(partial(text.encode, special=True), piece) if piece else []
+        tokens += text.encode_continuation(control) if control else []
+        tokens += encode_continuation(partial(text.encode, special=True), piece) if piece else []
     return tokens
 
 
-def _controls(text: Text, vocab: Vocab, said: ChatInput) -> list[str]:
+def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:
     """Return the control tokens that the input contains as text. Raises UsageError where two messages make
     one together: a template may put them side by side."""
-    texts = list(texts_in(list(said)))
-    contents = "".join((message.get("content") or "").strip() for message in said[0])
+    texts = list(texts_in(list(chat)))
+    contents = "".join((message.get("content") or "").strip() for message in chat[0])
     together = "\n".join([*texts, contents])
     if text.encode(together, special=True, add_bos=False) == text.encode(together, add_bos=False):
         return []
@@ -82,29 +82,29 @@ def _controls(text: Text, vocab: Vocab, said: ChatInput) -> list[str]:
     return controls
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return a JSON value with each text in it changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {change(key): _mapped(one, change) for key, one in value.items()}
+        return {change(key): _map_texts(one, change) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_mapped(one, change) for one in value]
+        return [_map_texts(one, change) for one in value]
     return value
 
 
-def control_texts(text: Text, vocab: Vocab, said: str) -> list[str]:
+def control_texts(text: Text, vocab: Vocab, message: str) -> list[str]:
     """Return the control tokens that `said` contains as text."""
-    special = text.encode(said, special=True, add_bos=False)
-    if special == text.encode(said, add_bos=False):
+    special = text.encode(message, special=True, add_bos=False)
+    if special == text.encode(message, add_bos=False):
         return []
     silent = (token for token in special if not vocab.piece(token))
     return [vocab.text(token).decode(errors="replace") for token in silent]
 
 
-def control_text(text: Text, vocab: Vocab, said: str) -> str:
+def control_text(text: Text, vocab: Vocab, message: str) -> str:
     """Return the first control token that `said` contains as text, or ""."""
-    return next(iter(control_texts(text, vocab, said)), "")
+    return next(iter(control_texts(text, vocab, message)), "")
 
 
 def render(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from paceline.speculative.errors import UsageError
 
 
-def spelling(piece: Callable[[int], bytes], spelled: Mapping[int, bytes]) -> Callable[[int], bytes]:
+def visible_pieces(piece: Callable[[int], bytes], spelled: Mapping[int, bytes]) -> Callable[[int], bytes]:
     """`piece`, where some control tokens are text all the same, as `spelled` has them."""
     return (lambda token: spelled.get(token) or piece(token)) if spelled else piece
 
@@ -47,8 +47,8 @@ class Detokenizer:
             return
         self._waiting.append((text, self._n_tokens))
         if self._stops:
-            held = "".join(part for part, _ in self._waiting)
-            ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
+            cached = "".join(part for part, _ in self._waiting)
+            ends = [at for stop in self._stops if (at := cached.find(stop)) >= 0]
             if ends:
                 self._waiting = self._split(min(ends))[0]
                 self.stopped = True
@@ -66,10 +66,10 @@ class Detokenizer:
             length -= len(text)
         return before, after
 
-    def take(self) -> list[tuple[str, int]]:
+    def take_text(self) -> list[tuple[str, int]]:
         """New text that is certain, in parts, each with the index of the token that completed it."""
-        held = "".join(text for text, _ in self._waiting)
-        taken, self._waiting = self._split(len(held) if self.stopped else certain(held, self._stops))
+        cached = "".join(text for text, _ in self._waiting)
+        taken, self._waiting = self._split(len(cached) if self.stopped else certain(cached, self._stops))
         return taken
 
     def finish(self) -> list[tuple[str, int]]:

@@ -37,16 +37,16 @@ class TokenTrie:
         self.size = len(spelled)
         tokens = [b"" if token in eos else text for token, text in enumerate(spelled)]
         self.tokenizer = LLTokenizer(TokenizerWrapper(_ByteTokenizer(tokens, self.eos[0])))
-        self.everything, self.nothing = np.full(self.size, True), np.full(self.size, False)
-        for mask in (self.everything, self.nothing):
+        self.allow_all, self.allow_none = np.full(self.size, True), np.full(self.size, False)
+        for mask in (self.allow_all, self.allow_none):
             mask.setflags(write=False)
         self._lock = threading.Lock()  # of the grammars below
         self._compiled = OrderedDict[GrammarSource, CompiledGrammar]()  # the one used last is the last
 
-    def compiled(self, syntax: GrammarSource) -> CompiledGrammar:
+    def compile(self, syntax: GrammarSource) -> CompiledGrammar:
         """Return a cached grammar, or compile it. Any thread may call it. Raises UsageError where no text of
         this model can begin."""
-        known = self.cached(syntax)
+        known = self.get_cached(syntax)
         if known is None:
             known = CompiledGrammar(syntax, self)
             with self._lock:
@@ -55,7 +55,7 @@ class TokenTrie:
                     self._compiled.popitem(last=False)
         return known
 
-    def cached(self, syntax: GrammarSource) -> CompiledGrammar | None:
+    def get_cached(self, syntax: GrammarSource) -> CompiledGrammar | None:
         """Return the grammar of an earlier `compiled`, if it is still there and not worn out."""
         with self._lock:
             known = self._compiled.get(syntax)
@@ -70,14 +70,14 @@ class TokenTrie:
             if self._compiled.get(grammar.syntax) is grammar:
                 del self._compiled[grammar.syntax]
 
-    def allowed(self, matcher: LLMatcher) -> Mask:
+    def next_token_mask(self, matcher: LLMatcher) -> Mask:
         """What may follow where `matcher` stands; nothing where it has come to an error."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
         bits = allocate_token_bitmask(1, self.size)
         fill_next_token_bitmask(matcher, bits)
         if matcher.is_error():
-            return self.nothing
+            return self.allow_none
         mask = np.unpackbits(bits.view(np.uint8)[0], count=self.size, bitorder="little").astype(np.bool_)
         mask[self.eos] = mask[self.eos[0]]
         mask.setflags(write=False)
@@ -107,9 +107,9 @@ class CompiledGrammar:
         began = thread_time()
         self.syntax, self.trie, self.copies = syntax, trie, 0
         self._matcher = LLMatcher(trie.tokenizer, syntax.lark, log_level=0)
-        self.first = trie.nothing if self._matcher.is_error() else trie.allowed(self._matcher)
-        if self.first is trie.nothing:
-            raise UsageError(_stuck(syntax.name, _error(self._matcher), begun=False))
+        self.first_mask = trie.allow_none if self._matcher.is_error() else trie.next_token_mask(self._matcher)
+        if self.first_mask is trie.allow_none:
+            raise UsageError(_format_dead_end(syntax.name, _error(self._matcher), started=False))
         self.seconds = thread_time() - began
 
     def matcher(self) -> LLMatcher:
@@ -125,7 +125,7 @@ class TextGrammar:
         self._grammar, self._trie = grammar, grammar.trie
         self._committed: list[int] = []
         self._ended = False
-        self._masks: dict[tuple[int, ...], Mask] = {(): grammar.first}
+        self._masks: dict[tuple[int, ...], Mask] = {(): grammar.first_mask}
         self._restart()
 
     def _restart(self) -> None:
@@ -134,12 +134,12 @@ class TextGrammar:
         self._matcher.consume_tokens(self._committed)
         self._below: tuple[int, ...] = ()  # the drafted tokens it has consumed
 
-    def _renew(self, said: str) -> None:
+    def _renew(self, text: str) -> None:
         """Compile the grammar again: its lexer, which all copies share, has come to a limit. Raises
         UsageError where that would keep others waiting."""
         self._trie.discard(self._grammar)
         if self._grammar.seconds > MAX_REBUILD_SECONDS:
-            raise UsageError(_stuck(self.syntax.name, said, begun=True))
+            raise UsageError(_format_dead_end(self.syntax.name, text, started=True))
         self._grammar = CompiledGrammar(self.syntax, self._trie)
         self._restart()
 
@@ -152,7 +152,7 @@ class TextGrammar:
         return known
 
     def _after(self, path: tuple[int, ...]) -> Mask:
-        everything, nothing = self._trie.everything, self._trie.nothing
+        everything, nothing = self._trie.allow_all, self._trie.allow_none
         if self._ended:
             return everything
         if path:
@@ -163,15 +163,15 @@ class TextGrammar:
                 return everything
         # What others and drafts made it try counts against its limits: a fresh one decides.
         for _ in range(2):
-            if self._walk(path) and (mask := self._trie.allowed(self._matcher)) is not nothing:
+            if self._walk(path) and (mask := self._trie.next_token_mask(self._matcher)) is not nothing:
                 return mask
-            said = _error(self._matcher)
-            if said == NO_EXTENSION:  # not a limit: so it is with any matcher
+            value = _error(self._matcher)
+            if value == NO_EXTENSION:  # not a limit: so it is with any matcher
                 self._restart()
                 break
-            self._renew(said)
+            self._renew(value)
         if not path:
-            raise UsageError(_stuck(self.syntax.name, said, begun=bool(self._committed)))
+            raise UsageError(_format_dead_end(self.syntax.name, value, started=bool(self._committed)))
         return nothing
 
     def _walk(self, path: tuple[int, ...]) -> bool:
@@ -201,7 +201,7 @@ def _error(matcher: LLMatcher) -> str:
     return matcher.get_error().partition("\n")[0]
 
 
-def _stuck(name: str, said: str, *, begun: bool) -> str:
-    if said != NO_EXTENSION:
-        return f"{name} is too complex for llguidance ({said}): simplify it"
-    return f"{name}: nothing can follow the text so far" if begun else f"no text can satisfy {name}"
+def _format_dead_end(name: str, text: str, *, started: bool) -> str:
+    if text != NO_EXTENSION:
+        return f"{name} is too complex for llguidance ({text}): simplify it"
+    return f"{name}: nothing can follow the text so far" if started else f"no text can satisfy {name}"

@@ -12,8 +12,8 @@ from paceline.text.grammar import CompiledGrammar, TokenTrie
 from paceline.text.grammar_check import GrammarChecker
 from paceline.text.grammar_source import GrammarSource
 
-WORKERS = 2  # threads, each with a process
-STACK = 16 << 20  # bytes of a thread's: more than its process has, which a grammar has not overflowed
+N_WORKERS = 2  # threads, each with a process
+STACK_BYTES = 16 << 20  # bytes of a thread's: more than its process has, which a grammar has not overflowed
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class GrammarPool:
         with self._changed:
             if not self._closed:
                 self._queue.add(client, job)
-                if len(self._workers) < min(WORKERS, len(self._busy) + len(self._queue)):
+                if len(self._workers) < min(N_WORKERS, len(self._busy) + len(self._queue)):
                     self._start()
                 self._changed.notify_all()
         return job
@@ -71,7 +71,7 @@ class GrammarPool:
     def _start(self) -> None:
         checker = GrammarChecker()
         thread = threading.Thread(target=self._work, args=(checker,), name="paceline-grammars", daemon=True)
-        before = threading.stack_size(STACK)
+        before = threading.stack_size(STACK_BYTES)
         try:
             thread.start()
         finally:
@@ -105,7 +105,7 @@ class GrammarPool:
 
     def _compiled(self, syntax: GrammarSource, checker: GrammarChecker) -> CompiledGrammar:
         trie = self._trie()
-        if (known := trie.cached(syntax)) is not None:
+        if (known := trie.get_cached(syntax)) is not None:
             return known
         checker.check(syntax)
-        return trie.compiled(syntax)
+        return trie.compile(syntax)

@@ -46,7 +46,7 @@ def from_schema(schema: Schema) -> GrammarSource:
     if isinstance(schema, str):
         typed.text(name, schema)
     elif not isinstance(schema, Mapping | bool):
-        raise typed.refusal(name, schema, "JSON text, a mapping, True or False")
+        raise typed.require(name, schema, "JSON text, a mapping, True or False")
     try:
         if isinstance(schema, str):
             schema = json.loads(schema, parse_constant=_refuse_constant)
@@ -78,9 +78,9 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON value")
 
 
-def complaint(name: str, said: str) -> str:
+def format_grammar_error(name: str, text: str) -> str:
     """Return llguidance's message in one line."""
-    lines = said.splitlines()
+    lines = text.splitlines()
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     reason = WHERE.sub("", reason)
     if reason.startswith(UNSATISFIABLE):

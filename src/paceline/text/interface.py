@@ -31,12 +31,12 @@ class Text(Protocol):
     def bos_and_eos(self) -> tuple[str, str]:
         """Return the text of both control tokens, as templates write them."""
 
-    def encode_within(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         """Return token ids of `text` as it continues another."""
-        return encode_within(self.encode, text)
+        return encode_continuation(self.encode, text)
 
     @property
-    def chats(self) -> bool:
+    def has_chat_template(self) -> bool:
         """Whether the model has a chat template."""
         return bool(self.template())
 
@@ -72,7 +72,7 @@ class Encode(Protocol):
     def __call__(self, text: str, *, add_bos: bool) -> list[int]: ...
 
 
-def encode_within(encode: Encode, text: str) -> list[int]:
+def encode_continuation(encode: Encode, text: str) -> list[int]:
     """Return token ids of `text` as it continues another: without BOS, and without the space that some
     tokenizers put before a beginning."""
     before = encode("\n", add_bos=False)

@@ -20,10 +20,10 @@ Message = dict[str, Any]  # role, content, and what else a message may have: all
 Tool = dict[str, Any]  # {"type": "function", "function": {"name": ..., "parameters": ...}}
 Prompt = str | Iterable[Mapping[str, Any]]
 
-DEEPEST = 40  # levels of lists and mappings in one another
+MAX_JSON_DEPTH = 40  # levels of lists and mappings in one another
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # a thought's names, the usual one first
-RESERVED = ("messages", "tools", "bos_token", "eos_token")  # of a template's variables
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")  # a thought's names, the usual one first
+RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token")  # of a template's variables
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class ToolChoice:
     any."""
 
     tools: list[Tool]
-    forced: tuple[str, ...] = ()
+    required_names: tuple[str, ...] = ()
 
 
-def conversation(prompt: Prompt) -> list[Message]:
+def parse_messages(prompt: Prompt) -> list[Message]:
     """Return a user's message, or a conversation, checked. A content is text, or None beside calls. Raises
     UsageError."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": typed.text("the prompt", prompt)}]
     if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-        raise typed.refusal("the chat", prompt, "text, or a list of messages with role and content")
+        raise typed.require("the chat", prompt, "text, or a list of messages with role and content")
     messages, names = list[Message](), dict[str, str]()
     for number, one in enumerate(prompt):
         where = f"messages[{number}]"
         if not isinstance(one, Mapping):
-            raise typed.refusal(where, one, "a mapping with role and content")
+            raise typed.require(where, one, "a mapping with role and content")
         message = _message(where, one)
         calls = message.get("tool_calls", [])
         names |= {call["id"]: call["function"]["name"] for call in calls if "id" in call}
@@ -57,24 +57,24 @@ def conversation(prompt: Prompt) -> list[Message]:
 
 
 def _message(where: str, one: Mapping[str, Any]) -> Message:
-    said = {
+    data = {
         typed.text(f"{where}: the name", name): value
         for name, value in one.items()
         if value is not None  # clients send what they leave open as null
     }
-    role = typed.text(f"{where}: its role", said.pop("role", None))
-    calls, content = said.pop("tool_calls", None), said.pop("content", None)
+    role = typed.text(f"{where}: its role", data.pop("role", None))
+    calls, content = data.pop("tool_calls", None), data.pop("content", None)
     message: Message = {"role": "system" if role == "developer" else role, "content": None}
     if calls:
         message["tool_calls"] = _calls(where, calls)
     if content is not None or not calls:
         message["content"] = _text(f"{where}: its content", content)
     for name in ("name", "tool_call_id"):
-        if name in said:
-            typed.text(f"{where}: its {name}", said[name])
-    message |= {name: plain(f"{where}: its {name}", value) for name, value in said.items()}
-    if (thought := next((message[name] for name in THOUGHTS if name in message), None)) is not None:
-        message = {"thinking": thought, **message, THOUGHTS[0]: thought}
+        if name in data:
+            typed.text(f"{where}: its {name}", data[name])
+    message |= {name: copy_json(f"{where}: its {name}", value) for name, value in data.items()}
+    if (thought := next((message[name] for name in REASONING_KEYS if name in message), None)) is not None:
+        message = {"thinking": thought, **message, REASONING_KEYS[0]: thought}
     return message
 
 
@@ -86,21 +86,21 @@ def _text(name: str, content: Any) -> str:
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, Mapping) else part
-            raise typed.refusal(f"{name} has a part of type", kind, "text: nothing else can be read here")
+            raise typed.require(f"{name} has a part of type", kind, "text: nothing else can be read here")
         texts.append(typed.text(name, part.get("text")))
     return "".join(texts)
 
 
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     if not isinstance(calls, list | tuple):
-        raise typed.refusal(f"{where}: its tool_calls", calls, "a list")
+        raise typed.require(f"{where}: its tool_calls", calls, "a list")
     made = []
     for number, call in enumerate(calls):
         name = f"{where}: tool_calls[{number}]"
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
-            raise typed.refusal(name, call, 'a mapping: {"id": ..., "type": "function", "function": {...}}')
-        own = {key: plain(name, value) for key, value in call.items() if value is not None}
+            raise typed.require(name, call, 'a mapping: {"id": ..., "type": "function", "function": {...}}')
+        own = {key: copy_json(name, value) for key, value in call.items() if value is not None}
         if "id" in own:
             typed.text(f"{name}: its id", own["id"])
         own["function"] = {
@@ -115,49 +115,51 @@ def _arguments(name: str, arguments: Any) -> Any:
     """Return a mapping; text that is no JSON object, as of an answer cut off, stays what it is."""
     if not isinstance(arguments, str):
         if arguments is not None and not isinstance(arguments, Mapping):
-            raise typed.refusal(name, arguments, "JSON text or a mapping")
-        return plain(name, arguments or {})
+            raise typed.require(name, arguments, "JSON text or a mapping")
+        return copy_json(name, arguments or {})
     try:
         made = json.loads(typed.text(name, arguments) or "{}")
     except (ValueError, RecursionError):
         return arguments
-    return plain(name, made) if isinstance(made, dict) else arguments
+    return copy_json(name, made) if isinstance(made, dict) else arguments
 
 
 def function_name(name: str, value: Any) -> str:
     if not NAME.fullmatch(typed.text(name, value)):
-        raise typed.refusal(name, value, "of 1 to 64 letters, digits, _, - and .")
+        raise typed.require(name, value, "of 1 to 64 letters, digits, _, - and .")
     return str(value)
 
 
-def declared(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
+def parse_tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
     """Return tools in OpenAI's form, checked. Raises UsageError."""
     if tools is None:
         return []
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
-        raise typed.refusal("tools", tools, "a list of function descriptions")
+        raise typed.require("tools", tools, "a list of function descriptions")
     made, names = list[Tool](), set[str]()
     for number, tool in enumerate(tools):
         where = f"tools[{number}]"
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or tool.get("type", "function") != "function":
             wanted = 'a mapping: {"type": "function", "function": {"name": ..., "parameters": {...}}}'
-            raise typed.refusal(where, tool, wanted)
+            raise typed.require(where, tool, wanted)
         name = function_name(f"{where}: its name", function.get("name"))
         if name in names:
             raise UsageError(f"{where}: there is another one named {name}: give it a name of its own")
         names.add(name)
         if not isinstance(function.get("parameters") or {}, Mapping):
-            raise typed.refusal(f"{where}: its parameters", function["parameters"], "a JSON schema")
-        kept = {key: plain(f"{where}: its {key}", one) for key, one in function.items() if one is not None}
-        own = {key: plain(f"{where}: its {key}", one) for key, one in tool.items() if key != "function"}
-        made.append({"type": "function", **own, "function": kept})
+            raise typed.require(f"{where}: its parameters", function["parameters"], "a JSON schema")
+        selected = {
+            key: copy_json(f"{where}: its {key}", one) for key, one in function.items() if one is not None
+        }
+        own = {key: copy_json(f"{where}: its {key}", one) for key, one in tool.items() if key != "function"}
+        made.append({"type": "function", **own, "function": selected})
     return made
 
 
-def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = None) -> ToolChoice:
+def parse_tool_choice(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = None) -> ToolChoice:
     """Return what OpenAI's `tools` and `tool_choice` mean. Raises UsageError."""
-    known = declared(tools)
+    known = parse_tools(tools)
     names = tuple(tool["function"]["name"] for tool in known)
     if tool_choice == "none":
         return ToolChoice([])
@@ -171,9 +173,9 @@ def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = N
     wanted = function.get("name") if isinstance(function, Mapping) else None
     if wanted is None:
         form = '"none", "auto", "required" or {"type": "function", "function": {"name": ...}}'
-        raise typed.refusal("tool_choice", tool_choice, form)
+        raise typed.require("tool_choice", tool_choice, form)
     if wanted not in names:
-        raise typed.refusal("tool_choice: the function", wanted, f"one of the tools: {', '.join(names)}")
+        raise typed.require("tool_choice: the function", wanted, f"one of the tools: {', '.join(names)}")
     return ToolChoice(known, (str(wanted),))
 
 
@@ -183,17 +185,17 @@ def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise typed.refusal(name, given, "a mapping")
-    made: dict[str, Any] = plain(name, given)
-    if reserved := next((one for one in RESERVED if one in made), None):
+        raise typed.require(name, given, "a mapping")
+    made: dict[str, Any] = copy_json(name, given)
+    if reserved := next((one for one in RESERVED_VARIABLES if one in made), None):
         raise UsageError(f"{name}: {reserved} is not to be set there")
     return made
 
 
-def plain(name: str, value: Any, depth: int = 0) -> Any:
+def copy_json(name: str, value: Any, depth: int = 0) -> Any:
     """Return a copy of a JSON value, of Python's own types. Raises UsageError."""
-    if depth > DEEPEST:
-        raise UsageError(f"{name}: lists and mappings within one another, over {DEEPEST} levels")
+    if depth > MAX_JSON_DEPTH:
+        raise UsageError(f"{name}: lists and mappings within one another, over {MAX_JSON_DEPTH} levels")
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -201,10 +203,10 @@ def plain(name: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return typed.text(name, value)
     if isinstance(value, Mapping):
-        return {typed.text(name, key): plain(name, one, depth + 1) for key, one in value.items()}
+        return {typed.text(name, key): copy_json(name, one, depth + 1) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [plain(name, one, depth + 1) for one in value]
-    raise typed.refusal(name, value, "what JSON has: text, numbers, lists and mappings")
+        return [copy_json(name, one, depth + 1) for one in value]
+    raise typed.require(name, value, "what JSON has: text, numbers, lists and mappings")
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
-from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve
+from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -71,7 +71,7 @@ def main() -> None:
             reason = f"cannot be rendered: {str(getattr(error, 'message', None) or error)[: 2 * MAX_REASON]}"
         return json.dumps([rendered, reason]).encode()
 
-    serve(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS)
+    serve_requests(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS)
 
 
 def _rendered(template: str, variables: dict[str, Any], size: int) -> str:

@@ -77,14 +77,14 @@ class WorkerProcess:
     def close(self) -> None:
         process, self._process, self._killed = self._process, None, False
         atexit.unregister(self.close)
-        if process is not None and self._owner.is_this:
+        if process is not None and self._owner.is_current:
             process.kill()
             with process, suppress(OSError):  # what was not written yet cannot be
                 assert process.stdin is not None
                 process.stdin.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        alive = self._process is not None and self._owner.is_this and self._process.poll() is None
+        alive = self._process is not None and self._owner.is_current and self._process.poll() is None
         if self._process is not None and alive and not self._killed:
             return self._process
         self.close()
@@ -121,7 +121,7 @@ class WorkerProcess:
             timer.join()  # it ends no later process
 
 
-def serve(answer: Callable[[bytes], bytes], *, memory: int, seconds: int) -> None:
+def serve_requests(answer: Callable[[bytes], bytes], *, memory: int, seconds: int) -> None:
     """Answer requests from stdin until it ends, in the child.
 
     memory: bytes of addresses. seconds: CPU time of one request, after which SIGXCPU ends the process.
@@ -135,8 +135,8 @@ def serve(answer: Callable[[bytes], bytes], *, memory: int, seconds: int) -> Non
         while len(length := source.read(8)) == 8:
             request = source.read(int.from_bytes(length))
             _limit_time(seconds)
-            said = answer(request)
-            sink.write(len(said).to_bytes(8) + said)
+            generation = answer(request)
+            sink.write(len(generation).to_bytes(8) + generation)
             sink.flush()
 
     threading.stack_size(STACK_BYTES)

@@ -1,6 +1,6 @@
 """A little of what models write: to see how a tokenizer divides it, before there is any other text."""
 
-TEXT = '''\
+SAMPLE_TEXT = '''\
 class Register:
     """Readings of one meter, in the order in which they came."""
 

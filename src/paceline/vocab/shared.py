@@ -19,8 +19,8 @@ def check_shared(target: Vocab, draft: Vocab) -> None:
     )
     for what, ours, theirs in (
         ("tokenizer type", target.kind, draft.kind),
-        ("BOS token", _bos(target), _bos(draft)),
-        ("EOS token", _eos(target), _eos(draft)),
+        ("BOS token", _bos_conflict(target), _bos_conflict(draft)),
+        ("EOS token", _eos_conflict(target), _eos_conflict(draft)),
     ):
         if ours != theirs:
             raise VocabError(f"the draft has another vocabulary: {what} is {theirs}, target {ours}; {advice}")
@@ -36,11 +36,11 @@ def check_shared(target: Vocab, draft: Vocab) -> None:
             )
 
 
-def _bos(vocab: Vocab) -> str:
+def _bos_conflict(vocab: Vocab) -> str:
     begins = "is put before every text" if vocab.add_bos else "is put before no text"
     return f"{'none' if vocab.bos is None else vocab.bos} ({begins})"
 
 
-def _eos(vocab: Vocab) -> str:
+def _eos_conflict(vocab: Vocab) -> str:
     ends = "is put after every text" if vocab.add_eos else "is put after no text"
     return f"{', '.join(map(str, sorted(vocab.eos))) or 'none'} ({ends})"

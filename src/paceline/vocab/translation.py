@@ -68,4 +68,4 @@ def window(tokens: list[int], lead: int, caps: Caps) -> list[int]:
 
 def largest(caps: Caps) -> int:
     """Rows of the largest tree: few enough that at least half of the context is left for the text."""
-    return min(caps.rows, caps.n_ctx // 2)
+    return min(caps.max_batch_tokens, caps.n_ctx // 2)

@@ -18,7 +18,7 @@ from paceline.backends.llama_cpp import kernels
 from paceline.backends.llama_cpp.kernels import build
 from paceline.backends.llama_cpp.kernels.commands import run_all
 
-TESTS, SOURCES = Path(__file__).parent, build.HERE
+TESTS, SOURCES = Path(__file__).parent, build.SOURCE_FOLDER
 FLAGS = ("-std=c++17", "-fno-rtti", "-ffp-contract=off", f"-I{SOURCES}")
 CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
@@ -59,7 +59,7 @@ class Shop:
 
     def run(self, commands: Sequence[Sequence[str]]) -> None:
         for done in run_all([[*self.compiler, *command] for command in commands], self.folder):
-            assert done.ok, done.said
+            assert done.ok, done.output
 
     def knows(self, flags: Sequence[str]) -> bool:
         (self.folder / "empty.cpp").touch()
@@ -85,7 +85,7 @@ def report(*paths: str) -> str:
 
 def runnable() -> dict[str, str]:
     """Sources of the paths that this processor can run, by the paths' names."""
-    kernels.enter()
+    kernels.load_kernels()
     stems = {path.replace("-", ""): path for path in kernels.paths()}
     found = {}
     for source in HERE:

@@ -95,7 +95,7 @@ def posted(endpoint: Endpoint) -> object:
 def test_an_answer_that_never_ends_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, pieces: Pieces, ask: Callable[[Endpoint], object]
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER", 0.02)
+    monkeypatch.setattr(module, "MAX_ANSWER_TIMEOUTS", 0.02)
     monkeypatch.setattr(Endpoint, "get", lambda self, path: Endpoint.post(self, path, {}))
     assert refusal(pieces, ask) == "peer did not finish within 0.1 s, though it was sending"
 
@@ -154,7 +154,7 @@ def test_a_stream_of_another_kind_is_one_line(
     monkeypatch: pytest.MonkeyPatch, pieces: Pieces, words: str
 ) -> None:
     monkeypatch.setattr(module, "LARGEST_STREAM", 2 << 20)
-    monkeypatch.setattr(module, "LARGEST_BODY", 1 << 20)
+    monkeypatch.setattr(module, "MAX_BODY_BYTES", 1 << 20)
     monkeypatch.setattr(module, "MOST_EVENTS", 1000)
     assert words in refusal(pieces, streamed)
 
@@ -163,7 +163,7 @@ def test_a_stream_of_another_kind_is_one_line(
 def test_an_answer_without_end_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[Endpoint], object]
 ) -> None:
-    monkeypatch.setattr(module, "LARGEST_BODY", 1 << 20)
+    monkeypatch.setattr(module, "MAX_BODY_BYTES", 1 << 20)
     assert refusal(lambda: endless(UNTIL_CLOSED, b"x"), ask) == "peer sends more than 1 MiB at once"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.baselines.llama_log import cause, cause_of_silence
+from paceline.bench.baselines.llama_log import cause, cause_of_no_speculation
 
 DATA = Path(__file__).parents[2] / "data" / "llama_cpp" / "0.3.36"
 # xllamacpp 2026.10.11549.
@@ -55,7 +55,11 @@ def test_a_failure_is_told_by_its_cause(log: str, words: str) -> None:
 
 def test_a_server_that_went_on_without_drafts_is_found_out() -> None:
     recorded = (DATA / "llama-server-vocabulary.err.txt").read_text()
-    assert cause_of_silence(OTHER_VOCABULARY) == cause(OTHER_VOCABULARY) == cause_of_silence(recorded)
+    assert (
+        cause_of_no_speculation(OTHER_VOCABULARY)
+        == cause(OTHER_VOCABULARY)
+        == cause_of_no_speculation(recorded)
+    )
     other = "E srv load_model: failed to initialize speculative decoding context: no memory left\n"
-    assert cause_of_silence(other) == "it cannot speculate: no memory left"
-    assert cause_of_silence(HEALTHY) == cause_of_silence(NO_FILE) == ""
+    assert cause_of_no_speculation(other) == "it cannot speculate: no memory left"
+    assert cause_of_no_speculation(HEALTHY) == cause_of_no_speculation(NO_FILE) == ""

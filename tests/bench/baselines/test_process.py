@@ -101,7 +101,7 @@ def test_a_program_that_never_ends_or_writes_too_much_is_stopped(
 def test_closing_stops_a_program_that_does_not_listen_and_its_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "PATIENCE", 0.1)
+    monkeypatch.setattr(process, "SHUTDOWN_SECONDS", 0.1)
     program = BackgroundProgram("peer", ["sh", "-c", f"trap '' TERM; ({FOREVER}) & {FOREVER}"])
     pids = family(program, 4)
     assert len(pids) == 4

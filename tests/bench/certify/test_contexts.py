@@ -9,15 +9,15 @@ import pytest
 
 from paceline.backends.toy import ToyTarget
 from paceline.bench.certify.held import (
-    KINDS,
+    MISTAKE_KINDS,
     ContextRow,
     FixedRowsTarget,
     SamplingSetup,
-    distance,
+    detectable_shift,
     first_q,
-    moved,
     recorded_places,
     select_contexts,
+    total_variation,
 )
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -44,27 +44,31 @@ def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: floa
 
 def test_what_a_mistake_would_move_is_known_from_both_models_rows() -> None:
     places = recorded_places([[0, 1, 2, 3, 0]], [np.zeros((4, V), np.float32)])
-    alike, unlike, impossible, flat = (dict(zip(KINDS, moved(loop(), one), strict=False)) for one in places)
+    alike, unlike, impossible, flat = (
+        dict(zip(MISTAKE_KINDS, detectable_shift(loop(), one), strict=False)) for one in places
+    )
     assert alike["rejected"] == flat["rejected"] == pytest.approx(0.0, abs=1e-6)
     # Half is rejected, and then 0 follows, of which p has 0.6.
     assert unlike["rejected"] == pytest.approx(0.5 * 0.4, abs=1e-6)
     assert unlike["sure"] == 0.0
-    assert impossible["sure"] == pytest.approx(0.5 * distance(P[2], np.array([0, 0.4, 0.4, 0.2])), abs=1e-6)
+    assert impossible["sure"] == pytest.approx(
+        0.5 * total_variation(P[2], np.array([0, 0.4, 0.4, 0.2])), abs=1e-6
+    )
     assert flat["open"] == pytest.approx(np.log(4))
 
 
 def test_a_penalty_that_overlooks_the_accepted_token_moves_something_only_where_there_is_one() -> None:
     place = recorded_places([[0, 1]], [np.zeros((1, V), np.float32)])[0]
-    index = KINDS.index("prefix")
-    assert moved(loop(), place)[index] == 0.0
-    assert moved(loop(Sampling(temperature=1.0, presence_penalty=1.0)), place)[index] > 0.02
+    index = MISTAKE_KINDS.index("prefix")
+    assert detectable_shift(loop(), place)[index] == 0.0
+    assert detectable_shift(loop(Sampling(temperature=1.0, presence_penalty=1.0)), place)[index] > 0.02
 
 
 def test_nothing_moves_where_nothing_is_drafted() -> None:
     place = recorded_places([[0, 1]], [np.zeros((1, V), np.float32)])[0]
     for silent in (loop(p_min=0.9), replace(loop(), drafter=NoDrafter())):
         assert first_q(silent, place) is None
-        assert moved(silent, place)[:-1] == (0.0,) * len(KINDS)
+        assert detectable_shift(silent, place)[:-1] == (0.0,) * len(MISTAKE_KINDS)
 
 
 def test_the_best_for_each_kind_are_taken_in_turn_each_once() -> None:

@@ -12,7 +12,7 @@ from paceline.bench.certify.frequencies import (
     OutcomeTable,
     evidence,
     p_value,
-    replaced,
+    shift_probability,
     smallest_bias,
 )
 
@@ -87,7 +87,7 @@ def test_the_smallest_bias_is_found_99_times_in_100_and_half_of_it_is_not() -> N
     bias = smallest_bias([table(P)], level, 0)
     assert 0.02 < bias < 0.2
     found = [
-        p_value(table(replaced(P, share), seed=100 + seed).evidence) < level
+        p_value(table(shift_probability(P, share), seed=100 + seed).evidence) < level
         for share in (bias, bias / 2)
         for seed in range(30)
     ]
@@ -97,8 +97,8 @@ def test_the_smallest_bias_is_found_99_times_in_100_and_half_of_it_is_not() -> N
 
 def test_replacing_keeps_a_distribution() -> None:
     for share in (0.0, 0.2, 0.9):
-        moved = replaced(P, share)
+        moved = shift_probability(P, share)
         assert moved.sum() == pytest.approx(1.0)
         assert (moved >= 0).all()
     nearly = np.array([0.7960461129317589, 0.20395388706824125, 0.0])
-    assert replaced(nearly, 0.875).max() <= 1.0  # by rounding the second became 1 and a little
+    assert shift_probability(nearly, 0.875).max() <= 1.0  # by rounding the second became 1 and a little

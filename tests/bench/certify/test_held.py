@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.bench.certify.held import ContextRow, FixedRowsTarget, recorded
+from paceline.bench.certify.held import ContextRow, FixedRowsTarget, record_rows
 from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -27,7 +27,7 @@ def place() -> ContextRow:
 @pytest.fixture
 def held(place: ContextRow) -> FixedRowsTarget:
     target = ToyTarget(V)
-    return FixedRowsTarget(target, recorded(target, TEXT, 12), place)
+    return FixedRowsTarget(target, record_rows(target, TEXT, 12), place)
 
 
 def rows(held: FixedRowsTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
@@ -49,7 +49,7 @@ def test_rows_are_recorded_of_the_last_tokens_one_for_each(held: FixedRowsTarget
     session.extend(TEXT[:-1])
     last = target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
     for n in (1, 12, 100):
-        found = recorded(target, TEXT, n)
+        found = record_rows(target, TEXT, n)
         assert found.shape == (min(n, len(TEXT) - 1), V)
         np.testing.assert_array_equal(found[-1], last.astype(np.float32))
     for place.at in (0, 4, 11):

@@ -11,13 +11,13 @@ from enumeration import Tape, memories, outcomes
 from paceline.backends.toy import ToyTarget
 from paceline.bench.certify import laws
 from paceline.bench.certify.frequencies import IMPOSSIBLE
-from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, SamplingSetup, recorded
+from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, SamplingSetup, record_rows
 from paceline.bench.certify.laws import TESTS, ContextCounts
 from paceline.config import Drafting
 from paceline.drafters import model
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.loop import advance, start
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -34,7 +34,7 @@ CONTEXTS = [Context(TEXT[:10], 5), Context(TEXT[:25], 20)]
 def loop(drafting: Drafting, depth: int) -> SamplingSetup:
     place = ContextRow()
     target, draft = (
-        FixedRowsTarget(toy, recorded(toy, TEXT, 30), place)
+        FixedRowsTarget(toy, record_rows(toy, TEXT, 30), place)
         for toy in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
     )
     drafter = ModelDrafter(draft, V, temperature=drafting.temperature)
@@ -67,19 +67,21 @@ def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, 
 
     def run(tape: Tape) -> tuple[Step, int]:
         made.place.at = context.row
-        request = start(
+        request = start_request(
             made.target,
             made.drafter,
             GenerationRequest(prompt=context.tokens, max_tokens=3, sampling=made.sampling, ignore_eos=True),
             rule=made.rule,
         )
         request.rng = tape
-        for memory in memories(request.memory):
+        for memory in memories(request.drafter_state):
             memory.rng = tape
-        step = advance(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][1]
+        step = advance_requests(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][1]
         tokens = list(step.tokens)
         if len(tokens) == 1:
-            tokens += advance(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][1].tokens
+            tokens += advance_requests(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][
+                1
+            ].tokens
         return step, tokens[1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +133,7 @@ def test_a_draft_that_is_another_q_than_it_was_drawn_from_is_seen_before_it_is_v
 
 def test_a_sibling_recorded_with_another_q_is_seen() -> None:
     line = "growth.add(node, token, likely, growth.reaches(node, likely), q)"
-    wrong = edited(model, ModelDrafter._draw, (line, line.replace(", q)", ", whole)")))
+    wrong = edited(model, ModelDrafter._add_sampled, (line, line.replace(", q)", ", whole)")))
     with replaced(ModelDrafter, "_draw", wrong):
         found = [farthest(loop(TREE, 1), context, shallow=True)["draft"] for context in CONTEXTS]
     assert max(found) > 0.05

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.session import LlamaSession
-from paceline.backends.logit_drift import batch_noise
+from paceline.backends.logit_drift import batch_logit_drift
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.bench.certify.state import StateCheck, among_decoys, check_state
 from paceline.speculative.interfaces import Budget, RequiredOutputs, Target
@@ -42,13 +42,13 @@ def test_an_exact_engine_has_the_state_of_its_text(budget: Budget) -> None:
 def broken(keep: str) -> type[ToySession]:
     class Broken(ToySession):
         def commit(self, path: Sequence[int], root: int) -> None:
-            if keep == "rejected cells stay" and self._grown:
-                extra = [state for node, state in enumerate(self._grown[1:]) if node not in path][:1]
+            if keep == "rejected cells stay" and self._tree_states:
+                extra = [state for node, state in enumerate(self._tree_states[1:]) if node not in path][:1]
                 super().commit(path, root)
                 self._states += extra
                 return
             if keep == "first branch for the accepted one" and path:
-                self._grown[path[-1] + 1] = self._grown[1]
+                self._tree_states[path[-1] + 1] = self._tree_states[1]
             super().commit(path, root)
             if keep == "root forgotten" and not path and len(self._states) > 1:
                 self._states[-1] = self._states[-2]
@@ -74,7 +74,7 @@ def beside(models: Path) -> Iterator[LlamaTarget]:
 
 def noisy(target: LlamaTarget) -> StateCheck:
     texts = [[token % target.vocab.size for token in text] for text in TEXTS]
-    noise = max(batch_noise(target, text, 8) for text in texts)
+    noise = max(batch_logit_drift(target, text, 8) for text in texts)
     budget = Budget(4, 12, width=3)
     return check_state(target, texts, budget, noise, sequences=8, seed=1, tick=lambda: None)
 
@@ -110,7 +110,12 @@ def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
     def claims(session: LlamaSession) -> None:
         tree, slot, root = session._tree, session._slot, session.tokens[-1:]
         leaf = len(tree) - 1
-        if slot is None or not session._rooted or leaf < 0 or session._sequence[leaf] == slot.sequence:
+        if (
+            slot is None
+            or not session._tree_is_cached
+            or leaf < 0
+            or session._sequence[leaf] == slot.sequence
+        ):
             return close(session)
         said = []
         while leaf != ROOT:
@@ -118,7 +123,7 @@ def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
             leaf = tree.parents[leaf]
         session._cache.free_branches(slot)
         slot.cached += [*root, *said[::-1]]
-        session._forget()
+        session._clear_tree()
         return close(session)
 
     monkeypatch.setattr(LlamaSession, "close", claims)
@@ -139,7 +144,7 @@ def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_
 
 def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     values = chain([0.0, float("nan")], repeat(0.0))
-    monkeypatch.setattr("paceline.bench.certify.state.apart", lambda a, b: next(values))
+    monkeypatch.setattr("paceline.bench.certify.state.max_logit_difference", lambda a, b: next(values))
     assert not check(ToyTarget(), Budget(2, 2)).passed
 
 

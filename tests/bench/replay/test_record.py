@@ -14,10 +14,10 @@ from paceline.bench.record import Interval
 from paceline.bench.replay.record import (
     ReplayedRequest,
     ReplayResult,
+    bootstrap_ratios,
     by_category,
-    check,
-    figures,
-    ratios,
+    check_prediction,
+    sum_requests,
 )
 from paceline.bench.replay.traces import TraceRequest
 
@@ -35,7 +35,7 @@ def played(
 
 def test_sums_are_over_all_requests_and_speeds_over_plain_decoding() -> None:
     plain = [result(20, 20, 10.0), result(9, 9, 4.5)]
-    out = figures([played(0, result(20, 10, 4.0), plain[0]), played(1, result(9, 9, 6.0), plain[1])])
+    out = sum_requests([played(0, result(20, 10, 4.0), plain[0]), played(1, result(9, 9, 6.0), plain[1])])
     assert (out.requests, out.n_prompt, out.n_tokens, out.steps) == (2, 12, 29, 19)
     assert (out.drafted, out.accepted, out.acceptance_rate) == (8, 10, 10 / 8)
     assert out.tokens_per_step.value == 29 / 19
@@ -43,10 +43,10 @@ def test_sums_are_over_all_requests_and_speeds_over_plain_decoding() -> None:
     assert speeds is not None
     assert (speeds.seconds, speeds.tokens_per_second.value, speeds.speedup.value) == (10.0, 2.9, 1.45)
     assert (speeds.speedup.low, speeds.speedup.high) == pytest.approx((4.5 / 6.0, 2.5))
-    itself = figures([played(i, one, one) for i, one in enumerate(plain)]).predicted
+    itself = sum_requests([played(i, one, one) for i, one in enumerate(plain)]).predicted
     assert itself is not None
     assert itself.speedup == Interval(1.0, 1.0, 1.0)
-    nothing = figures([played(0, ReplayResult(3, 3, 0, 0))])
+    nothing = sum_requests([played(0, ReplayResult(3, 3, 0, 0))])
     assert (nothing.acceptance_rate, nothing.tokens_per_step.value, nothing.predicted) == (None, 1.0, None)
 
 
@@ -68,12 +68,12 @@ def test_a_prediction_is_checked_against_what_was_measured_with_the_same_setting
     lookup: dict[str, Any] = {"drafters": ["lookup"], "n_draft": 4}
     known = [(2.0, plain), (8.0, lookup), (None, plain), (2.0, None), (3.0, plain)]
     some = [played(0, result(10, 10, 4.0), seconds=took, drafting=how) for took, how in known]
-    found = check(some, plain)
+    found = check_prediction(some, plain)
     assert found is not None
     assert (found.requests, found.measured, found.predicted) == (2, 4.0, 2.5)
     assert found.off == pytest.approx(2.5 / 4.0 - 1)
-    assert check(some, lookup | {"n_draft": 5}) is None
-    assert check([played(0, result(10, 10), seconds=2.0, drafting=plain)], plain) is None
+    assert check_prediction(some, lookup | {"n_draft": 5}) is None
+    assert check_prediction([played(0, result(10, 10), seconds=2.0, drafting=plain)], plain) is None
 
 
 # Intervals.
@@ -81,7 +81,7 @@ def test_a_prediction_is_checked_against_what_was_measured_with_the_same_setting
 
 def one(pairs: list[tuple[int, int]], groups: list[int] | None = None) -> Interval:
     columns = [[tokens for tokens, _ in pairs], [steps for _, steps in pairs]]
-    return ratios(columns, list(range(len(pairs))) if groups is None else groups, [(0, 1)])[0]
+    return bootstrap_ratios(columns, list(range(len(pairs))) if groups is None else groups, [(0, 1)])[0]
 
 
 some_pairs = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=12)

@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.backends.recorded import numbered
+from paceline.backends.recorded import numeric_vocab
 from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
 from paceline.config import Drafting
-from paceline.models.fingerprint import fingerprint
+from paceline.models.fingerprint import vocab_fingerprint
 from paceline.request_handle import Generation
 from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import LARGEST, Sampling, TokenDistribution
+from paceline.speculative.sampling import MAX_LOGIT, Sampling, TokenDistribution
 from paceline.speculative.stats import Logprob, Stats
 from paceline.speculative.vocabulary import Vocab
 
-VOCAB = numbered(300)
-BIASES = st.floats(-LARGEST, 9, allow_nan=False) | st.just(float("-inf"))
+VOCAB = numeric_vocab(300)
+BIASES = st.floats(-MAX_LOGIT, 9, allow_nan=False) | st.just(float("-inf"))
 START = """
 import os, resource, sys
 from pathlib import Path
@@ -118,8 +118,8 @@ def test_what_is_recorded_is_read_again(
         sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])
         names = ("id_", "category", "session", "seed")
         to.add(one["prompt"], answer, sampling=sampling, **{name: one[name] for name in names})
-    trace = traces.read(path, None, vocab=fingerprint(VOCAB), n_vocab=300)
-    assert (trace.unusable, trace.vocab) == ([], fingerprint(VOCAB))
+    trace = traces.read(path, None, vocab=vocab_fingerprint(VOCAB), n_vocab=300)
+    assert (trace.unusable, trace.vocab) == ([], vocab_fingerprint(VOCAB))
     for one, found, line in zip(requests, trace.requests, objects(path), strict=True):
         assert (found.recording.prompt, found.recording.tokens) == (one["prompt"], one["tokens"])
         assert found.recording.top_k == tuple((t, 5, 6)[:top_k] for t in one["tokens"] if top_k)
@@ -157,7 +157,7 @@ def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp
     add(recorder(path), sampling=drawn, seed=9)
     add(recorder(path), sampling=drawn, seed=9, drafting=Drafting(drafters=("model",), temperature=1.0))
     add(recorder(path))
-    known, *others = [one.recording.noise for one in traces.read(path, None).requests]
+    known, *others = [one.recording.gumbel_noise for one in traces.read(path, None).requests]
     assert known is not None
     assert known.sampling == Sampling(temperature=0.7, min_p=0.1)
     row = TokenDistribution(np.arange(50), np.full(50, 0.02))

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from paceline.backends.recorded import Recording, ReplayTarget, numbered
+from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay import lane, tables, traces
-from paceline.bench.replay.lane import play
-from paceline.bench.replay.replay import REQUEST, Replay, ReplayContext, methods_of
+from paceline.bench.replay.lane import replay_recording
+from paceline.bench.replay.replay import REQUEST_PHASE, Replay, ReplayContext, methods_of
 from paceline.bench.replay.traces import Trace, TraceRequest
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -24,7 +24,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.engine import InferenceEngine
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -101,7 +101,7 @@ def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") ->
 
 def replaying(some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, **means: Any) -> Replay:
     chosen = methods_of(methods, SETTINGS, costs="costs" in means)
-    return Replay(some, chosen, ReplayContext(numbered(V), **means), fresh=fresh)
+    return Replay(some, chosen, ReplayContext(numeric_vocab(V), **means), fresh=fresh)
 
 
 SAME = (3, 4, 5, 3, 3, 4)
@@ -112,7 +112,7 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
     toy, budget = ToyTarget(V, seed=4), Budget(4, 4)
     answers, expected = [], []
     for prompt in ([1, 2], [2, 1], [5, 5]):
-        request = start(toy, LookupDrafter(1, 2), GenerationRequest(prompt=prompt, max_tokens=40))
+        request = start_request(toy, LookupDrafter(1, 2), GenerationRequest(prompt=prompt, max_tokens=40))
         total = Stats()
         for _, step in decode(toy, LookupDrafter(1, 2), FixedPolicy(budget), [request]):
             if total.tokens < 30:
@@ -136,17 +136,19 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
 
 def engine_of(recording: Recording, drafter: Drafter, budget: Budget) -> InferenceEngine:
     return InferenceEngine(
-        ReplayTarget(numbered(V), [recording]), drafter, FixedPolicy(budget), detokenize=False
+        ReplayTarget(numeric_vocab(V), [recording]), drafter, FixedPolicy(budget), detokenize=False
     )
 
 
 def test_a_request_does_not_know_where_its_record_ends() -> None:
     """A draft near the end is as long as anywhere, and what it guesses beyond the end is not accepted."""
     recording = Recording((3, 4, 3), (4, 3, 4))
-    stats = play(engine_of(recording, LookupDrafter(1, 2), Budget(5, 5)), recording)
+    stats = replay_recording(engine_of(recording, LookupDrafter(1, 2), Budget(5, 5)), recording)
     assert (stats.steps, stats.drafted, stats.accepted, stats.tokens) == (1, 5, 3, 3)
     with pytest.raises(ContractError, match="another text than was recorded"):
-        play(engine_of(recording, NoDrafter(), Budget(0, 0)), replace(recording, tokens=(4, 3, 3)))
+        replay_recording(
+            engine_of(recording, NoDrafter(), Budget(0, 0)), replace(recording, tokens=(4, 3, 3))
+        )
 
 
 def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Parrot]) -> None:
@@ -174,7 +176,7 @@ def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Pat
             raise KeyboardInterrupt
 
     cut, whole = (replaying(some, "plain,lookup") for _ in range(2))
-    assert cut.work() == {REQUEST: 3}
+    assert cut.work() == {REQUEST_PHASE: 3}
     with pytest.raises(KeyboardInterrupt):
         cut.run(tick)
     whole.run()
@@ -213,7 +215,7 @@ def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
     known = traces.read(file, None)
     for wanted in (8, 0):
         making(monkeypatch, partial(composed, wanted))
-        done = Replay([known], methods_of("lookup", {}), ReplayContext(numbered(8192)))
+        done = Replay([known], methods_of("lookup", {}), ReplayContext(numeric_vocab(8192)))
         done.run()
         assert [one.partial for one in done.results()] == [wanted > 0]
         shown = said(done.as_dict())
@@ -222,7 +224,7 @@ def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
     without = trace(tmp_path, SAME)
     for some in ([without], [known, without]):
         with pytest.raises(UsageError, match=r"method 'lookup': .* 8 likeliest .*\(top_k\)"):
-            Replay(some, methods_of("lookup", {}), ReplayContext(numbered(8192)))
+            Replay(some, methods_of("lookup", {}), ReplayContext(numeric_vocab(8192)))
 
 
 def said(record: dict[str, Any], **known: Any) -> str:
@@ -275,7 +277,7 @@ def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
 def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     """A toy drafts for what it said itself: everything is accepted."""
     toy = ToyTarget(V, seed=4)
-    request = start(toy, NoDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=30))
+    request = start_request(toy, NoDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=30))
     for _ in decode(toy, NoDrafter(), FixedPolicy(Budget(0, 0)), [request]):
         pass
     price = DecodingCosts(PassCosts.flat(1.0, 0.0), PassCosts.flat(0.125, 0.0))

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.recorded import Recording, ReplayTarget, numbered
-from paceline.bench.replay.lane import ends, play
+from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
+from paceline.bench.replay.lane import replay_recording, stop_after
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.engine import InferenceEngine
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Target
-from paceline.speculative.loop import decode, start
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -42,7 +42,7 @@ def simulated(target: Target) -> tuple[SimulatedTarget, VirtualClock]:
 
 
 def recorded(*recordings: Recording) -> ReplayTarget:
-    return ReplayTarget(numbered(V), recordings or (Recording(PROMPT, SAID),))
+    return ReplayTarget(numeric_vocab(V), recordings or (Recording(PROMPT, SAID),))
 
 
 def test_a_pass_costs_its_rows_and_time_stands_still_otherwise() -> None:
@@ -63,7 +63,7 @@ def test_times_are_those_of_the_clock() -> None:
     recording = Recording((1, 2, 3), (1, 2, 3, 1, 2, 3, 5))
     clock = VirtualClock()
     target = SimulatedTarget(recorded(recording), COST, clock, 0.25)
-    stats = play(
+    stats = replay_recording(
         InferenceEngine(
             target, LookupDrafter(1, 2), FixedPolicy(Budget(2, 2)), clock=clock, detokenize=False
         ),
@@ -104,8 +104,10 @@ def answered(prompt: Sequence[int]) -> Recording:
 def played(target: Target, drafter: Drafter, budget: Budget, some: Sequence[Recording]) -> list[Step]:
     requests = []
     for one in some:
-        asked = GenerationRequest(prompt=one.prompt, max_tokens=1 << 30, should_stop=ends(len(one.tokens)))
-        requests.append(start(target, drafter, asked))
+        asked = GenerationRequest(
+            prompt=one.prompt, max_tokens=1 << 30, should_stop=stop_after(len(one.tokens))
+        )
+        requests.append(start_request(target, drafter, asked))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), requests)]
     for request in requests:
         request.close()
@@ -116,7 +118,7 @@ def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Bu
     """Decode with the model as the draft, and compare every pass of it with what is charged."""
     size = llama.target.vocab.size
     draft, clock = simulated(llama.target)
-    target = ReplayTarget(numbered(size), some)
+    target = ReplayTarget(numeric_vocab(size), some)
     made = drafter(ModelDrafter(draft, size))
     llama.target.forget()
     passes, rows = llama.passes, llama.rows

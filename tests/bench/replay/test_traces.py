@@ -32,12 +32,12 @@ class Letters:
     """A token a character, BOS 0 before a beginning where `bos` says so, and "^" for it in a template."""
 
     def __init__(self, bos: bool = True, template: str | None = None) -> None:
-        self.bos, self.begin, self.chats = bos, template, template is not None
+        self.bos, self.begin, self.has_chat_template = bos, template, template is not None
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
         return [0] * (self.bos and add_bos) + [0 if letter == "^" else ord(letter) for letter in text]
 
-    def encode_within(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]
 
     def render(self, messages: list[dict[str, str]]) -> str:

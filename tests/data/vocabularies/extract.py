@@ -24,7 +24,7 @@ from paceline.backends.llama_cpp.text import read_vocab
 from paceline.models.compatibility.check import compare
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_gguf
-from paceline.models.headers.vocabulary import vocabulary
+from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.shared import check_shared
@@ -76,7 +76,7 @@ def load(path: Path) -> tuple[Vocab, Any]:
 def check_read(name: str, facts: ModelFacts, theirs: Vocab, piece: Any) -> None:
     """What is told from the header is what llama.cpp says, down to every token's text and bytes."""
     assert facts.tokenizer is not None
-    ours = vocabulary(facts.tokenizer)
+    ours = make_vocab(facts.tokenizer)
     for field in ("size", "kind", "bos", "eos", "add_bos", "add_eos"):
         assert getattr(ours, field) == getattr(theirs, field), (name, field)
     for token in range(theirs.size):

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from advice_facts import facts
-from paceline.doctor.draft_advice.measuring import available
+from paceline.doctor.draft_advice.measuring import available_memory
 from paceline.doctor.draft_advice.ranking import memory_needed
 from paceline.hardware.gpus import Gpu
 
@@ -27,7 +27,7 @@ def test_a_size_that_is_not_known_makes_a_lower_bound_but_nothing_is_a_size() ->
 def test_a_containers_limit_counts(limit: int | None, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr("paceline.hardware.containers.read", lambda _: SimpleNamespace(memory=limit))
-    assert available() == free
+    assert available_memory() == free
 
 
 def test_the_memory_of_gpus_counts_where_layers_lie_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,4 +39,4 @@ def test_the_memory_of_gpus_counts_where_layers_lie_there(monkeypatch: pytest.Mo
     monkeypatch.setattr("paceline.hardware.gpus.read", lambda files: found)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr("paceline.hardware.containers.read", lambda _: SimpleNamespace(memory=None))
-    assert (available(), available(gpus=True)) == (1000, 1000 + 10**10)
+    assert (available_memory(), available_memory(gpus=True)) == (1000, 1000 + 10**10)

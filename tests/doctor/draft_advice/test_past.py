@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench_records import drafted, failed, plain, record
-from paceline.doctor.draft_advice.measuring import of_drafters
+from paceline.doctor.draft_advice.measuring import newest_result
 from paceline.doctor.draft_advice.row import Measured
 
 HERE = {"processor": "A processor", "threads": 2}
@@ -35,7 +35,7 @@ def run(number: int, *results: Any, target: str = OURS, draft: str | None = THEI
 def found(
     *runs: Run, task: str = "any", drafter: str = "model", draft: str | None = THEIRS
 ) -> Measured | None:
-    return of_drafters(runs, OURS, draft, tuple(drafter.split("|")), task, HERE)
+    return newest_result(runs, OURS, draft, tuple(drafter.split("|")), task, HERE)
 
 
 def speed(past: Measured | None) -> float:

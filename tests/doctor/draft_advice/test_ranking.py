@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advice_facts import facts, gained, known
-from paceline.doctor.draft_advice.ranking import NEVER, advise
+from paceline.doctor.draft_advice.ranking import NEVER_PAYS, advise
 from paceline.doctor.draft_advice.row import (
     AdviceRequest,
     DraftAdvice,
@@ -65,7 +65,7 @@ def test_costs_tell_what_is_needed_and_nothing_is_guessed_without_them() -> None
     assert 0.05 < copied.needed < its.needed < 1
     assert its.needed == pytest.approx(0.35, abs=0.01)  # drafts of one token: (1.1 + 0.25) / 1 - 1
     assert advice.two_rows == pytest.approx(1.1)
-    assert row(ranked(*fitting("draft"), how=known(1.0)), "draft").needed == NEVER
+    assert row(ranked(*fitting("draft"), how=known(1.0)), "draft").needed == NEVER_PAYS
     unmeasured = ranked(*fitting("draft"), how=known(None))
     assert (unmeasured.two_rows, row(unmeasured, "draft").needed, row(unmeasured, "draft").token) == (
         None,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from command_line import command as run_command
-from paceline.integrations.export import Asked, command, launch, shown
+from paceline.integrations.export import EngineRequest, command, launch, redacted_command
 from paceline.speculative.errors import MissingExtraError, UsageError
 
-COMMAND = command("vllm", Asked("some/target", api_key="secret", extra=("-tp", "2")))
+COMMAND = command("vllm", EngineRequest("some/target", api_key="secret", extra_args=("-tp", "2")))
 START = f"from paceline.integrations.export import launch; launch({COMMAND!r})"
 # Writes its arguments down, then waits for a signal, which it writes down, too.
 FAKE = """#!{python}
@@ -55,18 +55,18 @@ def test_the_engine_gets_its_arguments_and_signals_and_its_exit_code_is_ours(
     _, said = started.communicate(timeout=60)
     assert started.returncode == 40 + number
     assert json.loads(notes.read_text()) == [COMMAND[1:], number]
-    assert said == f"{shown(COMMAND)}\n"
+    assert said == f"{redacted_command(COMMAND)}\n"
 
 
 def test_the_key_is_not_shown() -> None:
-    assert shown(COMMAND).endswith("--api-key ... -tp 2")
+    assert redacted_command(COMMAND).endswith("--api-key ... -tp 2")
 
 
 def test_an_engine_that_is_not_installed_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(MissingExtraError, match="sglang is not installed: pip install sglang=="):
-        launch(command("sglang", Asked("some/target")))
+        launch(command("sglang", EngineRequest("some/target")))
 
 
 def test_a_program_beside_our_python_is_found_without_path(
@@ -79,7 +79,7 @@ def test_a_program_beside_our_python_is_found_without_path(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(UsageError, match=f"{program}: cannot be started"):
         launch(COMMAND)
-    assert capsys.readouterr().err == f"{shown(COMMAND)}\n"
+    assert capsys.readouterr().err == f"{redacted_command(COMMAND)}\n"
 
 
 def test_what_only_our_own_server_has_is_refused_beside_another(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gguf_files import write_llama
-from paceline.integrations.export import Asked, command
+from paceline.integrations.export import EngineRequest, command
 from paceline.integrations.export.sglang import METHODS
 from paceline.speculative.errors import UsageError
 
@@ -17,14 +17,14 @@ MODEL, DRAFT, HEAD = "some/target-8B", "some/draft-1B", "some/head_eagle3"
 
 def made(**asked: Any) -> str:
     """The words about drafting."""
-    words = command("sglang", Asked(MODEL, **asked))
+    words = command("sglang", EngineRequest(MODEL, **asked))
     assert words[:4] == ["sglang", "serve", "--model-path", MODEL]
     return " ".join(words[4:])
 
 
 def refused(words: str, model: str = MODEL, **asked: Any) -> None:
     with pytest.raises(UsageError, match=words):
-        command("sglang", Asked(model, **asked))
+        command("sglang", EngineRequest(model, **asked))
 
 
 def chain(n: int) -> str:
@@ -73,7 +73,7 @@ def test_what_cannot_be_is_refused_with_the_reason(asked: dict[str, Any], words:
 
 def test_gguf_files_are_both_or_none(tmp_path: Path) -> None:
     target, draft = write_llama(tmp_path / "t.gguf"), write_llama(tmp_path / "d.gguf")
-    words = command("sglang", Asked(str(target), draft=str(draft)))
+    words = command("sglang", EngineRequest(str(target), draft=str(draft)))
     assert (words[3], words[-1]) == (str(target), str(draft))
     refused("both must be GGUF files, or none", str(target), draft=DRAFT)
 

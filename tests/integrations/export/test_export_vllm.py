@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gguf_files import write_llama
-from paceline.integrations.export import Asked, command
+from paceline.integrations.export import EngineRequest, command
 from paceline.integrations.export.vllm import METHODS
 from paceline.integrations.vllm.options import Options
 from paceline.speculative.errors import UsageError
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 def made(model: str = MODEL, **asked: Any) -> tuple[Json, Json]:
     """The speculative configuration and the portfolio's section; there is nothing else in the command."""
-    words = command("vllm", Asked(model, **asked))
+    words = command("vllm", EngineRequest(model, **asked))
     assert words[:3] == ["vllm", "serve", model]
     flags = dict(zip(words[3::2], words[4::2], strict=True))
     speculative = json.loads(flags.pop("--speculative-config", "{}"))
@@ -32,7 +32,7 @@ def made(model: str = MODEL, **asked: Any) -> tuple[Json, Json]:
 
 def refused(words: str, model: str = MODEL, **asked: Any) -> None:
     with pytest.raises(UsageError, match=words):
-        command("vllm", Asked(model, **asked))
+        command("vllm", EngineRequest(model, **asked))
 
 
 def test_without_a_draft_model_the_portfolio_drafts() -> None:
@@ -115,8 +115,12 @@ def test_what_cannot_be_is_refused_with_the_reason(asked: Json, words: str) -> N
 
 
 def test_models_are_named_as_vllm_knows_them(tmp_path: Path) -> None:
-    assert command("vllm", Asked(f"hf:{MODEL}"))[2] == command("vllm", Asked(f"hf.co/{MODEL}"))[2] == MODEL
-    assert command("vllm", Asked(str(tmp_path)))[2] == str(tmp_path)
+    assert (
+        command("vllm", EngineRequest(f"hf:{MODEL}"))[2]
+        == command("vllm", EngineRequest(f"hf.co/{MODEL}"))[2]
+        == MODEL
+    )
+    assert command("vllm", EngineRequest(str(tmp_path)))[2] == str(tmp_path)
     gguf = write_llama(tmp_path / "blob")  # as Ollama keeps them, without the name's ending
     for name in (str(gguf), f"{MODEL}:Q4_K_M", f"{MODEL}.gguf"):
         refused("reads no GGUF files", name)
@@ -126,6 +130,8 @@ def test_models_are_named_as_vllm_knows_them(tmp_path: Path) -> None:
 
 def test_what_vllm_is_told_beside_drafting_goes_in() -> None:
     served: Json = {"n_ctx": 4096, "host": "0.0.0.0", "port": 9000, "name": "m", "api_key": "k"}
-    words = command("vllm", Asked(MODEL, drafters=("none",), extra=("--model-impl", "auto"), **served))
+    words = command(
+        "vllm", EngineRequest(MODEL, drafters=("none",), extra_args=("--model-impl", "auto"), **served)
+    )
     address = "--max-model-len 4096 --host 0.0.0.0 --port 9000 --served-model-name m --api-key k"
     assert words == ["vllm", "serve", MODEL, *address.split(), "--model-impl", "auto"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from model_facts import END, TEXTS, TOKENIZER, check, model, of, padded, respelled, weights
 from paceline.models.compatibility.check import compare
 from paceline.models.headers.facts import TokenizerFacts
-from paceline.models.headers.vocabulary import vocabulary
+from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
 from paceline.vocab.shared import check_shared
 
@@ -99,7 +99,7 @@ def test_a_verdict_is_what_loading_the_two_would_say(
     ours, theirs = model("target", target), model("draft", draft)
     found = compare(ours, theirs)
     try:
-        check_shared(vocabulary(target), vocabulary(draft))
+        check_shared(make_vocab(target), make_vocab(draft))
         shared = True
     except VocabError:
         shared = False

@@ -8,7 +8,7 @@ import pytest
 
 from advice_facts import facts
 from paceline.models.compatibility.known_pairs import (
-    for_target,
+    known_drafts,
     known_pairs,
 )
 from paceline.models.headers.facts import ModelFacts
@@ -19,7 +19,7 @@ def of(name: str, family: str, billions: float) -> ModelFacts:
 
 
 def drafts(name: str, family: str, billions: float) -> list[str]:
-    return [pair.draft.rpartition("/")[2] for pair in for_target(of(name, family, billions))]
+    return [pair.draft.rpartition("/")[2] for pair in known_drafts(of(name, family, billions))]
 
 
 @pytest.mark.parametrize(

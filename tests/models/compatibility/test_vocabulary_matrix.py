@@ -14,7 +14,7 @@ import pytest
 
 from paceline.models.compatibility.check import Compatibility, compare
 from paceline.models.headers.facts import ModelFacts, TokenizerFacts
-from paceline.models.headers.vocabulary import vocabulary
+from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.intersection import Intersection
@@ -82,7 +82,7 @@ NAMES = sorted(record()["vocabularies"])
 def vocab(name: str) -> Vocab:
     tokenizer = facts(name).tokenizer
     assert tokenizer is not None
-    return vocabulary(tokenizer)
+    return make_vocab(tokenizer)
 
 
 def shares(target: str, draft: str) -> bool:

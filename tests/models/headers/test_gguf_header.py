@@ -86,7 +86,7 @@ def test_strings_across_the_blocks_that_are_read_are_whole(
     path = tmp_path / "model.gguf"
     path.write_bytes(raw([key("words", ARRAY, array(STRING, 500, b"".join(map(text, words)))), ARCH]))
     for block in (1, 7, 64, 1 << 20):
-        monkeypatch.setattr(cursor, "BLOCK", block)
+        monkeypatch.setattr(cursor, "BLOCK_BYTES", block)
         found = read_header(path).metadata
         assert found["words"] == words
         assert found["general.architecture"] == "llama"
@@ -98,7 +98,7 @@ def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch:
     path.write_bytes(
         raw([key("n", ARRAY, numbers), key("t", ARRAY, array(STRING, 2, text("a") + text("b"))), ARCH])
     )
-    monkeypatch.setattr(cursor, "BLOCK", 64)
+    monkeypatch.setattr(cursor, "BLOCK_BYTES", 64)
     found = read_header(path, lambda name, count: False).metadata
     assert found == {"n": SkippedArray(5000), "t": SkippedArray(2), "general.architecture": "llama"}
 

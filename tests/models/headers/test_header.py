@@ -14,7 +14,7 @@ from gguf_files import write_llama, write_parts
 from paceline.models import zoo
 from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
-from paceline.models.headers.header import read, read_gguf
+from paceline.models.headers.header import read_gguf, read_model_facts
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, U64, array, key, text
 from raw_gguf import gguf as raw
@@ -212,4 +212,4 @@ def test_pipes_sockets_and_links_in_circles_are_refused_at_once(
         listener.bind("socket.gguf")
         for name in ("pipe.gguf", "socket.gguf", "loop.gguf", "/dev/zero", "gone.gguf"):
             with pytest.raises(ModelError, match=f"{name}: (is neither|cannot be read)"):
-                read(name)
+                read_model_facts(name)

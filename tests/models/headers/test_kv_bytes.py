@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
+from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes_per_token
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
         # Without head_count_kv every head has its own.
         (AttentionShape("gpt2", 12, 768, [12], []), 36_864),
         # DeepSeek V3: 61 layers of 512 + 64, values are part of it.
-        (AttentionShape("deepseek2", 61, 7168, [128], [1], 576, 512, compressed=True), 70_272),
+        (AttentionShape("deepseek2", 61, 7168, [128], [1], 576, 512, mla=True), 70_272),
         # One number a layer: where there are none, there is no attention.
         (AttentionShape("nemotron_h", 4, 64, [8, 8, 8, 8], [0, 2, 0, 4], 8, 8), 192),
         # Qwen3-Next: every fourth layer attends; told by the interval, by a list, or known by name.
@@ -24,4 +24,4 @@ from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
     ],
 )
 def test_bytes_of_a_token_at_f16(layers: AttentionShape, expected: int) -> None:
-    assert kv_bytes(layers) == expected
+    assert kv_bytes_per_token(layers) == expected

@@ -13,7 +13,7 @@ from paceline.backends.llama_cpp.text import read_vocab
 from paceline.models import zoo
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.header import read_gguf
-from paceline.models.headers.vocabulary import vocabulary
+from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.vocabulary import Vocab
 
 PLAIN = TokenizerFacts("BPE", "", [b"t%d" % i for i in range(20)])
@@ -22,7 +22,7 @@ PLAIN = TokenizerFacts("BPE", "", [b"t%d" % i for i in range(20)])
 def told(path: Path) -> Vocab:
     tokenizer = read_gguf(path).tokenizer
     assert tokenizer is not None
-    return vocabulary(tokenizer)
+    return make_vocab(tokenizer)
 
 
 def test_a_header_tells_what_llama_cpp_reads(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_header_tells_what_llama_cpp_reads(tmp_path: Path) -> None:
 def test_what_a_file_leaves_out_hangs_on_the_tokenizer(
     kind: str, pre: str, bos: int | None, eos: set[int], add_bos: bool, add_eos: bool
 ) -> None:
-    found = vocabulary(replace(PLAIN, kind=kind, pre=pre))
+    found = make_vocab(replace(PLAIN, kind=kind, pre=pre))
     assert (found.bos, set(found.eos), found.add_bos, found.add_eos) == (bos, eos, add_bos, add_eos)
 
 
@@ -64,10 +64,10 @@ def test_what_a_file_says_goes_before_and_no_id_lies_outside() -> None:
     said = replace(
         PLAIN, special={"bos": 3, "eos": 4, "eot": 5}, ends=frozenset({6, 99}), add_bos=True, add_eos=True
     )
-    found = vocabulary(said)
+    found = make_vocab(said)
     assert (found.bos, set(found.eos), found.add_bos, found.add_eos) == (3, {4, 5, 6}, True, True)
-    assert vocabulary(replace(PLAIN, special={"bos": 99, "eos": -1})).bos == 11
-    assert vocabulary(replace(PLAIN, pre="gemma4", add_bos=False)).add_bos  # as llama.cpp does
+    assert make_vocab(replace(PLAIN, special={"bos": 99, "eos": -1})).bos == 11
+    assert make_vocab(replace(PLAIN, pre="gemma4", add_bos=False)).add_bos  # as llama.cpp does
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_what_a_file_says_goes_before_and_no_id_lies_outside() -> None:
 )
 def test_the_bytes_of_a_token(kind: str, pre: str, type_: int, text: bytes, piece: bytes) -> None:
     tokenizer = TokenizerFacts(kind, pre, [text, b"end", b"end"], (type_, 3, 3), {"bos": 1, "eos": 2})
-    assert vocabulary(tokenizer).piece(0) == piece
+    assert make_vocab(tokenizer).piece(0) == piece

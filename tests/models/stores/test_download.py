@@ -20,7 +20,7 @@ from huggingface_hub.utils import WeakFileLock, close_session
 
 from hub_server import COMMIT, Hub, own_cache, serving
 from paceline.models.stores import download
-from paceline.models.stores.download import in_cache, pull
+from paceline.models.stores.download import find_cached, pull
 from paceline.models.stores.hub_layout import repo_folder
 from paceline.models.stores.reference import LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
@@ -90,7 +90,7 @@ def test_a_download_lies_in_the_cache_as_other_programs_expect_it(hub: Hub, cach
 def test_what_is_there_is_not_downloaded_again(hub: Hub) -> None:
     (first,) = pulled()
     hub.asked.clear()
-    assert pulled() == in_cache(parse("user/repo")) == [LocalFile(first.path, first.size, first.sha256)]
+    assert pulled() == find_cached(parse("user/repo")) == [LocalFile(first.path, first.size, first.sha256)]
     assert hub.ranges_asked() == []
 
 
@@ -106,13 +106,13 @@ def test_the_next_call_goes_on_where_a_lost_connection_ended(hub: Hub, cache: Pa
     refused(PacelineError, "is lost", "100.00 kB of 300.00 kB", "the same command goes on")
     assert list(partials(cache).values()) == [100_000]
     with pytest.raises(UsageError, match="is not completely on this machine: paceline pull hf"):
-        in_cache(parse("user/repo"))
+        find_cached(parse("user/repo"))
     hub.asked.clear()
     seen: Seen = []
     (one,) = pulled(seen=seen)
     assert hub.ranges_asked() == ["bytes=100000-"]
     assert seen[0] == (Q4, 100_000, len(DATA))
-    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (200_000, True, True)
+    assert (one.downloaded_bytes, one.hash_verified, one.path.read_bytes() == DATA) == (200_000, True, True)
     assert partials(cache) == {}
 
 
@@ -143,7 +143,7 @@ def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> Non
     hub.asked.clear()
     (one,) = pulled()
     assert hub.ranges_asked() == [f"bytes={size}-" if size else ""]
-    assert (one.got, one.path.read_bytes() == DATA) == (len(DATA) - size, True)
+    assert (one.downloaded_bytes, one.path.read_bytes() == DATA) == (len(DATA) - size, True)
 
 
 def test_a_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_damaged_remainder_is_not_built_on(hub: Hub, cache: Path, left: bytes)
     remainder.write_bytes(left)
     (one,) = pulled()
     came = len(DATA) + max(0, len(DATA) - len(left))  # what was built on it, and all of it anew
-    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (came, True, True)
+    assert (one.downloaded_bytes, one.hash_verified, one.path.read_bytes() == DATA) == (came, True, True)
 
 
 def test_more_than_was_promised_is_refused(hub: Hub) -> None:
@@ -176,7 +176,7 @@ def test_all_parts_of_a_split_model_come(hub: Hub) -> None:
     assert [one.path.read_bytes() for one in held] == list(parts.values())
     held[1].path.unlink()
     with pytest.raises(UsageError, match="not completely on this machine"):
-        in_cache(parse("user/parts"))
+        find_cached(parse("user/parts"))
 
 
 def files_of(folder: Path) -> list[str]:
@@ -196,7 +196,7 @@ def test_no_header_names_a_file(hub: Hub, tmp_path: Path, cache: Path, word: str
         f"blobs/{blob}", "refs/main", f"snapshots/{COMMIT}/{Q4}"
     ]  # fmt: skip
     assert files_of(tmp_path / "outside") == []
-    assert (one.path.read_bytes() == DATA, one.checked) == (True, True)
+    assert (one.path.read_bytes() == DATA, one.hash_verified) == (True, True)
 
 
 def outside_file(cache: Path) -> Path:
@@ -239,7 +239,7 @@ def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
     pointer.parent.mkdir(parents=True)
     lie(cache, pointer)
     (one,) = pulled()
-    assert (one.path, one.checked, one.path.read_bytes() == DATA) == (pointer, True, True)
+    assert (one.path, one.hash_verified, one.path.read_bytes() == DATA) == (pointer, True, True)
     assert one.path.resolve().name == hashlib.sha256(DATA).hexdigest()
     for private in cache.parent.glob("private"):
         assert private.read_bytes() == bytes(len(DATA))
@@ -251,7 +251,7 @@ def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
     monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
     (one,) = pulled()
     assert files_of(cache / "models--user--repo") == ["refs/main", f"snapshots/{COMMIT}/{Q4}"]
-    assert (one.checked, one.path.read_bytes() == DATA) == (True, True)
+    assert (one.hash_verified, one.path.read_bytes() == DATA) == (True, True)
     hub.asked.clear()
     assert pulled() == [LocalFile(one.path, len(DATA))]
     assert hub.ranges_asked() == []
@@ -353,7 +353,7 @@ def test_what_is_here_is_chosen_from_the_current_revision_first(cache: Path) -> 
     os.utime(repo_folder("u/r") / "snapshots/old", (1, 1))
 
     def name(text: str) -> str:
-        (one,) = in_cache(parse(text))
+        (one,) = find_cached(parse(text))
         return one.path.relative_to(repo_folder("u/r") / "snapshots").as_posix()
 
     assert name("u/r") == name("u/r:q4_k_m") == "new/a-Q4_K_M.gguf"

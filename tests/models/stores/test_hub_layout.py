@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants as library
 
-from paceline.models.stores.hub_layout import cache_folder, is_own, stated_sha256
+from paceline.models.stores.hub_layout import cache_folder, is_repository_file, stated_sha256
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_links_that_lead_in_circles_are_nobodys(tmp_path: Path) -> None:
     for path in (blob, pointer):
         path.parent.mkdir(parents=True)
     pointer.symlink_to(pointer)
-    assert not is_own(tmp_path / "r", pointer)
+    assert not is_repository_file(tmp_path / "r", pointer)
     assert stated_sha256(pointer) == ""
     pointer.unlink()
     pointer.symlink_to(f"../../blobs/{blob.name}")
     blob.symlink_to(blob)
-    assert not is_own(tmp_path / "r", pointer)
+    assert not is_repository_file(tmp_path / "r", pointer)

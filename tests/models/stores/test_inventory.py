@@ -21,7 +21,7 @@ from paceline.cli.references import resolved
 from paceline.models.headers import header
 from paceline.models.stores import inventory as stores
 from paceline.models.stores import places as known_places
-from paceline.models.stores.inventory import Inventory, find
+from paceline.models.stores.inventory import Inventory, list_models
 from paceline.models.stores.search import FOLDERS, MODELS
 
 HOST = "registry.ollama.ai"
@@ -51,7 +51,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def look(home: Path, *folders: Path, **environ: str) -> Inventory:
-    return find(folders, environ={"HOME": str(home)} | environ)
+    return list_models(folders, environ={"HOME": str(home)} | environ)
 
 
 def references(found: Inventory) -> list[str]:
@@ -204,9 +204,9 @@ def test_what_was_read_is_not_read_again_until_it_changes(
 
     def noted(path: Path, **options: bool) -> Any:
         anew.append(path)
-        return header.read(path, **options)
+        return header.read_model_facts(path, **options)
 
-    monkeypatch.setattr(stores, "read", noted)
+    monkeypatch.setattr(stores, "read_model_facts", noted)
     assert look(home, home / "models") == first
     assert anew == []
     for changed in (path, saved / "config.json"):
@@ -232,7 +232,7 @@ def test_ctrl_c_ends_the_search(home: Path, made: Path, monkeypatch: pytest.Monk
         (home / f"{i}.gguf").write_bytes(b"GGUF%d" % i)
     asked = Counter[str]()
     cancelled = threading.Event()
-    read = header.read
+    read = header.read_model_facts
 
     def counted(path: Path, **options: bool) -> Any:
         asked[path.name] += 1
@@ -245,10 +245,10 @@ def test_ctrl_c_ends_the_search(home: Path, made: Path, monkeypatch: pytest.Monk
             cancelled.set()
             super().shutdown(wait=wait)
 
-    monkeypatch.setattr(stores, "read", counted)
+    monkeypatch.setattr(stores, "read_model_facts", counted)
     monkeypatch.setattr(stores, "ThreadPoolExecutor", Pool)
     # One thread reads one header after the other, and the first one that is done ends it.
     monkeypatch.setattr(stores, "AT_ONCE", 1)
     with pytest.raises(KeyboardInterrupt):
-        find([home], tick=stopping(at), environ={"HOME": str(home)})
+        list_models([home], tick=stopping(at), environ={"HOME": str(home)})
     assert len(asked) <= 2

@@ -12,7 +12,7 @@ import pytest
 from model_stores import ollama_model
 from paceline.models.stores import places
 from paceline.models.stores.hub_layout import stated_sha256
-from paceline.models.stores.ollama_store import candidates, in_ollama
+from paceline.models.stores.ollama_store import candidates, find_ollama_model
 from paceline.models.stores.reference import LocalFile, parse
 from paceline.models.stores.search import FolderSearch
 from paceline.speculative.errors import UsageError
@@ -41,15 +41,19 @@ def write_manifest(store: Path, said: Any, name: str = f"{LIBRARY}/small", tag: 
 
 def test_a_model_of_ollamas_is_its_blob(store: Path) -> None:
     write_manifest(store, {"layers": [OTHER, LAYER]})
-    assert in_ollama(parse("ollama:small")) == LocalFile(store / "blobs" / f"sha256-{HEX}", len(WEIGHTS), HEX)
+    assert find_ollama_model(parse("ollama:small")) == LocalFile(
+        store / "blobs" / f"sha256-{HEX}", len(WEIGHTS), HEX
+    )
 
 
 def test_names_of_other_users_and_other_hosts(store: Path) -> None:
     write_manifest(store, {"layers": [LAYER]}, "registry.ollama.ai/me/mine", "v1")
     write_manifest(store, {"layers": [LAYER]}, "hf.co/me/mine", "Q8_0")
-    assert in_ollama(parse("ollama:me/mine:v1")) == in_ollama(parse("ollama:hf.co/me/mine:Q8_0"))
+    assert find_ollama_model(parse("ollama:me/mine:v1")) == find_ollama_model(
+        parse("ollama:hf.co/me/mine:Q8_0")
+    )
     with pytest.raises(UsageError, match="not in Ollama's store on this machine: `ollama pull me/mine:v2`"):
-        in_ollama(parse("ollama:me/mine:v2"))
+        find_ollama_model(parse("ollama:me/mine:v2"))
 
 
 @pytest.fixture
@@ -85,7 +89,7 @@ def test_what_is_listed_is_what_a_name_leads_to(
         ollama_model(first, name.replace("registry.ollama.ai", "ollama.com"), tmp_path / "others")
     listed = [one for root in two_stores for one in candidates(root, FolderSearch())]
     assert {one.reference for one in listed} == {"ollama:small:latest"}
-    found = in_ollama(parse("ollama:small"))
+    found = find_ollama_model(parse("ollama:small"))
     assert found.path == listed[0].path
     assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()
     assert stated_sha256(found.path) == found.sha256

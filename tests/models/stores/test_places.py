@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.models.stores.places import lm_studio, places
+from paceline.models.stores.places import lm_studio, store_folders
 
 
 def test_variables_name_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def where(**environ: str) -> dict[str, list[str]]:
         told: dict[str, list[str]] = {}
-        for store, path in places({"HOME": str(tmp_path)} | environ):
+        for store, path in store_folders({"HOME": str(tmp_path)} | environ):
             told.setdefault(store, []).append(str(path))
         return told
 

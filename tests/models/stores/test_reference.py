@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, Reference, parse, pick
+from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, Reference, parse, select_variant
 from paceline.speculative.errors import UsageError
 
 LIBRARY = "registry.ollama.ai/library"
@@ -115,7 +115,7 @@ UNSLOTH = [
     ],
 )
 def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) -> None:
-    assert pick(names, asked, "u/r") == tuple(files)
+    assert select_variant(names, asked, "u/r") == tuple(files)
 
 
 @pytest.mark.parametrize(
@@ -142,5 +142,5 @@ def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) 
 )
 def test_what_is_not_clear_is_asked_back(names: list[str], asked: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        pick(names, asked, "u/r")
+        select_variant(names, asked, "u/r")
     assert said in str(caught.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.models.stores.reference import NO_MODEL
-from paceline.models.stores.search import BESIDE, FolderSearch
+from paceline.models.stores.search import AUXILIARY_FILES, FolderSearch
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -21,4 +21,4 @@ def test_a_pipe_is_nothing(tmp_path: Path) -> None:
 
 
 def test_downloads_and_searches_leave_out_the_same_files() -> None:
-    assert set(BESIDE) == set(NO_MODEL)
+    assert set(AUXILIARY_FILES) == set(NO_MODEL)

@@ -14,7 +14,7 @@ from gguf_files import write_llama
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.zoo import target_path
 from paceline.models.zoo.inflate import inflate, write_plain
-from paceline.models.zoo.layout import Layout, choose_layout, layout_of
+from paceline.models.zoo.layout import Layout, choose_layout, read_layout
 from paceline.models.zoo.quantize import quantize
 from paceline.speculative.errors import ModelError
 
@@ -130,7 +130,7 @@ def test_whatever_the_source_is_the_same_weights_say_the_same(
         quantize(source, tmp_path / "small.gguf", ftype)
         source = tmp_path / "small.gguf"
     file = GGUFFile(source)
-    layout = layout_of(file)
+    layout = read_layout(file)
     assert layout.tied == (change is tie)
     write_plain(file, layout, layout, tmp_path / "same.gguf", "F32", 0, lambda *_: None)
     larger = replace(layout, width=96, blocks=5, heads=6, kv_heads=3, feed_forward=192)
@@ -140,7 +140,7 @@ def test_whatever_the_source_is_the_same_weights_say_the_same(
     assert greedy(tmp_path / "larger.gguf", 12) == said
     made = gguf.GGUFReader(tmp_path / "larger.gguf")
     assert sum(int(one.n_elements) for one in made.tensors) == larger.parameters
-    found = layout_of(GGUFFile(tmp_path / "larger.gguf"))
+    found = read_layout(GGUFFile(tmp_path / "larger.gguf"))
     assert found.eps == pytest.approx(larger.eps / 1.5)
     assert replace(found, eps=larger.eps) == larger
     assert made.get_field("tokenizer.chat_template").contents() == "{{ messages }}"

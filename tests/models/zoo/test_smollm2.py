@@ -12,9 +12,9 @@ import pytest
 from command_line import command
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
-from paceline.models.headers.header import read
+from paceline.models.headers.header import read_model_facts
 from paceline.models.zoo.inflate import write_plain
-from paceline.models.zoo.layout import layout_of
+from paceline.models.zoo.layout import read_layout
 from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ def test_its_weights_compute_the_same_in_a_wider_model(tmp_path: Path) -> None:
     F32 copy of the same weights; of its first blocks, to be quick."""
     pytest.importorskip("llama_cpp")
     file = GGUFFile(smollm2())
-    source = layout_of(file)
+    source = read_layout(file)
     assert (source.width, source.blocks, source.heads, source.kv_heads) == (576, 30, 9, 3)
     assert source.parameters == 134_515_008
     same = replace(source, blocks=4)
@@ -56,7 +56,7 @@ def test_inflated_it_gives_its_answer(capsys: Capture, tmp_path: Path) -> None:
     size = ("--params", "192M", "--type", "BF16")
     done = command(capsys, "zoo", "inflate", out, "--from", "zoo:smollm2", *size)
     assert (done.code, done.out) == (0, f"{out}\n")
-    made, old = read(out), read(smollm2())
+    made, old = read_model_facts(out), read_model_facts(smollm2())
     assert (made.chat_template, made.n_ctx, made.tokenizer) == (old.chat_template, old.n_ctx, old.tokenizer)
     done = command(capsys, "run", "-m", out, "-t", "1", "-n", "16", "--chat", WEEK)
     assert "1. Monday\n2. Tuesday" in done.out
@@ -71,7 +71,7 @@ def test_it_answers_a_question_through_its_template(capsys: Capture) -> None:
 
 def test_its_draft_has_its_vocabulary_and_is_small() -> None:
     path = smollm2_draft()
-    draft, target = read(path), read(smollm2())
+    draft, target = read_model_facts(path), read_model_facts(smollm2())
     assert path.stat().st_size <= 12_000_000
     assert draft.arch == "llama"
     assert draft.tokenizer == target.tokenizer

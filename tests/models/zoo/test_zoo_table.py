@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from paceline.models import zoo
-from paceline.models.headers.header import read
-from paceline.models.zoo.table import ROWS, ZooEntry
+from paceline.models.headers.header import read_model_facts
+from paceline.models.zoo.table import ZOO_ENTRIES, ZooEntry
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ZOO_ENTRIES, ids=lambda row: row.name)
 def test_a_row_has_the_parameters_of_its_file(row: ZooEntry) -> None:
     here = {one.name: one.path for one in zoo.models()}
     if (path := here[row.name]) is None:
         pytest.skip(f"{row.name} is not here")
-    assert read(path, tokens=False).parameters == row.parameters
+    assert read_model_facts(path, tokens=False).parameters == row.parameters
 
 
 def test_the_extra_and_the_docs_name_the_version_of_the_table() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    (row,) = (row for row in ROWS if row.wheel)
+    (row,) = (row for row in ZOO_ENTRIES if row.wheel)
     assert row.wheel is not None
     requirement = f"{row.wheel.package}=={row.wheel.version}"
     # pip would take any llama-cpp-python for it, and compile it.

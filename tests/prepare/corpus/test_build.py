@@ -17,7 +17,7 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.models import zoo
-from paceline.prepare.corpus.build import PIECE, UNKNOWN, Sources, Tick, build
+from paceline.prepare.corpus.build import PIECE, UNKNOWN_TOTAL, Sources, Tick, build
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.storage.corpora import Corpus, open_corpus
@@ -56,7 +56,7 @@ def left(home: Path) -> list[str]:
 def test_a_corpus_holds_what_its_sources_do(sources: Sources, tokenizer: Tokenizer, home: Path) -> None:
     corpus, skipped = build("mine", sources, tokenizer)
     assert corpus == open_corpus("mine", tokenizer.vocab)
-    code, sql, answer = (tokenizer.text.encode_within(t) for t in (CODE, SQL, "the answer is 42"))
+    code, sql, answer = (tokenizer.text.encode_continuation(t) for t in (CODE, SQL, "the answer is 42"))
     manifest = corpus.manifest
     assert (manifest.tokens, manifest.documents) == (len(code) + len(sql) + len(answer), 3)
     assert (manifest.model, manifest.n_vocab) == ("paceline-target.gguf", tokenizer.vocab.size)
@@ -72,7 +72,7 @@ def test_drafters_find_it_in_both_kinds(sources: Sources, tokenizer: Tokenizer) 
     corpus, _ = build("mine", sources, tokenizer)
     assert corpus.datastore is not None
     assert corpus.static is not None
-    sql = tokenizer.text.encode_within(SQL)
+    sql = tokenizer.text.encode_continuation(SQL)
     drafter = DatastoreDrafter([SuffixArray(corpus.datastore)])
     (tree,) = drafter.propose([(drafter.open(sql[:5], 0), Budget(4, 4))])
     assert list(tree.tokens) == sql[5:9]
@@ -209,7 +209,7 @@ def test_progress_reaches_exactly_what_was_announced(sources: Sources, tokenizer
         yield tick
 
     build("mine", sources, tokenizer, phase=phase)
-    assert left == [{"look for files": UNKNOWN - 4}, {"tokenize": 0}, {"count n-grams": 0}, {"sort": 0}]
+    assert left == [{"look for files": UNKNOWN_TOTAL - 4}, {"tokenize": 0}, {"count n-grams": 0}, {"sort": 0}]
 
 
 def test_long_texts_are_tokenized_as_they_would_be_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -217,4 +217,4 @@ def test_long_texts_are_tokenized_as_they_would_be_whole(tmp_path: Path, tokeniz
     assert len(text) > 3 * PIECE
     (tmp_path / "a.txt").write_text(text)
     corpus, _ = build("mine", Sources([tmp_path / "a.txt"]), tokenizer, ["datastore"])
-    assert corpus.manifest.tokens == len(tokenizer.text.encode_within(text))
+    assert corpus.manifest.tokens == len(tokenizer.text.encode_continuation(text))

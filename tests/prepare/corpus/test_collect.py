@@ -96,7 +96,7 @@ def test_a_file_that_disappears_is_counted(tmp_path: Path) -> None:
 def test_texts_that_are_too_large_are_counted_and_a_byte_order_mark_is_no_text(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "LARGEST", 9)
+    monkeypatch.setattr(collect, "MAX_TEXT_BYTES", 9)
     (tree / "sub" / "d.txt").write_bytes(b"\xef\xbb\xbfhello")
     texts, skipped = collected(tree / "a.py", tree / "sub")
     assert (texts, skipped.counts["too large"]) == (["text\n", "hello"], 2)

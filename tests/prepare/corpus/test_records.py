@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.prepare.corpus.records import contents, record
+from paceline.prepare.corpus.records import parse_record, record_texts
 
 CHAT = [
     {"role": "system", "content": "be brief"},
@@ -19,11 +19,11 @@ CHAT = [
 
 
 def answers(said: dict[str, Any]) -> list[Any]:
-    return [content for content, answer in contents(said) if answer]
+    return [content for content, answer in record_texts(said) if answer]
 
 
 def everything(said: dict[str, Any]) -> list[Any]:
-    return [content for content, _ in contents(said)]
+    return [content for content, _ in record_texts(said)]
 
 
 def test_the_assistants_messages_are_answers() -> None:
@@ -88,9 +88,9 @@ def test_what_is_no_answer_is_none(said: dict[str, Any]) -> None:
 
 
 def test_half_a_character_becomes_a_question_mark() -> None:
-    assert answers(record(b'{"text": "a \\ud83d b"}') or {}) == ["a ? b"]
+    assert answers(parse_record(b'{"text": "a \\ud83d b"}') or {}) == ["a ? b"]
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[1]", b"3", b"\xff", b"[" * 100_000, json.dumps("x").encode()])
 def test_a_line_that_is_no_object_is_no_record(line: bytes) -> None:
-    assert record(line) is None
+    assert parse_record(line) is None

@@ -35,7 +35,7 @@ def test_the_same_text_is_the_same_token_and_another_is_spelled_in_order() -> No
     target = lexicon("def", "default", "x", "ault")
     pieces = matched(target, lexicon("a", "u", "l", "t", "def", "x", "ult"))
     assert [of(pieces, token) for token in range(4)] == [[4], [4, 0, 6], [5], [0, 6]]
-    assert not pieces.quiet.any()
+    assert not pieces.never_drafted.any()
     assert pieces.counts == {"same": 2, "spelled": 2, "special": 0, "silent": 0}
 
 
@@ -43,13 +43,13 @@ def test_of_tokens_of_one_text_only_that_which_the_tokenizer_writes_is_drafted()
     """A vocabulary of SentencePiece has a comma, and the byte that is one."""
     pieces = matched(lexicon(",", "b", ",", "ab", "ab"), lexicon("a", "b", ","))
     assert [of(pieces, token) for token in (0, 2)] == [[2], [2]]
-    assert pieces.quiet.tolist() == [False, False, True, False, True]
+    assert pieces.never_drafted.tolist() == [False, False, True, False, True]
 
 
 def test_what_no_token_says_is_left_out_and_a_token_of_nothing_else_is_quiet() -> None:
     pieces = matched(lexicon("aé", "é"), lexicon("<e>", "a", eos=(0,)))
     assert (of(pieces, 0), of(pieces, 1)) == ([1], [])
-    assert pieces.quiet.tolist() == [False, True]
+    assert pieces.never_drafted.tolist() == [False, True]
 
 
 def test_a_control_token_is_found_by_its_name_before_its_role() -> None:
@@ -66,7 +66,7 @@ def test_of_several_with_one_counterpart_one_is_drafted_and_an_end_rather_than_p
         target, lexicon("a", "<e>", eos=(1,)), {"padding": 0, "eos": 1}, {"padding": 1, "eos": 1}
     )
     assert [of(pieces, token) for token in (0, 1)] == [[1], [1]]
-    assert pieces.quiet.tolist() == [True, False, False]
+    assert pieces.never_drafted.tolist() == [True, False, False]
 
 
 def test_a_comma_that_a_file_calls_its_beginning_is_a_comma() -> None:
@@ -74,13 +74,13 @@ def test_a_comma_that_a_file_calls_its_beginning_is_a_comma() -> None:
     pieces = matched(lexicon("<s>", ","), lexicon("<e>", ",", eos=(0,)), {"bos": 1}, {"bos": 1})
     assert of(pieces, 1) == [1]
     assert of(pieces, 0) == []  # nothing of "<s>" can be spelled
-    assert pieces.quiet.tolist() == [True, False]
+    assert pieces.never_drafted.tolist() == [True, False]
 
 
 def test_a_control_token_that_the_draft_does_not_have_is_read_as_its_spelling_and_never_drafted() -> None:
     pieces = matched(lexicon("<|user|>", "a"), lexicon("<", "|", ">", "user", "a"))
     assert of(pieces, 0) == [0, 1, 3, 1, 2]
-    assert (bool(pieces.quiet[0]), pieces.counts["silent"]) == (True, 1)
+    assert (bool(pieces.never_drafted[0]), pieces.counts["silent"]) == (True, 1)
 
 
 def test_a_long_text_is_cut_though_the_draft_begins_with_control_tokens() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gguf_files import write_llama
 from paceline.models.headers.gguf_file import GGUFFile, TensorRows
 from paceline.prepare.transplant.pieces import TokenPieces
-from paceline.prepare.transplant.transplant import transplanted
+from paceline.prepare.transplant.transplant import transplant_rows
 
 spellings = st.lists(st.lists(st.integers(0, 257), max_size=5), min_size=1, max_size=30)
 
@@ -37,7 +37,7 @@ def test_chunks_make_no_difference_and_rows_are_those_of_pieces(
     old, pieces = table.rows(np.arange(table.size)), pieces_of(spelled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paceline.prepare.transplant.transplant.CHUNK_ROWS", chunk)
-        made = np.concatenate(list(transplanted(table, pieces, read=read)))
+        made = np.concatenate(list(transplant_rows(table, pieces, read=read)))
     mean = old.mean(0)
 
     def expected(one: list[int]) -> Any:
@@ -52,8 +52,8 @@ def test_chunks_make_no_difference_and_rows_are_those_of_pieces(
 
 def test_only_quiet_tokens_are_average_where_they_are_written(table: TensorRows) -> None:
     old, pieces = table.rows(np.arange(table.size)), pieces_of([[5, 6], [7], [8]], quiet=(2,))
-    (written,) = transplanted(table, pieces, read=False)
+    (written,) = transplant_rows(table, pieces, read=False)
     assert np.array_equal(written[1], old[7])
     assert np.allclose(written[2], old.mean(0), atol=1e-6)
-    (read,) = transplanted(table, pieces, read=True)
+    (read,) = transplant_rows(table, pieces, read=True)
     assert np.array_equal(read, old[[6, 7, 8]])

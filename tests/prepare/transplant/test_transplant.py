@@ -14,7 +14,7 @@ import paceline
 from gguf_files import write_llama
 from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import GGUFFile, copied, write
+from paceline.models.headers.gguf_file import GGUFFile, copy_part, write_gguf
 from paceline.models.zoo.quantize import quantize
 from paceline.prepare.transplant import Transplant, TransplantOptions, TransplantReport
 from paceline.speculative.errors import ModelError, UsageError, VocabError
@@ -31,9 +31,9 @@ def made(draft: Path, target: Path, out: Path, *rules: Any, **more: Any) -> Tran
 
 def with_one_matrix(path: Path, out: Path) -> Path:
     file = GGUFFile(path)
-    parts = [copied(file, tensor) for name, tensor in file.tensors.items() if name != TABLES[1]]
+    parts = [copy_part(file, tensor) for name, tensor in file.tensors.items() if name != TABLES[1]]
     with out.open("wb") as stream:
-        write(stream, [*file.fields.values()], parts, file.alignment, lambda: None)
+        write_gguf(stream, [*file.fields.values()], parts, file.alignment, lambda: None)
     return out
 
 

@@ -8,15 +8,17 @@ from typing import Any
 from paceline.backends.interface import BackendBuild, KernelStatus
 from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp.identity import identity as identity
-from paceline.backends.llama_cpp.kernels import enter
+from paceline.backends.llama_cpp.kernels import load_kernels
 from paceline.backends.llama_cpp.target import LlamaTarget as LlamaTarget
 from paceline.backends.llama_cpp.text import LlamaTokenizer
 
-OTHERS = ("device", "dtype", "attention")  # settings that only transformers models have
+TRANSFORMERS_SETTINGS = ("device", "dtype", "attention")  # settings that only transformers models have
 
 
 def open_engine(path: Path, /, **settings: Any) -> LlamaTarget:
-    return LlamaTarget(path, **{name: value for name, value in settings.items() if name not in OTHERS})
+    return LlamaTarget(
+        path, **{name: value for name, value in settings.items() if name not in TRANSFORMERS_SETTINGS}
+    )
 
 
 def open_tokenizer(path: Path, /) -> LlamaTokenizer:
@@ -24,7 +26,7 @@ def open_tokenizer(path: Path, /) -> LlamaTokenizer:
 
 
 def kernels_status() -> KernelStatus:
-    return enter()
+    return load_kernels()
 
 
 def build() -> BackendBuild:

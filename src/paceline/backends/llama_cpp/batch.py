@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
 from paceline.speculative.errors import UsageError
-from paceline.speculative.forward_output import LogitsOutput, place
-from paceline.speculative.interfaces import NOTHING, Features, RequiredOutputs
-from paceline.speculative.sampling import top_k
+from paceline.speculative.forward_output import LogitsOutput, node_position
+from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
+from paceline.speculative.sampling import filter_top_k
 
 
 def _pointer(sequences: list[int]) -> Any:
@@ -102,10 +102,10 @@ class LlamaForward(LogitsOutput):
     ) -> None:
         self._is_last, self._rows, self._first = is_last, rows, first
         top = want.top_k > 0 and len(rows) > 0
-        features = Features(np.stack([top_k(row, want.top_k) for row in rows])) if top else NOTHING
+        features = Features(np.stack([filter_top_k(row, want.top_k) for row in rows])) if top else NO_FEATURES
         super().__init__(len(rows), features)
 
     def logits(self, row: int) -> NDArray[np.float32]:
         rows = range(self._first, self._first + len(self._rows))
-        out: NDArray[np.float32] = self._rows[place(row, rows, self._is_last())]
+        out: NDArray[np.float32] = self._rows[node_position(row, rows, self._is_last())]
         return out

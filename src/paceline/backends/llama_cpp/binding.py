@@ -19,19 +19,19 @@ from typing import Any
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
-from paceline.speculative.printable import amount
+from paceline.speculative.printable import format_count
 from paceline.system.forks import ForkGuard
 from paceline.system.helpers import OpenMPThreads
-from paceline.system.leaving import leave
+from paceline.system.leaving import exit_now
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
-BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
+CACHE_ELEMENT_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
 
 # Of `Sampling`, by what GGUF files call them behind general.sampling.
-SUGGESTED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+SAMPLING_KEYS = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
 # What llama.cpp says of a file that ends too early, depending on where.
 CUT_SHORT = (
@@ -80,12 +80,12 @@ def _imported() -> ModuleType:
             _log.append(text.decode(errors="replace").strip())
 
     @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
-    def aborting(said: bytes) -> None:
+    def aborting(data: bytes) -> None:
         # A failed assertion in C++ ends the process whatever we do: say why, instead of a backtrace.
-        assertion = " ".join(said.decode(errors="replace").rpartition(": ")[2].split())
+        assertion = " ".join(data.decode(errors="replace").rpartition(": ")[2].split())
         message = f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
         print(message, file=sys.stderr, flush=True)
-        leave(ModelError.exit_code)
+        exit_now(ModelError.exit_code)
 
     _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
     module.llama_log_set(keep, ctypes.c_void_p(0))
@@ -98,26 +98,26 @@ def _imported() -> ModuleType:
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def wrap_llama_errors(path: Path) -> Iterator[None]:
     """Turn a failed call into a ModelError that carries what llama.cpp said about it."""
     _log.clear()
     try:
         yield
     except (ValueError, RuntimeError) as error:
-        said = next((line for line in _log if line), str(error))
-        raise ModelError(f"{path}: {said}") from error
+        reason = next((line for line in _log if line), str(error))
+        raise ModelError(f"{path}: {reason}") from error
 
 
 def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> Any:
     """A llama_model that is a causal language model; ModelError otherwise."""
-    gate.check_file(path)
+    gate.require_gguf_path(path)
     cpp = llama_cpp()
-    gate.admit(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
+    gate.validate_gguf(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
     params.progress_callback = cpp.llama_progress_callback(_loading)
-    with explained(path):
+    with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model and not vocab_only:
             reason = _reason(path)
@@ -144,15 +144,15 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
 def _loading(done: float, _user: object) -> bool:
     """Ask for large pages when memory is allocated and not yet filled: the first report of progress."""
     if done == 0:
-        pages.ask()
+        pages.advise_huge_pages()
     return True  # go on
 
 
 def _reason(path: Path) -> str:
-    said = " ".join(_log)
-    if any(sign in said for sign in CUT_SHORT):
+    message = " ".join(_log)
+    if any(sign in message for sign in CUT_SHORT):
         return f"{path}: is cut short or damaged; download it again"
-    if "missing tensor" in said or "check_tensor_dims" in said:
+    if "missing tensor" in message or "check_tensor_dims" in message:
         return f"{path}: holds no usable weights (a vocabulary-only or incomplete file); give a whole model"
     first = next((line for line in _log if line), "the reason is not known")
     return f"{path}: llama.cpp cannot load it: {first}"
@@ -188,11 +188,11 @@ def description(model: Any) -> str:
 
 def suggested_sampling(model: Any) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name, key in SUGGESTED.items():
-        said = metadata(model, f"general.sampling.{key}")
+    for name, key in SAMPLING_KEYS.items():
+        value = metadata(model, f"general.sampling.{key}")
         with contextlib.suppress(ValueError):
-            if said is not None:
-                found[name] = int(said) if name == "top_k" else float(said)
+            if value is not None:
+                found[name] = int(value) if name == "top_k" else float(value)
     return found
 
 
@@ -211,7 +211,7 @@ def make_context(
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
-    check_memory(model, path, n_ctx, BYTES[cache_type])
+    check_memory(model, path, n_ctx, CACHE_ELEMENT_BYTES[cache_type])
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
@@ -223,15 +223,15 @@ def make_context(
     params.no_perf = True
     params.type_k = params.type_v = CACHE_TYPES[cache_type]
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
-    with explained(path):
+    with wrap_llama_errors(path):
         context = cpp.llama_init_from_model(model, params)
         if not context:
-            said = next((line for line in _log if line), "memory?")
+            reason = next((line for line in _log if line), "memory?")
             raise ModelError(
-                f"{path}: no context of {n_ctx:,} tokens could be made ({said}); ask for fewer (n_ctx, -c), "
+                f"{path}: no context of {n_ctx:,} tokens can be made ({reason}); ask for fewer (n_ctx, -c), "
                 "or for the usual cache_type (--cache-type) and flash_attention (-fa)"
             )
-    pages.ask()  # of scratch space nothing has been touched yet
+    pages.advise_huge_pages()  # of scratch space nothing has been touched yet
     return context
 
 
@@ -254,6 +254,6 @@ def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
     free = psutil.virtual_memory().available + psutil.swap_memory().free
     if needed > free:
         raise ModelError(
-            f"{path}: a context of {n_ctx:,} tokens needs {amount(needed)} of memory, {amount(free)} are "
-            "free: ask for fewer (n_ctx, -c)"
+            f"{path}: a context of {n_ctx:,} tokens needs {format_count(needed)} of memory, "
+            f"{format_count(free)} are free: ask for fewer (n_ctx, -c)"
         )

@@ -21,7 +21,7 @@ class SequenceSlot(CacheSlot):
     def __init__(self, sequence: int) -> None:
         super().__init__()
         self.sequence = sequence
-        self.prompt = self.used = 0
+        self.prompt_length = self.last_used = 0
 
 
 class LlamaKvCache:
@@ -55,14 +55,14 @@ class LlamaKvCache:
         """Return a free trunk with as much of `tokens` as any trunk holds, one that loses little of its text.
         It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
         free = free_slots(self.slots)
-        held = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
+        cached = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
         # A token that is held saves reading it now; one that is cut may have to be read again.
-        best = max(free, key=lambda slot: (3 * held[slot.sequence] - len(slot.cached), -slot.used))
-        best.used = 1 + max(slot.used for slot in self.slots)
+        best = max(free, key=lambda slot: (3 * cached[slot.sequence] - len(slot.cached), -slot.last_used))
+        best.last_used = 1 + max(slot.last_used for slot in self.slots)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
-        donor = max(self.slots, key=lambda slot: held[slot.sequence])
-        own, more = held[best.sequence], held[donor.sequence]
+        donor = max(self.slots, key=lambda slot: cached[slot.sequence])
+        own, more = cached[best.sequence], cached[donor.sequence]
         if self._shares and more > own:
             self.trim(best, 0)  # all of one trunk, so that its cells were written in the order of the text
             self.share(donor.sequence, best.sequence, more)
@@ -71,11 +71,11 @@ class LlamaKvCache:
             self.trim(best, len(best.cached))
         return best
 
-    def forget(self) -> None:
+    def clear_free(self) -> None:
         for slot in self.slots:
             if slot.is_free:
                 self.trim(slot, 0)
-                slot.used = 0
+                slot.last_used = 0
 
     def take_branch(self, slot: SequenceSlot) -> int:
         try:
@@ -97,7 +97,7 @@ class LlamaKvCache:
         self._require()
         self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
 
-    def cut(self, sequence: int, start: int) -> None:
+    def truncate(self, sequence: int, start: int) -> None:
         """Drop a sequence's cells from position `start` on."""
         if self._memory is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
             raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
@@ -115,4 +115,4 @@ class LlamaKvCache:
         if not cut or (slot.cached and self._windowed and self._begins_at(slot) != 0):
             slot.cached.clear()
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
-        slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
+        slot.prompt_length = slot.prompt_length if slot.prompt_length <= len(slot.cached) else 0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.llama_cpp import binding, kernels
-from paceline.backends.logit_drift import teacher_forced
+from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
@@ -23,10 +23,10 @@ def rows_are_equal(target: LlamaTarget) -> bool:
     elsewhere = target.gpu_layers > 0 or target.flash_attention is False
     if not target.kernels or elsewhere or target.caps.rollback != "free":
         return False
-    return kernels.leaves_nothing_to_ggml(lambda: _try_pass(target))
+    return kernels.covers_all_operations(lambda: _probe_forward(target))
 
 
-def _try_pass(target: LlamaTarget) -> None:
+def _probe_forward(target: LlamaTarget) -> None:
     """A pass that leaves nothing behind."""
     session = target.open()
     try:
@@ -47,7 +47,7 @@ def require_exact(target: LlamaTarget) -> None:
 
     def rows(each: int) -> NDArray[Any]:
         target.forget()  # in the same cells each time
-        return np.asarray(teacher_forced(target, text, start, each))
+        return np.asarray(teacher_forced_logits(target, text, start, each))
 
     same = binding.metadata(target._model, f"{arch}.expert_count") in (None, "0") and all(
         np.array_equal(rows(n), rows(fewer)) for fewer in (1, n // 2 + 1)

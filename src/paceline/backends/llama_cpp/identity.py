@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.llama_cpp import binding
-from paceline.backends.llama_cpp.kernels import enter
-from paceline.system.identity import fingerprint
+from paceline.backends.llama_cpp.kernels import load_kernels
+from paceline.system.identity import file_fingerprint
 
 # How LlamaTarget runs a model where nothing else is said.
 SETTINGS: Mapping[str, Any] = {
@@ -25,12 +25,12 @@ def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
     """Raises OSError where `path` is not there and MissingExtraError without llama.cpp."""
     from importlib.metadata import version
 
-    model = fingerprint(path)
+    model = file_fingerprint(path)
     given = {name: settings.get(name, usual) for name, usual in SETTINGS.items()}
     return {
         "model": model,
         "features": binding.llama_cpp().llama_print_system_info().decode(errors="replace"),
         "engine": f"llama-cpp-python {version('llama-cpp-python')}",
         **given,
-        "kernels": enter().path if given["kernels"] else "",
+        "kernels": load_kernels().path if given["kernels"] else "",
     }

@@ -45,7 +45,7 @@ class Decoder:
             for session, tree in batch:
                 start, first = self.batch.outputs, 0
                 if isinstance(tree, int):
-                    session.plan_reading(tree, self.batch)
+                    session.plan_prefill(tree, self.batch)
                 else:
                     first = session.plan(tree, self.batch)
                 places.append((start, self.batch.outputs, first))
@@ -55,7 +55,7 @@ class Decoder:
                 if isinstance(tree, int):
                     session.read(tree)
                 else:
-                    session.computed()
+                    session.mark_computed()
         except BaseException:  # Ctrl-C too: whatever of the pass is in the cache belongs to nobody
             for session, _ in batch:
                 session.rollback()
@@ -75,14 +75,14 @@ class Decoder:
             self.batch.clear()
             part = min(CHUNK, end - len(slot.cached))
             try:
-                session.plan_reading(part, self.batch)
+                session.plan_prefill(part, self.batch)
                 self._decode()
             except BaseException:
                 session.rollback()
                 raise
             session.read(part)
         if n:
-            slot.prompt = end if is_whole else 0
+            slot.prompt_length = end if is_whole else 0
 
     def _decode_filled(self) -> None:
         """The planned pass, filled up to `exact_rows` by a sequence that is dropped at once."""
@@ -99,9 +99,9 @@ class Decoder:
             self._cache.free_branches(self._filler)
 
     def _decode(self) -> None:
-        own_kernels.use(self._kernels)
+        own_kernels.set_enabled(self._kernels)
         code = self.batch.decode(self.context)
-        binding.helpers().worked()
+        binding.helpers().on_compute()
         if code == _OUT_OF_CELLS:
             raise ModelError(f"{self._path}: the KV cache is full; ask for a larger context (n_ctx, -c)")
         if code != 0:

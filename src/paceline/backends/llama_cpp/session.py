@@ -24,21 +24,21 @@ class LlamaSession(CachedSession[SequenceSlot]):
         self._cache, self._as_prompts = cache, as_prompts
         super().__init__(cache.n_ctx)
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _clear_tree(self) -> None:
+        super()._clear_tree()
         self._sequence: list[int] = []  # of each node
         self._branched = False  # sequences are to be handed back
-        self._heirs: set[int] = set()  # nodes whose own sequence a child continues
+        self._inherited_sequence: set[int] = set()  # nodes whose own sequence a child continues
 
     def _begin(self, tokens: list[int]) -> None:
         slot = self._slot = self._cache.take_slot(self, tokens)
         shared = min(common_prefix(slot.cached, tokens), len(tokens) - 1)
-        if self._as_prompts and not shared == len(tokens) - 1 == slot.prompt:
+        if self._as_prompts and not shared == len(tokens) - 1 == slot.prompt_length:
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
 
-    def plan_reading(self, n: int, batch: Batch) -> None:
+    def plan_prefill(self, n: int, batch: Batch) -> None:
         """Add the next `n` unread tokens to `batch`."""
         if not 0 <= n <= self.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
@@ -51,7 +51,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
         """Add to `batch` what the cache lacks of the sequence and the tree; return the first row asked
         for."""
         slot = self.slot
-        grows = self._rooted and tree.starts_with(self._tree)
+        grows = self._tree_is_cached and tree.starts_with(self._tree)
         if not grows:
             self.rollback()
         self._planned = True
@@ -66,19 +66,19 @@ class LlamaSession(CachedSession[SequenceSlot]):
         first = len(self._sequence)
         depths = tree.depths()
         for node in range(first, len(tree)):
-            fresh[node] = self._place(tree, node, fresh, depths, base)
+            fresh[node] = self._assign_sequence(tree, node, fresh, depths, base)
             batch.add(tree.tokens[node], base + depths[node], fresh[node], True)
         self._tree = tree
         return first + 1 if grows else 0
 
-    def _place(
+    def _assign_sequence(
         self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
     ) -> list[int]:
         """Return the sequence of a new node: its parent's if no sibling continues it, else a new branch,
         which everything above the node joins."""
         parent = tree.parents[node]
-        if parent not in self._heirs:
-            self._heirs.add(parent)
+        if parent not in self._inherited_sequence:
+            self._inherited_sequence.add(parent)
             sequence = self.slot.sequence if parent == ROOT else self._sequence[parent]
         else:
             self._branched = True
@@ -103,24 +103,24 @@ class LlamaSession(CachedSession[SequenceSlot]):
         base = len(self.tokens)
         end = base + len(path)
         if path and self._sequence[path[-1]] != slot.sequence:
-            self._cache.cut(slot.sequence, base)
+            self._cache.truncate(slot.sequence, base)
             self._cache.share(self._sequence[path[-1]], slot.sequence, end, start=base)
         elif len(tree) > len(path):
-            self._cache.cut(slot.sequence, end)
+            self._cache.truncate(slot.sequence, end)
         # In place: the list may be long, and this is the hot path.
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
-        self._hand_back()
+        self._free_branches()
 
     def rollback(self) -> None:
         if self._slot is not None and self._planned:
-            self._cache.cut(self._slot.sequence, len(self._slot.cached))
-            self._hand_back()
+            self._cache.truncate(self._slot.sequence, len(self._slot.cached))
+            self._free_branches()
 
-    def _hand_back(self) -> None:
+    def _free_branches(self) -> None:
         if self._branched:
             self._cache.free_branches(self.slot)
-        self._forget()
+        self._clear_tree()
 
     def _release(self) -> None:
         helpers().release()

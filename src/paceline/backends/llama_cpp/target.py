@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.common import trie_of
+from paceline.backends.common import make_token_trie
 from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import LlamaForward
@@ -27,7 +27,7 @@ from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
-FEW = 32  # tokens read along that leave a pass what it is
+MAX_FUSED_PREFILL = 32  # tokens read along that leave a pass what it is
 
 
 class LlamaTarget:
@@ -40,7 +40,7 @@ class LlamaTarget:
     weights: a target of the same file whose weights to use; it is closed later.
     kernels: compute with kernels of our own, where there are any and memory allows."""
 
-    alters = ""  # a file is run as it is
+    modification = ""  # a file is run as it is
 
     def __init__(
         self,
@@ -65,18 +65,18 @@ class LlamaTarget:
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._owns_model = weights is None
         if weights is None:
-            self.kernels: bool = kernels and own_kernels.usable(gate.sizes(path), path)
-            own_kernels.use(self.kernels)
+            self.kernels: bool = kernels and own_kernels.fits_memory(gate.sizes(path), path)
+            own_kernels.set_enabled(self.kernels)
             self._model: Any = binding.load_model(path, gpu_layers=gpu_layers)
         else:
             self.kernels, self._model = kernels and weights.kernels, weights._model
         self._context: Any = None
-        self.on_pass: Callable[[int, int, float], None] | None = None
+        self.on_forward: Callable[[int, int, float], None] | None = None
         try:
             self.vocab = read_vocab(self._model, self._require_open)
             self._set_up(n_ctx, sessions, 0)
             self._text = LlamaText(self._model)
-            self._claim_equal_rows()
+            self._set_equal_rows()
             if exact_rows and not self.caps.exact:
                 self._set_up(n_ctx, sessions, exact_rows)
                 require_exact(self)
@@ -109,17 +109,17 @@ class LlamaTarget:
         self._make_context(sessions)
         self.caps = Caps(
             # A first child needs no branch. Cells of a branch lie in another order than plain decoding's.
-            branch=1 if stateful or exact_rows > 0 else 1 + MAX_BRANCHES // sessions,
+            max_branches=1 if stateful or exact_rows > 0 else 1 + MAX_BRANCHES // sessions,
             rollback="none" if stateful else "free",
-            sessions=sessions,
-            rows=exact_rows or MAX_ROWS,
-            chunk=per_session if exact_rows else CHUNK,
+            max_sessions=sessions,
+            max_batch_tokens=exact_rows or MAX_ROWS,
+            max_prefill_tokens=per_session if exact_rows else CHUNK,
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
         )
 
     def _make_context(self, sessions: int) -> None:
-        own_kernels.use(self.kernels)  # which operations a context has room for depends on it
+        own_kernels.set_enabled(self.kernels)  # which operations a context has room for depends on it
         self._context = binding.make_context(
             self._model,
             self.path,
@@ -148,8 +148,8 @@ class LlamaTarget:
         return self._text
 
     @cached_property
-    def trie(self) -> TokenTrie:
-        return trie_of(self.vocab, self.text.markers())
+    def token_trie(self) -> TokenTrie:
+        return make_token_trie(self.vocab, self.text.markers())
 
     @property
     def description(self) -> str:
@@ -169,7 +169,7 @@ class LlamaTarget:
         return identity(self.path, self.settings)
 
     @property
-    def memory(self) -> int:
+    def weight_bytes(self) -> int:
         self._require_open()
         return int(self._cpp.llama_model_size(self._model))
 
@@ -191,20 +191,20 @@ class LlamaTarget:
         before, self.flash_attention = self.flash_attention, flash
         self._free_context()
         try:
-            self._make_context(self.caps.sessions)
+            self._make_context(self.caps.max_sessions)
         except BaseException:
             self.flash_attention = before
-            self._make_context(self.caps.sessions)
+            self._make_context(self.caps.max_sessions)
             raise
         if not self.exact_rows:
-            self._claim_equal_rows()
+            self._set_equal_rows()
 
-    def sibling(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
+    def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
         self._require_open()
         given = {**self.settings, "flash_attention": flash_attention, "exact_rows": 0}
         return LlamaTarget(self.path, n_ctx=n_ctx, weights=self, **given)
 
-    def scores(self) -> int:
+    def attention_score_bytes(self) -> int:
         self._require_open()
         heads, rows = self._cpp.llama_model_n_head(self._model), self._cpp.llama_n_ubatch(self._context)
         return 4 * int(heads) * int(rows) * self._cells
@@ -215,19 +215,19 @@ class LlamaTarget:
 
     def forget(self) -> None:
         """Drop what closed sessions left in the cache, so that the next prompt is computed from its start."""
-        self.cache.forget()
+        self.cache.clear_free()
 
     def close(self) -> None:
         """In a forked process only forget them: freeing would wait for threads that are not there."""
         self._free_context()
         if self._model is not None:
-            if self._owns_model and self._process.is_this:
+            if self._owns_model and self._process.is_current:
                 self._cpp.llama_model_free(self._model)
             self._model = None
 
     def _free_context(self) -> None:
         if self._context is not None:
-            if self._process.is_this:
+            if self._process.is_current:
                 self._cpp.llama_free(self._context)
             self._context = self._decoder.context = None
             self.cache.reset(None)
@@ -249,11 +249,11 @@ class LlamaTarget:
             outs = self._decoder.run(batch, want)
         for out, n in zip(outs, reads, strict=True):
             out.computed += n
-        if self.on_pass is not None and sum(reads) <= FEW:
+        if self.on_forward is not None and sum(reads) <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
-            self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
+            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
-    def _claim_equal_rows(self) -> None:
+    def _set_equal_rows(self) -> None:
         equal = rows_are_equal(self)
         self.caps = replace(self.caps, exact=equal, equal_rows=equal)

@@ -13,7 +13,7 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
 
-KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+TOKENIZER_KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 
 def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
@@ -35,7 +35,7 @@ def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
 
     return Vocab(
         size=size,
-        kind=KINDS.get(kind, f"type {kind}"),
+        kind=TOKENIZER_KINDS.get(kind, f"type {kind}"),
         bos=bos if bos >= 0 else None,
         eos=frozenset(t for t in range(size) if cpp.llama_vocab_is_eog(vocab, t)),
         add_bos=bool(cpp.llama_vocab_get_add_bos(vocab)),

@@ -22,8 +22,8 @@ PARENTS, SCORES, SOURCES = (-1, 0, 0, 2), (0.5,) * 4, ("trial",) * 4  # two bran
 
 def main(path: str, way: dict[str, Any]) -> None:
     binding.llama_cpp()
-    print(gate.BEGUN, flush=True)
-    gate.trying = True
+    print(gate.STARTED_WORD, flush=True)
+    gate.in_load_subprocess = True
     with suppress(PacelineError, MemoryError):
         if way["vocab_only"]:
             model = binding.load_model(Path(path), **way)

@@ -46,7 +46,7 @@ class CacheSlots:
         """Bytes, as far as the caches tell."""
         return sum(int(getattr(slot.cache, "memory", 0)) for slot in self._slots)
 
-    def forget(self) -> None:
+    def clear_free(self) -> None:
         for slot in self._slots:
             if slot.is_free:
                 slot.clear()

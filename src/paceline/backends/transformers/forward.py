@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.speculative.forward_output import LogitsOutput, place
-from paceline.speculative.interfaces import NOTHING, Features, RequiredOutputs
+from paceline.speculative.forward_output import LogitsOutput, node_position
+from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
 from paceline.speculative.sampling import (
     Mask,
     Sampling,
     TokenDistribution,
+    filter_top_k,
     require_numbers,
     target_distribution,
-    top_k,
 )
 
 
@@ -40,12 +40,12 @@ class HfForward(LogitsOutput):
         self._is_last, self._rows, self._first, self.read = is_last, rows, first, read
         self._best: list[int] | None = None
         if want.top_k > 0 and len(rows) > 0:
-            best = likeliest(rows, want.top_k)
+            best = top_k_rows(rows, want.top_k)
             features = Features(best, features.hidden, features.lead, features.start)
         super().__init__(computed, features)
 
     def _place(self, row: int) -> int:
-        return place(row, range(self._first, self._first + len(self._rows)), self._is_last())
+        return node_position(row, range(self._first, self._first + len(self._rows)), self._is_last())
 
     def argmax(self, row: int) -> int:
         at = self._place(row)
@@ -61,7 +61,7 @@ class HfForward(LogitsOutput):
     ) -> TokenDistribution:
         found = None
         if mask is None and not settings.edits_logits and self._rows.device.type != "cpu":
-            found = few(self._rows[self._place(row)], settings)
+            found = filtered_candidates(self._rows[self._place(row)], settings)
         if found is None:
             return super().target_distribution(row, settings, history, mask)
         ids, values = found
@@ -74,12 +74,12 @@ class HfForward(LogitsOutput):
         return out
 
 
-def few(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
     """Return the tokens of a row [n_vocab] that the first filter leaves, and their logits. None where it
     takes the whole row to tell."""
     k = 1 if settings.greedy else settings.top_k
     if 0 < k < len(row):
-        ids = largest(row, k)
+        ids = stable_top_k(row, k)
     elif settings.min_p > 0.0 and settings.typical_p >= 1.0 and settings.top_p >= 1.0:
         exact = row.double()
         ids = (exact >= exact.max() + math.log(settings.min_p)).nonzero()[:, 0]
@@ -88,20 +88,20 @@ def few(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.flo
     return ids.cpu().numpy(), row[ids].float().cpu().numpy()
 
 
-def likeliest(rows: Any, k: int) -> NDArray[np.int64]:
+def top_k_rows(rows: Any, k: int) -> NDArray[np.int64]:
     """[rows, k], largest first, the lowest id of equals first."""
     if rows.device.type == "cpu":
-        return np.stack([top_k(row, k) for row in rows.float().numpy()])
-    best: NDArray[np.int64] = largest(rows, k).cpu().numpy()
+        return np.stack([filter_top_k(row, k) for row in rows.float().numpy()])
+    best: NDArray[np.int64] = stable_top_k(rows, k).cpu().numpy()
     return best
 
 
-def largest(rows: Any, k: int) -> Any:
+def stable_top_k(rows: Any, k: int) -> Any:
     """[..., k]; `topk` would choose among equals as it likes."""
     return rows.sort(dim=-1, descending=True, stable=True).indices[..., :k]
 
 
 def features_of(hidden: Sequence[Any], lead: int, start: int, want: RequiredOutputs) -> Features:
     if not want.layers or not hidden:
-        return NOTHING
+        return NO_FEATURES
     return Features(None, torch.cat(list(hidden)), lead, start)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paceline.backends.transformers.session import PassInput
 from paceline.speculative.tree import ROOT
 
-CHUNK = 512  # tokens of prompts in one pass
+MAX_PREFILL_TOKENS = 512  # tokens of prompts in one pass
 Attends = NDArray[np.bool_]
 WINDOWED, WHOLE = "sliding_attention", "full_attention"
 
@@ -37,27 +37,29 @@ class ArchitectureTraits:
         layers = set(getattr(config, "layer_types", None) or ())
         window = getattr(config, "sliding_window", None)
         self.window = int(window) if window and (not layers or WINDOWED in layers) else None
-        self.rewinds = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
+        self.supports_rollback = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
         known = layers <= {WHOLE, WINDOWED} and attention in ("eager", "sdpa")
-        self.masks = known and self.takes_positions and self.rewinds and not has_own_masks(model)
+        self.supports_custom_masks = (
+            known and self.takes_positions and self.supports_rollback and not has_own_masks(model)
+        )
         self._mixed = layers >= {WHOLE, WINDOWED}
-        self.most = CHUNK
-        self.holds_state = hasattr(model.get_decoder(), "_setup_cache")
+        self.max_prefill_chunk = MAX_PREFILL_TOKENS
+        self.state_in_modules = hasattr(model.get_decoder(), "_setup_cache")
 
     def mask(self, rows: Sequence[PassInput]) -> Any:
         """Return the mask of several sessions' rows, kept apart from each other; None for the model's own."""
         alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
         far = any(self.window is not None and one.places > self.window for one in rows)
-        if not self.masks or (alone and rows[0].tree.is_chain and not far):
+        if not self.supports_custom_masks or (alone and rows[0].tree.is_chain and not far):
             return None
-        whole = self._tensor([attends(one) for one in rows])
+        whole = self._tensor([attention_mask(one) for one in rows])
         if self.window is None or not (far or self._mixed):
             return whole
-        windowed = self._tensor([attends(one, self.window) for one in rows])
+        windowed = self._tensor([attention_mask(one, self.window) for one in rows])
         return {WHOLE: whole, WINDOWED: windowed} if self._mixed else windowed
 
     def _tensor(self, masks: Sequence[Attends]) -> Any:
-        mask = torch.from_numpy(side_by_side(masks))[None, None].to(self.device)
+        mask = torch.from_numpy(block_diagonal(masks))[None, None].to(self.device)
         if not self._adds:
             return mask
         added = torch.zeros(mask.shape, dtype=self._dtype, device=self.device)
@@ -85,16 +87,16 @@ def text_config(config: Any) -> Any:
     return config.get_text_config(decoder=True)
 
 
-def ends_of(config: Any, generation: Any) -> Collection[int]:
+def eos_token_ids(config: Any, generation: Any) -> Collection[int]:
     """Return the tokens that end a text, by both of a model's configurations."""
     found: set[int] = set()
     for one in (config, generation):
-        said = getattr(one, "eos_token_id", None)
-        found.update(said if isinstance(said, list | tuple) else () if said is None else (said,))
+        value = getattr(one, "eos_token_id", None)
+        found.update(value if isinstance(value, list | tuple) else () if value is None else (value,))
     return found
 
 
-def attends(rows: PassInput, window: int | None = None) -> Attends:
+def attention_mask(rows: PassInput, window: int | None = None) -> Attends:
     """Return which places of the cache each row attends to [rows, places].
 
     A row of the text attends to all places up to its own, a node to the text, the nodes above it and itself.
@@ -118,7 +120,7 @@ def attends(rows: PassInput, window: int | None = None) -> Attends:
     return out
 
 
-def side_by_side(masks: Sequence[Attends]) -> Attends:
+def block_diagonal(masks: Sequence[Attends]) -> Attends:
     """Return one mask of several sessions' rows, which do not see each other."""
     if len(masks) == 1:
         return masks[0]

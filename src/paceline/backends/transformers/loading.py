@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.models.names import place_of
+from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.system.helpers import OpenMPThreads
-from paceline.system.identity import fingerprint
+from paceline.system.identity import file_fingerprint
 
 # How HfTarget runs a model where nothing else is said.
 SETTINGS: Mapping[str, Any] = {
@@ -29,7 +29,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def libraries() -> tuple[ModuleType, ModuleType]:
+def import_libraries() -> tuple[ModuleType, ModuleType]:
     """torch and transformers, without what they print."""
     try:
         import torch
@@ -44,9 +44,9 @@ def libraries() -> tuple[ModuleType, ModuleType]:
 
 
 @cache
-def helpers() -> OpenMPThreads:
+def openmp_threads() -> OpenMPThreads:
     """Of whoever computes on the processor."""
-    torch, _ = libraries()
+    torch, _ = import_libraries()
     try:
         return OpenMPThreads(ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so")))
     except OSError:  # not on Linux
@@ -54,7 +54,7 @@ def helpers() -> OpenMPThreads:
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def identity_record(path: Path) -> Iterator[None]:
     """What goes wrong while a model is read, as ours."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # bars of progress
@@ -73,15 +73,15 @@ def first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def is_shortage(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out. On a processor torch raises a plain RuntimeError for it."""
-    torch, _ = libraries()
+    torch, _ = import_libraries()
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
-def arguments(path: Path) -> tuple[str, dict[str, Any]]:
+def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
     """The folder, and what else from_pretrained wants to know. Nothing is downloaded."""
-    place = place_of(path)
+    place = model_path(path)
     if place.is_file():
         return str(place.parent), {"gguf_file": place.name, "local_files_only": True}
     if not place.is_dir():
@@ -92,9 +92,9 @@ def arguments(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def read_once(path: Path) -> Iterator[None]:
+def cache_gguf_reader(path: Path) -> Iterator[None]:
     """Cache what transformers 5.24 reads and makes again for each part of a GGUF file: a minute for 135M."""
-    if not place_of(path).is_file():
+    if not model_path(path).is_file():
         yield
         return
     import gguf
@@ -110,22 +110,22 @@ def read_once(path: Path) -> Iterator[None]:
 
 
 def load_config(path: Path) -> Any:
-    _, transformers = libraries()
-    folder, given = arguments(path)
-    with told(path):
+    _, transformers = import_libraries()
+    folder, given = from_pretrained_arguments(path)
+    with identity_record(path):
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **given)
 
 
 def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
-    torch, transformers = libraries()
-    helpers()  # of this process: one that is forked from it has none
-    folder, given = arguments(path)
+    torch, transformers = import_libraries()
+    openmp_threads()  # of this process: one that is forked from it has none
+    folder, given = from_pretrained_arguments(path)
     config = load_config(path)
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{path}: {config.model_type} is no causal language model that transformers has")
     if attention != "auto":
         given["attn_implementation"] = attention
-    with told(path):
+    with identity_record(path):
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype_of(torch, dtype, path), trust_remote_code=False, **given
         )
@@ -133,9 +133,9 @@ def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
 
 
 def load_tokenizer(path: Path) -> Any:
-    _, transformers = libraries()
-    folder, given = arguments(path)
-    with told(path):
+    _, transformers = import_libraries()
+    folder, given = from_pretrained_arguments(path)
+    with identity_record(path):
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **given)
 
 
@@ -144,13 +144,13 @@ def dtype_of(torch: Any, name: str, path: Path) -> Any:
     if name not in DTYPES:
         raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
     if name == "auto":
-        return torch.float32 if place_of(path).is_file() else "auto"
+        return torch.float32 if model_path(path).is_file() else "auto"
     return getattr(torch, name)
 
 
 def check_device(device: str) -> str:
     """Return the device; auto is a GPU where there is one. Raises UsageError for one that is not there."""
-    torch, _ = libraries()
+    torch, _ = import_libraries()
     there = ["cpu"]
     if torch.cuda.is_available():
         there += ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
@@ -166,7 +166,7 @@ def check_device(device: str) -> str:
 def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
     """Return what the costs of a model depend on, which is also the key of kept costs. Raises OSError where
     `path` is not there and MissingExtraError without the libraries."""
-    return _identity(weights(place_of(path)), settings)
+    return _identity(fingerprint_weights(model_path(path)), settings)
 
 
 def identity_of(model: Any, settings: Mapping[str, Any], /) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def identity_of(model: Any, settings: Mapping[str, Any], /) -> dict[str, Any]:
 
 
 def _identity(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    torch, transformers = libraries()
+    torch, transformers = import_libraries()
     return {
         "model": model,
         "engine": f"transformers {transformers.__version__}, torch {torch.__version__}",
@@ -186,13 +186,13 @@ def _identity(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def weights(place: Path) -> str:
+def fingerprint_weights(place: Path) -> str:
     """A fingerprint of a file, or of all files of a folder that say what the model is."""
     if place.is_file():
-        return fingerprint(place)
+        return file_fingerprint(place)
     if not place.is_dir():
         raise FileNotFoundError(str(place))
     digest = hashlib.sha256()
     for file in sorted({file for pattern in WEIGHTS for file in place.glob(pattern)}):
-        digest.update(f"{file.name}\0{fingerprint(file)}\0".encode())
+        digest.update(f"{file.name}\0{file_fingerprint(file)}\0".encode())
     return digest.hexdigest()

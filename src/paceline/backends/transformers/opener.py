@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.interface import BackendBuild, KernelStatus
-from paceline.backends.transformers.kind import ends_of, text_config
+from paceline.backends.transformers.kind import eos_token_ids, text_config
+from paceline.backends.transformers.loading import (
+    cache_gguf_reader,
+    import_libraries,
+    load_config,
+    load_tokenizer,
+)
 from paceline.backends.transformers.loading import identity as identity
-from paceline.backends.transformers.loading import libraries, load_config, load_tokenizer, read_once
 from paceline.backends.transformers.target import HfTarget
 from paceline.backends.transformers.text import HfText
 from paceline.speculative.vocabulary import Vocab
@@ -23,7 +28,7 @@ def open_tokenizer(path: Path, /) -> HfTokenizer:
 
 
 def build() -> BackendBuild:
-    torch, _ = libraries()
+    torch, _ = import_libraries()
     return BackendBuild(torch.backends.cpu.get_cpu_capability(), bool(torch.cuda.is_available()))
 
 
@@ -36,10 +41,10 @@ class HfTokenizer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with read_once(path):
+        with cache_gguf_reader(path):
             config = load_config(path)
             self.text = HfText(load_tokenizer(path), text_config(config).vocab_size)
-        self.vocab: Vocab = self.text.vocab(ends_of(config, None))
+        self.vocab: Vocab = self.text.vocab(eos_token_ids(config, None))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -30,9 +30,9 @@ class PendingForward:
     session: HfSession
     tree: DraftTree | int
     rows: PassInput
-    n: int
+    n_prefill: int
     begin: int
-    before: int = 0
+    n_prefilled: int = 0
     earlier: Sequence[Any] = ()
     logits: Any = None
     hidden: Any = None
@@ -44,7 +44,7 @@ def compute(
     """Compute everything in one pass where a mask can keep the sessions apart."""
     group, n = list[PendingForward](), 0
     for one in due:
-        if group and (not kind.masks or n + len(one.rows.tokens) > MAX_FUSED_ROWS):
+        if group and (not kind.supports_custom_masks or n + len(one.rows.tokens) > MAX_FUSED_ROWS):
             _pass(model, kind, group, want)
             group, n = [], 0
         group.append(one)
@@ -56,7 +56,7 @@ def compute(
 def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
     rows = [one.rows for one in due]
     caches = [one.session.slot.cache for one in due]
-    if kind.rewinds:
+    if kind.supports_rollback:
         for cache, one in zip(caches, rows, strict=True):
             cache.cut(one.start)  # a view may have left something behind
     counts = [len(one.tokens) for one in rows]
@@ -71,16 +71,16 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
     if kind.takes_positions:
         given["position_ids"] = torch.tensor([[at for one in rows for at in one.positions]], device=device)
     ends = list(accumulate(counts))
-    told = ends
+    reported = ends
     if kind.takes_few:  # logits of those alone that somebody may ask about; of one at least
-        told = list(accumulate(one.told for one in rows))
-        few = [row for one, end in zip(rows, ends, strict=True) for row in range(end - one.told, end)]
+        reported = list(accumulate(one.n_outputs for one in rows))
+        few = [row for one, end in zip(rows, ends, strict=True) for row in range(end - one.n_outputs, end)]
         given["logits_to_keep"] = torch.tensor(few or [ends[-1] - 1], device=device)
     if want.layers:
         given["output_hidden_states"] = list(want.layers)
     out = model(input_ids=torch.tensor([tokens], device=device), **given)
-    for each, last, end, n in zip(due, told, ends, counts, strict=True):
-        each.logits = out.logits[0, last - each.rows.told : last]
+    for each, last, end, n in zip(due, reported, ends, counts, strict=True):
+        each.logits = out.logits[0, last - each.rows.n_outputs : last]
         if want.layers:
             layers = [layer[0, end - n : end] for layer in out.hidden_states if layer is not None]
             each.hidden = torch.stack(layers, dim=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paceline.backends.common import CachedSession
 from paceline.backends.transformers.cache import BatchSlot, CacheSlots
-from paceline.backends.transformers.loading import helpers
+from paceline.backends.transformers.loading import openmp_threads
 from paceline.speculative.errors import ContractError
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -24,8 +24,8 @@ class PassInput:
     start: int
     base: int
     tree: DraftTree
-    told: int
-    first: int
+    n_outputs: int
+    first_row: int
 
     @property
     def places(self) -> int:
@@ -44,29 +44,31 @@ class HfSession(CachedSession[BatchSlot]):
         if self._rewinds or shared < len(self._slot.cached):
             self._slot.trim(shared)
 
-    def plan_reading(self, n: int) -> PassInput:
+    def plan_prefill(self, n: int) -> PassInput:
         if not 0 <= n <= self.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
-        if self._rooted:
+        if self._tree_is_cached:
             self.rollback()
         self._planned = True
         start = len(self.slot.cached)
         end = start + n
-        return PassInput(self.tokens[start:end], list(range(start, end)), start, end, EMPTY, told=0, first=0)
+        return PassInput(
+            self.tokens[start:end], list(range(start, end)), start, end, EMPTY, n_outputs=0, first_row=0
+        )
 
     def read(self, n: int) -> None:
         super().read(n)
         self._planned = False
 
     def plan(self, tree: DraftTree) -> PassInput:
-        if not (self._rooted and tree.starts_with(self._tree)):
+        if not (self._tree_is_cached and tree.starts_with(self._tree)):
             self.rollback()
         self._planned = True
         return self._rows(tree, len(self.slot.cached))
 
     def _rows(self, tree: DraftTree, cached: int) -> PassInput:
         """cached: tokens of the text that need not be computed."""
-        grows, base = self._rooted and tree.starts_with(self._tree), len(self.tokens) - 1
+        grows, base = self._tree_is_cached and tree.starts_with(self._tree), len(self.tokens) - 1
         if not grows:
             self._tree = EMPTY
         known = len(self._tree)
@@ -88,12 +90,12 @@ class HfSession(CachedSession[BatchSlot]):
             slot.cache.cut(base + len(path))
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
-        self._forget()
+        self._clear_tree()
 
     def rollback(self) -> None:
         if self._slot is not None and self._planned:
             self._slot.trim(len(self._slot.cached))
-        self._forget()
+        self._clear_tree()
 
     def _release(self) -> None:
-        helpers().release()
+        openmp_threads().release()

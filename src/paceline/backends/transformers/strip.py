@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-LEAST = 256  # positions to begin with
+MIN_CAPACITY = 256  # positions to begin with
 
 
 class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -29,7 +29,8 @@ class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
         self.keys, self.values = (
-            like.new_zeros((*like.shape[:2], LEAST, like.shape[3])) for like in (key_states, value_states)
+            like.new_zeros((*like.shape[:2], MIN_CAPACITY, like.shape[3]))
+            for like in (key_states, value_states)
         )
         self.is_initialized = True
 
@@ -75,7 +76,7 @@ class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped her
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=LayerCache)
 
-    def cut(self, n: int) -> None:
+    def truncate(self, n: int) -> None:
         """Drop what is behind the first `n` positions."""
         for strip in self.layers:
             strip.n = min(strip.n, n)
@@ -83,8 +84,8 @@ class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped her
     @property
     def memory(self) -> int:
         """Bytes, room for more included."""
-        held = [strip for strip in self.layers if strip.is_initialized]
-        return sum(int(strip.keys.nbytes + strip.values.nbytes) for strip in held)
+        cached = [strip for strip in self.layers if strip.is_initialized]
+        return sum(int(strip.keys.nbytes + strip.values.nbytes) for strip in cached)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def gather(self, places: Sequence[int], start: int) -> None:

@@ -13,12 +13,12 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
 
 # What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
-ENDS = {
+END_OF_GENERATION_TOKENS = {
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),
     *("<EOT>", "<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>"),
     "<|fim_pad|>",
 }
-KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
+TOKENIZER_KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
 
 
 def byte_of() -> dict[str, int]:
@@ -70,7 +70,7 @@ class HfText(Text):
             return (spelled.removeprefix(prefix) if spelled.startswith(prefix) else f" {spelled}").encode()
         return bytes(spelled.replace("\u2581", " "), "utf-8")
 
-    def spelled(self, token: int) -> bytes:
+    def token_text(self, token: int) -> bytes:
         """As the tokenizer's file has it."""
         text = self._tokenizer.convert_ids_to_tokens(token) if token < len(self._tokenizer) else None
         return str(text or "").encode()
@@ -84,7 +84,7 @@ class HfText(Text):
         """Whether it puts one before a text."""
         return self.bos is not None and self._tokenizer.encode("a")[:1] == [self.bos]
 
-    def markers(self) -> frozenset[int]:
+    def visible_marker_tokens(self) -> frozenset[int]:
         """Added tokens that look like control tokens (<think>) but are text."""
         return frozenset(
             id_
@@ -94,8 +94,8 @@ class HfText(Text):
 
     def vocab(self, ends: Collection[int]) -> Vocab:
         """ends: tokens that the model's configuration says end a text."""
-        named = {id_ for id_, text in self._added.items() if text in ENDS}
-        kind = KINDS.get(self._model.get("type", ""), self._model.get("type", "unknown"))
+        named = {id_ for id_, text in self._added.items() if text in END_OF_GENERATION_TOKENS}
+        kind = TOKENIZER_KINDS.get(self._model.get("type", ""), self._model.get("type", "unknown"))
         return Vocab(
             size=self._size,
             kind="SPM" if kind == "BPE" and "ByteLevel" not in self._decoders else kind,
@@ -103,7 +103,7 @@ class HfText(Text):
             eos=frozenset({token for token in (*ends, *named) if 0 <= token < self._size}),
             add_bos=self.adds_bos,
             add_eos=False,
-            text=self.spelled,
+            text=self.token_text,
             piece=self.piece,
         )
 

@@ -15,14 +15,14 @@ import torch
 
 from paceline.backends.transformers.cache import CacheSlots
 from paceline.backends.transformers.kind import ArchitectureTraits
-from paceline.backends.transformers.loading import first_line, is_shortage
+from paceline.backends.transformers.loading import first_line, is_out_of_memory
 from paceline.backends.transformers.session import HfSession
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.system import home
 
-FOLDER, VERSION = "transformers", 1  # another number where a trial would find something else
+FOLDER, VERSION = "transformers", 2  # another number where a trial would find something else
 PROMPT, LENGTH = 3, 7  # tokens of a text that is tried
 PARENTS = (ROOT, ROOT, 1, ROOT)  # all nodes but the first have others before them that they must not see
 
@@ -38,27 +38,29 @@ class ProbedTraits:
     refused: why it cannot be decoded at all, or ""."""
 
     rewinds: bool
-    several: bool
+    multi_token_passes: bool
     masks: bool
-    company: bool
-    refused: str = ""
+    multiple_sessions: bool
+    rejection_reason: str = ""
 
     def limit(self, kind: ArchitectureTraits) -> None:
-        kind.rewinds &= self.rewinds
-        kind.masks &= self.masks
-        if not self.several:
-            kind.most = 1
+        kind.supports_rollback &= self.rewinds
+        kind.supports_custom_masks &= self.masks
+        if not self.multi_token_passes:
+            kind.max_prefill_chunk = 1
 
 
-def abilities(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[str, Any]) -> ProbedTraits:
+def probe_traits(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[str, Any]) -> ProbedTraits:
     """Return what is kept by `key`, or try it. target: the HfTarget of the model, without open sessions."""
     if model.training:  # it says something else each time
-        return ProbedTraits(kind.rewinds, True, kind.masks, True)
+        return ProbedTraits(kind.supports_rollback, True, kind.supports_custom_masks, True)
     key = {**key, "trial": VERSION}
-    found = home.recall(FOLDER, key, lambda said: ProbedTraits(**said["abilities"]))
+    found = home.load_record(FOLDER, key, lambda value: ProbedTraits(**value["abilities"]))
     if found is None:
         found = TraitProbe(target, model, kind).run()
-        home.keep(FOLDER, key, {"abilities": asdict(found)}, lambda _: None, "")  # or it is tried again
+        home.write_record(
+            FOLDER, key, {"abilities": asdict(found)}, lambda _: None, ""
+        )  # or it is tried again
     return found
 
 
@@ -84,20 +86,29 @@ class TraitProbe:
         except Exception as error:  # transformers raises whatever its parts raise
             return self._refused(first_line(error))
         if not torch.isfinite(logits).all():  # nothing can be told of it, and each row will say so
-            return ProbedTraits(kind.rewinds, True, kind.masks, True)
-        kind.masks = kind.masks and self._holds(self._branches)
-        several = self._holds(self._several)
-        kind.rewinds, kind.masks = kind.rewinds and several, kind.masks and several
-        kind.most = kind.most if several else 1
+            return ProbedTraits(kind.supports_rollback, True, kind.supports_custom_masks, True)
+        kind.supports_custom_masks = kind.supports_custom_masks and self._matches_reference(self._branches)
+        several = self._matches_reference(self._several)
+        kind.supports_rollback, kind.supports_custom_masks = (
+            kind.supports_rollback and several,
+            kind.supports_custom_masks and several,
+        )
+        kind.max_prefill_chunk = kind.max_prefill_chunk if several else 1
         both, one = self._texts, self._texts[:1]
-        company = self._holds(lambda: self._turns(both, drafts=kind.rewinds))
+        company = self._matches_reference(lambda: self._check_decoding(both, drafts=kind.supports_rollback))
         if not company:  # what of it is at fault?
-            if not self._holds(lambda: self._turns(one)):
+            if not self._matches_reference(lambda: self._check_decoding(one)):
                 return self._refused(self._fault or "token by token it says something else than in one pass")
-            kind.rewinds = kind.rewinds and self._holds(lambda: self._turns(one, drafts=True))
-            kind.masks = kind.masks and kind.rewinds and self._holds(lambda: self._turns(both))
-            company = self._holds(lambda: self._turns(both))
-        return ProbedTraits(kind.rewinds, several, kind.masks, company)
+            kind.supports_rollback = kind.supports_rollback and self._matches_reference(
+                lambda: self._check_decoding(one, drafts=True)
+            )
+            kind.supports_custom_masks = (
+                kind.supports_custom_masks
+                and kind.supports_rollback
+                and self._matches_reference(lambda: self._check_decoding(both))
+            )
+            company = self._matches_reference(lambda: self._check_decoding(both))
+        return ProbedTraits(kind.supports_rollback, several, kind.supports_custom_masks, company)
 
     def _refused(self, reason: str) -> ProbedTraits:
         import transformers
@@ -107,10 +118,10 @@ class TraitProbe:
             False, False, False, False, f"{what} cannot be decoded ({reason}): use a GGUF file of it"
         )
 
-    def _holds(self, way: Callable[[], Pairs]) -> bool:
+    def _matches_reference(self, way: Callable[[], Pairs]) -> bool:
         """Return whether rows are those of whole passes. Fewer than half may differ: rounding sends a token
         to other experts."""
-        self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.rewinds)
+        self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.supports_rollback)
         try:
             apart = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
         except ModelError:  # too little memory
@@ -129,11 +140,11 @@ class TraitProbe:
                 with torch.inference_mode():
                     self._known[key] = self._model(input_ids=ids, use_cache=False).logits[0].float().cpu()
             except Exception as error:
-                raise self._target.shortage(error) if is_shortage(error) else error from None
+                raise self._target.shortage(error) if is_out_of_memory(error) else error from None
         return self._known[key]
 
     def _open(self, tokens: Sequence[int]) -> HfSession:
-        session = HfSession(self._slots, 4 * LENGTH, self._kind.rewinds)
+        session = HfSession(self._slots, 4 * LENGTH, self._kind.supports_rollback)
         session.extend(tokens)
         return session
 
@@ -145,7 +156,7 @@ class TraitProbe:
             for out, (_, tree) in zip(outs, batch, strict=True)
         ]
 
-    def _turns(self, texts: Sequence[Sequence[int]], *, drafts: bool = False) -> Pairs:
+    def _check_decoding(self, texts: Sequence[Sequence[int]], *, drafts: bool = False) -> Pairs:
         """Decode the texts in turns, a token at a time. drafts: with some that are never right."""
         tree = chain(self._drafted, "trial") if drafts else EMPTY
         sessions, pairs = [self._open(text[:PROMPT]) for text in texts], Pairs()

@@ -48,11 +48,11 @@ class ViewSession(HfSession):
         if not self.tokens and not tokens:
             raise UsageError("the prompt is empty: give at least one token")
         self.tokens += tokens
-        self._forget()
+        self._clear_tree()
 
-    def plan_reading(self, n: int) -> PassInput:
+    def plan_prefill(self, n: int) -> PassInput:
         """The whole model reads, and the view with it."""
-        return PassInput([], [], self.shared, self.shared, EMPTY, told=0, first=0)
+        return PassInput([], [], self.shared, self.shared, EMPTY, n_outputs=0, first_row=0)
 
     def read(self, n: int) -> None:
         """See plan_reading."""
@@ -62,21 +62,21 @@ class ViewSession(HfSession):
             raise ContractError("forward before extend: the session has no root")
         return self._rows(tree, self.shared)
 
-    def computed(self) -> None:
-        self._rooted = True
+    def mark_computed(self) -> None:
+        self._tree_is_cached = True
 
     def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._rooted:
+        if not self._tree_is_cached:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
         self.extend([*(self._tree.tokens[node] for node in path), root])
 
     def rollback(self) -> None:
-        self._forget()
+        self._clear_tree()
 
     def close(self) -> None:
         self.tokens = []
-        self._forget()
+        self._clear_tree()
 
 
 class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -89,7 +89,7 @@ class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped 
             self.attention_type = layer.attention_type
 
     def forward(self, hidden_states: Any, *_: Any, **__: Any) -> Any:
-        return alone(hidden_states, self._returns)
+        return as_module_output(hidden_states, self._returns)
 
 
 class ZeroBlock(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -103,14 +103,14 @@ class ZeroBlock(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     def forward(self, hidden_states: Any, *others: Any, **_: Any) -> Any:
         residual = others[0] if others else None
         adds = isinstance(residual, torch.Tensor) and residual.shape == hidden_states.shape
-        return alone(residual if adds else torch.zeros_like(hidden_states), self._returns)
+        return as_module_output(residual if adds else torch.zeros_like(hidden_states), self._returns)
 
 
-def alone(states: Any, returns: int) -> Any:
+def as_module_output(states: Any, returns: int) -> Any:
     return (states, *[None] * (returns - 1)) if returns else states
 
 
-def returned(model: Any, modules: Sequence[Any]) -> list[int]:
+def output_lengths(model: Any, modules: Sequence[Any]) -> list[int]:
     """Return how many values each module returns, 0 for no tuple, by a pass of one token."""
     found = dict.fromkeys(modules, 0)
 
@@ -127,32 +127,32 @@ def returned(model: Any, modules: Sequence[Any]) -> list[int]:
     return list(found.values())
 
 
-def reduced(model: Any, attention: Collection[int], feed_forward: Collection[int]) -> Any:
+def build_view(model: Any, attention: Collection[int], feed_forward: Collection[int]) -> Any:
     """The model with only these layers' blocks. Raises UsageError where it is not made of such layers."""
     decoder = model.get_decoder()
     place, layers = layers_of(decoder)
     if 0 not in attention:
         raise UsageError("a view needs the first layer's attention, by which places in the text are counted")
     made = [(layer, at in attention, at in feed_forward) for at, layer in enumerate(layers)]
-    left_out = {at: part_of(*parts) for at, parts in enumerate(made) if not all(parts[1:])}
-    returns = returned(model, [part if name else layers[at] for at, (name, part) in left_out.items()])
+    left_out = {at: skipped_block(*parts) for at, parts in enumerate(made) if not all(parts[1:])}
+    returns = output_lengths(model, [part if name else layers[at] for at, (name, part) in left_out.items()])
     chosen = list(layers)
     for (at, (name, _)), n in zip(left_out.items(), returns, strict=True):
-        chosen[at] = sharing(layers[at]) if name else IdentityLayer(layers[at], n)
+        chosen[at] = shallow_copy(layers[at]) if name else IdentityLayer(layers[at], n)
         if name:
             chosen[at]._modules[name] = ZeroBlock(n)
-    inner = sharing(decoder)
+    inner = shallow_copy(decoder)
     inner._modules[place] = torch.nn.ModuleList(chosen)
     way = next(name for name, module in model.named_modules() if module is decoder)
-    return replaced(model, [part for part in way.split(".") if part], inner)
+    return with_submodule(model, [part for part in way.split(".") if part], inner)
 
 
-def replaced(module: Any, way: Sequence[str], part: Any) -> Any:
+def with_submodule(module: Any, way: Sequence[str], part: Any) -> Any:
     """The module with another part, which is reached by these names."""
     if not way:
         return part
-    out = sharing(module)
-    out._modules[way[0]] = replaced(module._modules[way[0]], way[1:], part)
+    out = shallow_copy(module)
+    out._modules[way[0]] = with_submodule(module._modules[way[0]], way[1:], part)
     return out
 
 
@@ -165,7 +165,7 @@ def layers_of(decoder: Any) -> tuple[str, Any]:
     raise UsageError(f"{type(decoder).__name__}: has no list of layers to choose from")
 
 
-def part_of(layer: Any, attends: bool, feeds: bool) -> tuple[str, Any]:
+def skipped_block(layer: Any, attends: bool, feeds: bool) -> tuple[str, Any]:
     """The block of a layer that is left out, by its name; "" where that is all of it."""
     if not attends and not feeds:
         return "", layer
@@ -178,7 +178,7 @@ def part_of(layer: Any, attends: bool, feeds: bool) -> tuple[str, Any]:
     return name, layer._modules[name]
 
 
-def sharing(module: Any) -> Any:
+def shallow_copy(module: Any) -> Any:
     """A module of its own with the same parts."""
     out = copy(module)
     out.__dict__ = dict(module.__dict__)
@@ -186,7 +186,9 @@ def sharing(module: Any) -> Any:
     return out
 
 
-def closest(model: Any, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
+def search_skipped_layers(
+    model: Any, tokens: Sequence[int], n_outputs: int, most: int
+) -> list[frozenset[int]]:
     """For 1 to `most` skipped layers, neither the first nor the last, return which ones change the hidden
     states of the last `told` tokens least (by cosine: block influence, arXiv:2403.03853)."""
     _, layers = layers_of(model.get_decoder())
@@ -195,7 +197,7 @@ def closest(model: Any, tokens: Sequence[int], told: int, most: int) -> list[fro
     def note(_: Any, given: Any, named: Any, out: Any) -> None:
         before = given[0] if given else named["hidden_states"]
         after = out[0] if isinstance(out, tuple) else out
-        pair = (states[:, -told:].float() for states in (before, after))
+        pair = (states[:, -n_outputs:].float() for states in (before, after))
         likeness.append(float(torch.cosine_similarity(*pair, dim=-1).mean()))
 
     hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]

@@ -21,15 +21,15 @@ from urllib.parse import urlsplit
 from pydantic_core import from_json
 
 from paceline.speculative.errors import PeerError, UsageError
-from paceline.speculative.printable import shortened
+from paceline.speculative.printable import truncated
 from paceline.system.deadline import OverdueError, deadline
 
 BUFFER = 65536
-LARGEST_BODY = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream
+MAX_BODY_BYTES = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
 OVERHEAD = 160  # bytes of memory that a piece takes beside its own
 MOST_EVENTS = 1 << 18
-ANSWER = 30  # times the silence that is allowed: what a whole answer may take
+MAX_ANSWER_TIMEOUTS = 30  # times the silence that is allowed: what a whole answer may take
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,23 @@ class Endpoint:
 
     def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return (status, the JSON of the answer)."""
-        with self._connected(self.timeout * ANSWER) as connection:
+        with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
             self._send(connection, path, json.dumps(body).encode())
             with connection.getresponse() as response:
-                said = self._body(response)
-        return response.status, self.parsed(said)
+                value = self._body(response)
+        return response.status, self.parsed(value)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
         """Ask, and read the answer to its end. The connection is there before the clock runs; it is new each
         time, since llama-server ends a stream by hanging up."""
         sent = json.dumps(body).encode()
-        with self._connected(self.timeout * ANSWER) as connection:
+        with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
             began = perf_counter()
             self._send(connection, path, sent)
             with connection.getresponse() as response:
                 if response.status != 200:
-                    said = self.parsed(self._body(response))
-                    raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {response.status})")
+                    value = self.parsed(self._body(response))
+                    raise PeerError(f"{self.name} refused: {error_message(value)} (HTTP {response.status})")
                 pieces = self._read(response, began)
         return self.events(pieces)
 
@@ -113,8 +113,8 @@ class Endpoint:
         found = bytearray()
         while piece := response.read1(BUFFER):
             found += piece
-            if len(found) > LARGEST_BODY:
-                raise PeerError(f"{self.name} sends more than {LARGEST_BODY >> 20} MiB at once")
+            if len(found) > MAX_BODY_BYTES:
+                raise PeerError(f"{self.name} sends more than {MAX_BODY_BYTES >> 20} MiB at once")
         return bytes(found)
 
     def _read(self, response: http.client.HTTPResponse, began: float) -> list[tuple[float, bytes]]:
@@ -138,13 +138,13 @@ class Endpoint:
         """Return the messages of a stream. A line may come in several pieces, and a piece may hold several
         lines."""
         found: list[Event] = []
-        begun: list[bytes] = []  # a line
+        started: list[bytes] = []  # a line
         for seconds, piece in pieces:
             *lines, rest = piece.split(b"\n")
             if lines:
-                lines[0] = b"".join([*begun, lines[0]])
-                begun = []
-            begun.append(rest)
+                lines[0] = b"".join([*started, lines[0]])
+                started = []
+            started.append(rest)
             for line in lines:
                 field, _, value = line.strip().partition(b":")
                 if field == b"data" and value.strip() != b"[DONE]":
@@ -154,16 +154,16 @@ class Endpoint:
                 if len(found) > MOST_EVENTS:
                     raise PeerError(f"{self.name} streams more than {MOST_EVENTS:,} messages for one answer")
         if broken := next((event for event in found if "error" in event.data), None):
-            raise PeerError(f"{self.name} broke off: {complaint(broken.data)}")
+            raise PeerError(f"{self.name} broke off: {error_message(broken.data)}")
         return found
 
-    def parsed(self, said: bytes) -> dict[str, Any]:
+    def parsed(self, raw: bytes) -> dict[str, Any]:
         try:
-            data = from_json(said, allow_inf_nan=False) if len(said) <= LARGEST_BODY else None
+            data = from_json(raw, allow_inf_nan=False) if len(raw) <= MAX_BODY_BYTES else None
         except ValueError:
             data = None
         if not isinstance(data, dict):
-            raise PeerError(f"{self.name} said {said[:80]!r}, which is not the JSON that was expected")
+            raise PeerError(f"{self.name} said {raw[:80]!r}, which is not the JSON that was expected")
         return data
 
     def _failed(self, error: Exception) -> PeerError:
@@ -175,12 +175,12 @@ class Endpoint:
             return PeerError(f"{self.name} said {str(error).strip()[:80]!r}, which is not HTTP")
         if isinstance(error, ConnectionRefusedError | socket.gaierror):
             return PeerError(f"{self.name}: nobody answers at {self.url}: is the server running?")
-        return PeerError(f"{self.name} broke off: {shortened(str(error)) or type(error).__name__}")
+        return PeerError(f"{self.name} broke off: {truncated(str(error)) or type(error).__name__}")
 
 
-def complaint(data: Mapping[str, Any]) -> str:
+def error_message(data: Mapping[str, Any]) -> str:
     """Return what an answer says is wrong: every server words it otherwise."""
     error = data.get("error", data)
     if isinstance(error, Mapping):
         error = error.get("message") or error.get("detail") or json.dumps(error)
-    return shortened(str(error))
+    return truncated(str(error))

@@ -16,9 +16,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.views import parse
+from paceline.backends.views import parse_view
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.models.names import is_view, place_of
+from paceline.models.names import is_view, model_path
 from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
 from paceline.speculative.sampling import Sampling
 
@@ -181,10 +181,10 @@ def exit_of(draft: Path, layers: int) -> int:
     others."""
     if not is_view(draft):
         return 0
-    view = parse(draft, layers)
+    view = parse_view(draft, layers)
     if view is None or view.attention or view.feed_forward:
         raise UsageError(f"transformers: of views it has early exits alone (view:exit=N), not {draft}")
-    return view.exits
+    return view.exit_layer
 
 
 def load(path: Path) -> tuple[Any, Any]:
@@ -194,7 +194,7 @@ def load(path: Path) -> tuple[Any, Any]:
         raise MissingExtraError(
             f"the peer 'transformers' needs {', '.join(missing)}: pip install {' '.join(PACKAGES)}"
         )
-    path = place_of(path)
+    path = model_path(path)
     if not path.exists():
         raise PeerError(f"transformers: no model file {path}")
     import torch
@@ -209,8 +209,8 @@ def load(path: Path) -> tuple[Any, Any]:
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **where).eval()
             return model, AutoTokenizer.from_pretrained(folder, **where)
     except Exception as error:  # of many kinds: each architecture is read by code of its own
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PeerError(f"transformers cannot load {path.name}: {said}") from error
+        lines = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PeerError(f"transformers cannot load {path.name}: {lines}") from error
 
 
 def sampling_arguments(sampling: Sampling) -> dict[str, Any]:

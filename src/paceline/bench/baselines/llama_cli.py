@@ -63,7 +63,7 @@ class LlamaProgram:
             if model is not None and not model.is_file():
                 raise PeerError(f"{name}: there is no file {model}")
         self._n_ctx, self._n_draft, self._timeout, self._peak = n_ctx, n_draft, timeout, 0
-        self._argv = [find(path or program)]
+        self._argv = [find_program(path or program)]
         models = [None if path is None else path.resolve() for path in (target, draft)]
         self._argv += model_arguments(models[0] or target, models[1], n_ctx=n_ctx, **settings)
         self._argv += draft_arguments(n_draft, p_min if simple else None)
@@ -91,8 +91,10 @@ class LlamaProgram:
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
                 self._peak = max(self._peak, process.run_to_end(self._timeout))
                 if process.returncode != 0:
-                    why = cause(process.said())
-                    raise PeerError(f"{self.name}: {why}" if why else f"{self.name} {process.obituary()}")
+                    why = cause(process.output_tail())
+                    raise PeerError(
+                        f"{self.name}: {why}" if why else f"{self.name} {process.exit_description()}"
+                    )
                 out, err = process.output(MAX_OUTPUT)
                 try:
                     return self._read(out, err, ask.prompt)
@@ -145,15 +147,15 @@ class LlamaProgram:
         """No process outlives its answer."""
 
 
-def last(pattern: str, said: str) -> tuple[float, ...]:
+def last(pattern: str, text: str) -> tuple[float, ...]:
     """Return the figures of the last match: a prompt, which comes before, may say the same."""
-    found = re.findall(pattern, said, re.ASCII)
+    found = re.findall(pattern, text, re.ASCII)
     if not found:
         raise ValueError(f"no {pattern.partition(chr(92))[0]} in it")
     return tuple(map(float, found[-1] if isinstance(found[-1], tuple) else (found[-1],)))
 
 
-def find(path: str) -> str:
+def find_program(path: str) -> str:
     """Return the program's absolute path."""
     found = shutil.which(path)
     if found is None:

@@ -26,8 +26,8 @@ def output_of(command: Sequence[str], flag: str) -> str:
     with closing(BackgroundProgram(name, [*command, flag])) as program:
         program.run_to_end(HELP_SECONDS)
         if program.returncode != 0:
-            raise PeerError(f"{name} {flag} {program.obituary()}")
-        return program.said()
+            raise PeerError(f"{name} {flag} {program.exit_description()}")
+        return program.output_tail()
 
 
 def spec_types(method: str) -> tuple[str, ...]:
@@ -38,9 +38,9 @@ def spec_types(method: str) -> tuple[str, ...]:
 
 def require_types(command: Sequence[str], types: Sequence[str]) -> None:
     """Raises PeerError where the program does not draft in one of these ways."""
-    said = output_of(command, "--help") if types else ""
+    output = output_of(command, "--help") if types else ""
     for one in types:
-        if re.search(rf"(?<![\w-]){re.escape(one)}(?![\w-])", said) is None:
+        if re.search(rf"(?<![\w-]){re.escape(one)}(?![\w-])", output) is None:
             raise PeerError(
                 f"{Path(command[-1]).name} does not draft by {one}: see --spec-type in its --help; builds "
                 "before 2026 have none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from paceline.speculative.printable import shortened
+from paceline.speculative.printable import truncated
 
 TAIL = 1 << 16  # characters at the end of an output, in which figures and causes are
 LONGEST_LINE = 1000  # characters: some patterns take time by the square of a line's length
@@ -37,13 +37,13 @@ CAUSES = (
 
 def cause(log: str, causes: tuple[tuple[str, str], ...] = CAUSES) -> str:
     """Return why a program failed, by its output; "" where that does not tell."""
-    said = "\n".join(line[:LONGEST_LINE] for line in log[-TAIL:].splitlines())
+    message = "\n".join(line[:LONGEST_LINE] for line in log[-TAIL:].splitlines())
     for pattern, meaning in causes:
-        if found := re.search(pattern, said):
-            return meaning.format(*map(shortened, found.groups()))
+        if found := re.search(pattern, message):
+            return meaning.format(*map(truncated, found.groups()))
     return ""
 
 
-def cause_of_silence(log: str) -> str:
+def cause_of_no_speculation(log: str) -> str:
     """Return why a server that was told to speculate does not, though it runs; "" where it does."""
     return cause(log, (OTHER_VOCABULARY, NO_SPECULATION))

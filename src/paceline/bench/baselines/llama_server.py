@@ -22,13 +22,13 @@ from paceline.bench.baselines.llama_flags import (
     spec_types,
     speculation_arguments,
 )
-from paceline.bench.baselines.llama_log import cause, cause_of_silence
+from paceline.bench.baselines.llama_log import cause, cause_of_no_speculation
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, with_drafts
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
-from paceline.speculative.printable import shortened
+from paceline.speculative.printable import truncated
 from paceline.speculative.sampling import Sampling
 
 XLLAMACPP = "xllamacpp"
@@ -118,9 +118,9 @@ class LlamaServer:
         # It goes on without speculation where it cannot have it, and only its log, written by a thread of its
         # own, says so: wait for the line that comes after.
         deadline = monotonic() + 1.0
-        while "model loaded" not in self._program.said() and monotonic() < deadline:
+        while "model loaded" not in self._program.output_tail() and monotonic() < deadline:
             sleep(0.01)
-        if self._types and (why := cause_of_silence(self._program.said())):
+        if self._types and (why := cause_of_no_speculation(self._program.output_tail())):
             raise PeerError(f"{self.name}: {why}")
 
     def _healthy(self) -> bool:
@@ -138,7 +138,7 @@ class LlamaServer:
             raise PeerError(f"{self.name}: its answer is not what llama-server's is: {why}") from error
         except PeerError as error:
             if self._program.ended(GRACE):
-                died = PeerError(f"{self.name} {self._program.obituary()}")
+                died = PeerError(f"{self.name} {self._program.exit_description()}")
                 raise self._explained(died) from error
             raise
 
@@ -153,7 +153,7 @@ class LlamaServer:
         if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
             raise PeerError(
                 f"{self.name} stopped after {end.tokens_predicted} of {ask.max_tokens} tokens "
-                f"({shortened(end.stop_type) or 'unknown reason'}): does it need a larger context?"
+                f"({truncated(end.stop_type) or 'unknown reason'}): does it need a larger context?"
             )
         n_tokens, ended = end.tokens_predicted, events[-1].seconds
         pieces = [(event.seconds, CompletionReply.model_validate(event.data)) for event in events]
@@ -182,9 +182,11 @@ class LlamaServer:
         return self._program.memory()
 
     def version(self) -> str:
-        said = output_of(self._command, "--version").strip().splitlines()
-        line = next((line for line in said if line.startswith("version:")), said[0] if said else "unknown")
-        return shortened(line.removeprefix("version:").strip())
+        output = output_of(self._command, "--version").strip().splitlines()
+        line = next(
+            (line for line in output if line.startswith("version:")), output[0] if output else "unknown"
+        )
+        return truncated(line.removeprefix("version:").strip())
 
     @property
     def pid(self) -> int:
@@ -194,7 +196,7 @@ class LlamaServer:
         self._program.close()
 
     def _explained(self, error: PeerError) -> PeerError:
-        why = cause(self._program.said())
+        why = cause(self._program.output_tail())
         return PeerError(f"{self.name}: {why}") if why else error
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from paceline.bench.baselines.endpoint import Endpoint, Event, complaint
+from paceline.bench.baselines.endpoint import Endpoint, Event, error_message
 from paceline.bench.baselines.replies import MAX_COUNT, Chunk, ModelList, Timings, with_drafts
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
-from paceline.speculative.printable import shortened
+from paceline.speculative.printable import truncated
 
 COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
 COUNTERS = [  # vLLM's names, which llama-server took over
@@ -26,7 +26,7 @@ COUNTERS = [  # vLLM's names, which llama-server took over
     )
     for name in ("draft", "accepted")
 ]
-LOOKS, SETTLE = 20, 0.05  # at counters that may lag, and the seconds between two
+MAX_METRICS_READS, METRICS_READ_SECONDS = 20, 0.05  # at counters that may lag, and the seconds between two
 
 
 class OpenAIServer:
@@ -47,16 +47,16 @@ class OpenAIServer:
         self._extended = self._takes_extensions()
 
     def _only_model(self) -> str:
-        status, said = self._endpoint.get(MODELS)
-        data = self._endpoint.parsed(said)
+        status, body = self._endpoint.get(MODELS)
+        data = self._endpoint.parsed(body)
         try:
             models = [one.id for one in ModelList.model_validate(data).data or () if one.id]
         except ValidationError as error:
             raise self._unlike(error) from error
         if status != 200 or not models:
-            raise PeerError(f"{self.name}: {MODELS} names no model: {complaint(data)} (HTTP {status})")
+            raise PeerError(f"{self.name}: {MODELS} names no model: {error_message(data)} (HTTP {status})")
         if len(models) > 1:
-            raise UsageError(f"{self.name} serves {shortened(', '.join(models))}: choose one with URL#MODEL")
+            raise UsageError(f"{self.name} serves {truncated(', '.join(models))}: choose one with URL#MODEL")
         return models[0]
 
     def _unlike(self, error: ValidationError) -> PeerError:
@@ -67,12 +67,12 @@ class OpenAIServer:
         unknown one, or pass over it. Also finds out, before anything is measured, whether it answers."""
         ask = BenchRequest("a", (), 1)
         for extended in (True, False):
-            status, said = self._endpoint.post(COMPLETIONS, self._request(ask, extended))
+            status, body = self._endpoint.post(COMPLETIONS, self._request(ask, extended))
             if status == 200:
                 return extended
             if status not in (400, 422):
                 break
-        raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {status})")
+        raise PeerError(f"{self.name} refused: {error_message(body)} (HTTP {status})")
 
     def _request(self, ask: BenchRequest, extended: bool) -> dict[str, Any]:
         sampling = ask.sampling
@@ -158,17 +158,17 @@ class OpenAIServer:
     def _counters(self) -> tuple[int, int] | None:
         """Return the tokens drafted and accepted since the server started; None where they are not
         counted."""
-        status, said = self._endpoint.get(METRICS)
-        return counters(said.decode(errors="replace")) if status == 200 else None
+        status, body = self._endpoint.get(METRICS)
+        return counters(body.decode(errors="replace")) if status == 200 else None
 
     def _at_rest(self) -> tuple[int, int]:
         """Read the counters until they rest: they may lag behind the answer."""
         found = None
-        for _ in range(LOOKS):
+        for _ in range(MAX_METRICS_READS):
             last, found = found, self._counters()
             if found == last:
                 break
-            sleep(SETTLE)
+            sleep(METRICS_READ_SECONDS)
         return found or (0, 0)
 
     def memory(self) -> int | None:

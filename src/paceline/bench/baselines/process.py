@@ -15,10 +15,10 @@ from time import monotonic, sleep
 from typing import IO
 
 from paceline.speculative.errors import PeerError
-from paceline.speculative.printable import shortened
+from paceline.speculative.printable import truncated
 
 LOCAL = "127.0.0.1"
-PATIENCE = 3.0  # seconds a program gets to stop by itself
+SHUTDOWN_SECONDS = 3.0  # seconds a program gets to stop by itself
 TAIL = 64 * 1024  # bytes of its output that are worth reading
 MAX_OUTPUT = 64 << 20  # bytes that a program which is run to its end may write
 LOOK = 0.02  # seconds between looks at a program
@@ -77,10 +77,10 @@ class BackgroundProgram:
         )
         return out, err
 
-    def said(self) -> str:
+    def output_tail(self) -> str:
         return "".join(self.output())
 
-    def obituary(self) -> str:
+    def exit_description(self) -> str:
         """Return how it ended, for an error message."""
         code = self._process.returncode
         names = {int(one): one.name for one in signal.Signals}  # most of the real-time ones have none
@@ -88,8 +88,8 @@ class BackgroundProgram:
         return f"{how}; its last words: {self.last_words()}"
 
     def last_words(self) -> str:
-        lines = [line for line in self.said().splitlines() if line.strip()]
-        return " / ".join(map(shortened, lines[-5:])) or "none"
+        lines = [line for line in self.output_tail().splitlines() if line.strip()]
+        return " / ".join(map(truncated, lines[-5:])) or "none"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:
         """Ask `ready` until it is true. Raises PeerError where the program ends before, or takes longer than
@@ -97,7 +97,7 @@ class BackgroundProgram:
         deadline = monotonic() + timeout
         while not ready():
             if self.ended():
-                raise PeerError(f"{self.name} {self.obituary()}")
+                raise PeerError(f"{self.name} {self.exit_description()}")
             if monotonic() > deadline:
                 raise PeerError(
                     f"{self.name} was not ready within {timeout:g} s; its last words: {self.last_words()}"
@@ -162,7 +162,7 @@ def _stop(process: subprocess.Popen[bytes], warden: subprocess.Popen[bytes] | No
         warden.communicate()
     _signal(process, signal.SIGTERM)
     try:
-        process.wait(timeout=PATIENCE)
+        process.wait(timeout=SHUTDOWN_SECONDS)
     except subprocess.TimeoutExpired:
         pass
     finally:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from paceline.api import LLM
-from paceline.backends.logit_drift import batch_noise
+from paceline.backends.logit_drift import batch_logit_drift
 from paceline.bench.certify.greedy import check_greedy
 from paceline.bench.certify.held import (
     ContextRow,
     FixedRowsTarget,
     SamplingSetup,
-    recorded,
+    record_rows,
     recorded_places,
 )
 from paceline.bench.certify.prompts import PROMPTS
@@ -44,10 +44,10 @@ ALL_SAMPLERS = Sampling(
     frequency_penalty=0.1,
     logit_bias={0: -1.0, 1: 0.5},
 )
-RECORDED = 48  # rows kept of each text
-NOISY = 3  # texts that noise is measured on
-DEEPEST = 7  # tokens of a draft in the sampled check
-SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
+RECORDED_ROWS = 48  # rows kept of each text
+MAX_NOISE_TEXTS = 3  # texts that noise is measured on
+MAX_SAMPLED_DEPTH = 7  # tokens of a draft in the sampled check
+MIN_TEXT_TOKENS = 128  # tokens of a text that shows the noise: a few of them may not
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
     """Check -> how often `certify` ticks for it."""
     draft = plan.sequences if llm.draft is not None else 0
     return {
-        "greedy": len(plan.prompts) * (1 + by_clock(llm)),
+        "greedy": len(plan.prompts) * (1 + uses_goodput_policy(llm)),
         "state": plan.sequences,
         "draft state": draft,
         "sampled": plan.contexts * math.ceil(plan.runs / CHUNK),
     }
 
 
-def by_clock(llm: LLM) -> bool:
+def uses_goodput_policy(llm: LLM) -> bool:
     """Whether a rule decides that may draft little, and otherwise every time."""
     return llm.drafting.policy == "rate"
 
@@ -99,13 +99,13 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     thorough = LLM(llm.target, llm.drafter, llm.drafting, llm.draft, corpora=llm.corpora)
     greedy, every_draft = [], []
     for prompt in plan.prompts:
-        text = asked(llm, prompt)
+        text = prompt_tokens(llm, prompt)
         greedy.append(check_greedy(llm, text, plan.n, at_zero))
         tick("greedy")
-        if by_clock(llm):
+        if uses_goodput_policy(llm):
             every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
             tick("greedy")
-    texts = lengthened([one.text for one in greedy], llm.target.caps.n_ctx)
+    texts = extend_texts([one.text for one in greedy], llm.target.caps.n_ctx)
     state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
     draft_state = None
     if llm.draft is not None:
@@ -115,9 +115,9 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     compared = [*greedy, *every_draft]
     worst = float(np.max([one.worst for one in compared]))  # NaN too
     limit = 0.0 if llm.target.caps.exact else state.limit
-    alters = llm.target.alters
+    alters = llm.target.modification
     failed = {
-        altered(alters): bool(alters),  # whatever the checks say
+        altered_target_message(alters): bool(alters),  # whatever the checks say
         "greedy": any(one.verdict == "defect" for one in compared),
         "sampled": not sampled.passed,
         "state": not state.passed,
@@ -133,7 +133,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
         "state": state.as_dict(),
         "logprobs": {
             "passed": worst <= limit,
-            "tokens": sum(one.alike for one in compared),
+            "tokens": sum(one.n_equal for one in compared),
             "worst": worst,
             "limit": limit,
         },
@@ -141,7 +141,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     }
 
 
-def asked(llm: LLM, prompt: str) -> list[int]:
+def prompt_tokens(llm: LLM, prompt: str) -> list[int]:
     """A prompt's tokens as `paceline run` has them: in the model's chat template, where it has one."""
     try:
         return llm.chat_tokens(prompt)
@@ -149,17 +149,17 @@ def asked(llm: LLM, prompt: str) -> list[int]:
         return llm.tokens(prompt)
 
 
-def altered(alters: str) -> str:
+def altered_target_message(alters: str) -> str:
     """Why nothing that such a target says is the model's own."""
     return f"the target is not the model in its file ({alters})"
 
 
-def lengthened(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
+def extend_texts(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
     """Each text, or as much as has cells; a short one goes on with those after it, round and round."""
     out = []
     for i, text in enumerate(texts):
         endless = chain.from_iterable(cycle([*texts[i:], *texts[:i]]))
-        out.append(list(islice(endless, min(n_ctx, max(len(text), SHORTEST)))))
+        out.append(list(islice(endless, min(n_ctx, max(len(text), MIN_TEXT_TOKENS)))))
     return out
 
 
@@ -169,7 +169,9 @@ def state_check(
     budget = llm.drafting.budget
     noise = 0.0
     if not model.caps.equal_rows:
-        noise = max(batch_noise(model, text, rows_of(model, budget)) for text in texts[:NOISY])
+        noise = max(
+            batch_logit_drift(model, text, rows_of(model, budget)) for text in texts[:MAX_NOISE_TEXTS]
+        )
     return check_state(model, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=tick)
 
 
@@ -181,22 +183,22 @@ def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
         return [[token if token < n else 0 for token in text] for text in texts]  # as drafters/model.py does
     piece = llm.target.text.piece
     spelled = [b"".join(map(piece, text)).decode(errors="replace") for text in texts]
-    return lengthened([llm.draft.text.encode(text) for text in spelled], llm.draft.caps.n_ctx)
+    return extend_texts([llm.draft.text.encode(text) for text in spelled], llm.draft.caps.n_ctx)
 
 
 def sampled_check(
     llm: LLM, plan: CertifyPlan, texts: Sequence[list[int]], tick: Callable[[], None]
 ) -> SampledCheck:
     place = ContextRow()
-    rows = [recorded(llm.target, text, RECORDED) for text in texts]
+    rows = [record_rows(llm.target, text, RECORDED_ROWS) for text in texts]
     target, draft = FixedRowsTarget(llm.target, np.concatenate(rows), place), None
     if llm.draft is not None:
-        theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
+        theirs = [record_rows(llm.draft, text, RECORDED_ROWS) for text in draft_texts(llm, texts)]
         draft = FixedRowsTarget(llm.draft, np.concatenate(theirs), place)
     drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
     # Longer drafts repeat what shorter ones do, and take longer to draw.
     budget = llm.drafting.budget
-    budget = budget.capped(DEEPEST, DEEPEST * budget.width, budget.width)
+    budget = budget.limited_to(MAX_SAMPLED_DEPTH, MAX_SAMPLED_DEPTH * budget.width, budget.width)
     loop = SamplingSetup(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
     places = recorded_places(texts, rows)
     return check_sampled(loop, places, plan.contexts, plan.runs, plan.seed, tick)

@@ -84,7 +84,7 @@ def smallest_bias(tables: Sequence[OutcomeTable], level: float, seed: int) -> fl
         share = (low + high) / 2
         total = np.zeros(TRIALS)
         for table in tables:
-            drawn = random.multinomial(table.counts.sum(), replaced(table.p, share), size=TRIALS)
+            drawn = random.multinomial(table.counts.sum(), shift_probability(table.p, share), size=TRIALS)
             total += evidence(drawn, table.p)
         if np.mean(total >= -math.log(level)) >= 0.99:
             high = share
@@ -93,7 +93,7 @@ def smallest_bias(tables: Sequence[OutcomeTable], level: float, seed: int) -> fl
     return high
 
 
-def replaced(p: Vector, share: float) -> Vector:
+def shift_probability(p: Vector, share: float) -> Vector:
     """`share` of the mass (or all there is) moved from the likeliest outcome to the others in proportion."""
     likeliest = int(p.argmax())
     moved = min(share, float(p[likeliest]))

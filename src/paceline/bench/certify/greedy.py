@@ -27,7 +27,7 @@ class GreedyCheck:
     drafted: Generation
     difference: Difference | None
     pieces: tuple[str, str]
-    alike: int
+    n_equal: int
     worst: float
 
     @property
@@ -43,7 +43,7 @@ class GreedyCheck:
             "n_tokens": self.plain.n_tokens,
             "stats": self.drafted.stats.as_dict(),
             "difference": difference,
-            "logprobs": {"tokens": self.alike, "worst": self.worst},
+            "logprobs": {"tokens": self.n_equal, "worst": self.worst},
         }
 
 
@@ -57,18 +57,18 @@ def check_greedy(
     plain = plain or llm.generate(prompt, plain=True, **request)
     drafted = llm.generate(prompt, **request)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
-    alike = first_difference(plain.tokens, drafted.tokens)
+    equal = first_difference(plain.tokens, drafted.tokens)
     first, second = (
         "" if token is None else llm.target.text.piece(token).decode(errors="replace")
         for token in (difference.tokens if difference else (None, None))
     )
-    both = list(zip(plain.logprobs, drafted.logprobs, strict=False))[:alike]
+    both = list(zip(plain.logprobs, drafted.logprobs, strict=False))[:equal]
     return GreedyCheck(
         text=(*prompt, *plain.tokens),
         plain=plain,
         drafted=drafted,
         difference=difference,
         pieces=(first, second),
-        alike=len(both),
+        n_equal=len(both),
         worst=float(np.max([abs(a.logprob - b.logprob) for a, b in both], initial=0.0)),  # NaN too
     )

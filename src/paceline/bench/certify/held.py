@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.logit_drift import teacher_forced
+from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Caps, Drafter, Features, RequiredOutputs, Session, Target
-from paceline.speculative.sampling import Probabilities, Sampling, probabilities, top_k
+from paceline.speculative.sampling import Probabilities, Sampling, filter_top_k, probabilities
 from paceline.speculative.tree import ROOT, DraftTree
 from paceline.speculative.vocabulary import Vocab
 
 Rows = NDArray[np.float32]
 
-KINDS = ("rejected", "sure", "prefix", "open")
-LENGTH = 128  # tokens before a held row: all that lookup then sees
+MISTAKE_KINDS = ("rejected", "sure", "prefix", "open")
+CONTEXT_TOKENS = 128  # tokens before a held row: all that lookup then sees
 
 
 @dataclass
@@ -109,7 +109,7 @@ class FixedRowsOutput(LogitsOutput):
         self._target, self._after, self._tree = target, after, tree
         super().__init__(len(tree) + 1)
         if want.top_k:
-            top = np.stack([top_k(self.logits(row), want.top_k) for row in range(len(tree) + 1)])
+            top = np.stack([filter_top_k(self.logits(row), want.top_k) for row in range(len(tree) + 1)])
             self.features = Features(top_k=top)
 
     def logits(self, row: int) -> Rows:
@@ -120,9 +120,9 @@ class FixedRowsOutput(LogitsOutput):
         return out
 
 
-def recorded(target: Target, text: Sequence[int], n: int) -> Rows:
+def record_rows(target: Target, text: Sequence[int], n: int) -> Rows:
     """The rows [n, n_vocab] that predict the last `n` tokens of `text`, one at a time."""
-    return teacher_forced(target, text, max(1, len(text) - n), 1).astype(np.float32)
+    return teacher_forced_logits(target, text, max(1, len(text) - n), 1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ class SamplingSetup:
     sampling: Sampling
     rule: str
 
-    def p(self, context: Context, after: Sequence[int] = (), overlooked: int = 0) -> Probabilities:
+    def target_distribution(
+        self, context: Context, after: Sequence[int] = (), overlooked: int = 0
+    ) -> Probabilities:
         """What plain sampling draws from behind `context` and the tokens `after` it, of which the penalties
         overlook so many."""
         self.place.at = context.row
@@ -157,11 +159,11 @@ class SamplingSetup:
 def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:
     """The `n` best, for each kind of mistake in turn; for one kind each time in another text, as long as
     there are."""
-    known = [(context, moved(loop, context)) for context in places]
+    known = [(context, detectable_shift(loop, context)) for context in places]
     taken: list[Context] = []
-    used: list[list[int]] = [[] for _ in KINDS]  # the texts, by kind
+    used: list[list[int]] = [[] for _ in MISTAKE_KINDS]  # the texts, by kind
     while len(taken) < min(n, len(known)):
-        kind = len(taken) % len(KINDS)
+        kind = len(taken) % len(MISTAKE_KINDS)
         free = [one for one in known if one[0] not in taken]
         fewest = min(used[kind].count(context.text) for context, _ in free)
         free = [one for one in free if used[kind].count(one[0].text) == fewest]
@@ -176,26 +178,26 @@ def recorded_places(texts: Sequence[Sequence[int]], rows: Sequence[Rows]) -> lis
     out: list[Context] = []
     for number, (text, its) in enumerate(zip(texts, rows, strict=True)):
         first = len(text) - len(its)
-        out += [Context(text[: first + i][-LENGTH:], len(out) + i, number) for i in range(len(its))]
+        out += [Context(text[: first + i][-CONTEXT_TOKENS:], len(out) + i, number) for i in range(len(its))]
     return out
 
 
-def moved(loop: SamplingSetup, context: Context) -> tuple[float, ...]:
+def detectable_shift(loop: SamplingSetup, context: Context) -> tuple[float, ...]:
     """By KINDS the share of all draws that such a mistake would move, of the last the entropy in nats; all
     are 0 where nothing is drafted, and the entropy comes once more."""
-    p = loop.p(context)
+    p = loop.target_distribution(context)
     entropy = -float(p[p > 0.0] @ np.log(p[p > 0.0]))
     q = first_q(loop, context)
     if q is None:
         return 0.0, 0.0, 0.0, 0.0, entropy
-    kept, left = np.minimum(p, q), np.maximum(p - q, 0.0)
+    selected, left = np.minimum(p, q), np.maximum(p - q, 0.0)
     rejected = float(left.sum())
-    forgotten = distance(p, left / rejected) if rejected > 0.0 else 0.0
+    forgotten = total_variation(p, left / rejected) if rejected > 0.0 else 0.0
     prefix = 0.0
     if loop.sampling.penalised:
-        for token in np.argsort(-kept)[:2].tolist():
-            told = (loop.p(context, [token], overlooked) for overlooked in (0, 1))
-            prefix += float(kept[token]) * distance(*told)
+        for token in np.argsort(-selected)[:2].tolist():
+            reported = (loop.target_distribution(context, [token], overlooked) for overlooked in (0, 1))
+            prefix += float(selected[token]) * total_variation(*reported)
     return rejected * forgotten, float(q[p <= 0.0].sum()) * forgotten, prefix, entropy, entropy
 
 
@@ -203,7 +205,7 @@ def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
     """What the first drafted token is drawn from: all on itself where it is no matter of chance, None where
     nothing is drafted."""
     loop.place.at = context.row
-    budget = loop.budget.capped(1, loop.budget.nodes, loop.budget.width)
+    budget = loop.budget.limited_to(1, loop.budget.nodes, loop.budget.width)
     memory = loop.drafter.open(context.tokens, 0)
     try:
         tree = loop.drafter.propose([(memory, budget)])[0]
@@ -221,6 +223,6 @@ def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
     return out
 
 
-def distance(a: Probabilities, b: Probabilities) -> float:
+def total_variation(a: Probabilities, b: Probabilities) -> float:
     """Total variation."""
     return float(np.abs(a - b).sum() / 2.0)

@@ -22,8 +22,8 @@ from paceline.speculative.tree import ROOT, DraftTree
 # What is tested: what is drafted, and whether it is accepted; the first token, and whether it was the first
 # draft; the second token after each first one.
 TESTS = ("draft", "first_token", "first_pair")
-ENOUGH = 2 * RARE  # a table that is expected to be drawn from less often shows nothing
-EITHER = -1  # of a first token of which no law says how often it was drafted; otherwise 0 or 1
+MIN_EXPECTED_DRAWS = 2 * RARE  # a table that is expected to be drawn from less often shows nothing
+UNKNOWN_IF_DRAFTED = -1  # of a first token of which no law says how often it was drafted; otherwise 0 or 1
 
 
 class ContextCounts:
@@ -31,9 +31,11 @@ class ContextCounts:
 
     def __init__(self, loop: SamplingSetup, context: Context, planned: float) -> None:
         self._loop, self._context, self._planned = loop, context, planned
-        self._p = loop.p(context)
+        self._p = loop.target_distribution(context)
         self._tables: dict[str, dict[tuple[int, bytes], OutcomeTable]] = {test: {} for test in TESTS}
-        self._kept: dict[bytes, Probabilities] = {}  # by q: how likely each token is to be an accepted draft
+        self._accepted: dict[
+            bytes, Probabilities
+        ] = {}  # by q: how likely each token is to be an accepted draft
 
     def evidence(self, test: str) -> float:
         return sum(table.evidence for table in self.tables(test))
@@ -46,25 +48,29 @@ class ContextCounts:
         tree, first = step.tree, step.tokens[0]
         children = tree.children(ROOT)
         q = None if tree.q is None or not children else tree.q[children[0]]
-        kept = bool(step.path) and step.path[0] == children[0]
-        n, key, how = len(self._p), b"", EITHER
+        selected = bool(step.path) and step.path[0] == children[0]
+        n, key, how = len(self._p), b"", UNKNOWN_IF_DRAFTED
         if q is not None and shallow:
-            key, how = q.tobytes(), int(kept)
-            if key not in self._kept:
-                self._kept[key] = np.minimum(self._p, padded(q, n))
-            drawn = self._table("draft", (0, key), either(padded(q, n), self._kept[key]))
-            drawn.add(tree.tokens[children[0]] + n * (not kept))
+            key, how = q.tobytes(), int(selected)
+            if key not in self._accepted:
+                self._accepted[key] = np.minimum(self._p, padded(q, n))
+            drawn = self._table("draft", (0, key), either(padded(q, n), self._accepted[key]))
+            drawn.add(tree.tokens[children[0]] + n * (not selected))
             self._siblings(tree, children)
-        elif key not in self._kept:
-            self._kept[key] = np.zeros(n)
+        elif key not in self._accepted:
+            self._accepted[key] = np.zeros(n)
         # Of deterministic drafts none is ever the token that follows what was accepted.
         wrong = tree.q is None and not step.path and first in [tree.tokens[child] for child in children]
-        firsts = self._table("first_token", (0, key), either(self._p, self._kept[key]))
+        firsts = self._table("first_token", (0, key), either(self._p, self._accepted[key]))
         firsts.add(first + n * (not wrong and how != 1))
-        likely = self._kept[key][first] if how == 1 else self._p[first] - self._kept[key][first]
-        if self._planned * likely >= ENOUGH:
+        likely = self._accepted[key][first] if how == 1 else self._p[first] - self._accepted[key][first]
+        if self._planned * likely >= MIN_EXPECTED_DRAWS:
             pair = (first, b"%d" % how)
-            law = None if pair in self._tables["first_pair"] else self._loop.p(self._context, [first])
+            law = (
+                None
+                if pair in self._tables["first_pair"]
+                else self._loop.target_distribution(self._context, [first])
+            )
             self._table("first_pair", pair, law, likely).add(second)
 
     def _table(
@@ -86,14 +92,14 @@ class ContextCounts:
             if q_before is None or q is None:
                 return
             share *= float(q_before[tree.tokens[before]])
-            if self._planned * share < ENOUGH:
+            if self._planned * share < MIN_EXPECTED_DRAWS:
                 return
             self._table("draft", (place, q.tobytes()), q, share).add(tree.tokens[child])
 
 
-def either(law: Probabilities, kept: Probabilities) -> Probabilities:
+def either(law: Probabilities, selected: Probabilities) -> Probabilities:
     """Of outcomes [2 n]: each of the law's, as an accepted draft and otherwise."""
-    return np.concatenate([kept, law - kept])
+    return np.concatenate([selected, law - selected])
 
 
 def padded(q: Probabilities, n: int) -> Probabilities:

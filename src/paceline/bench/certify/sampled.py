@@ -11,7 +11,7 @@ import numpy as np
 from paceline.bench.certify.frequencies import p_value, smallest_bias
 from paceline.bench.certify.held import Context, FixedRowsTarget, SamplingSetup, first_q, select_contexts
 from paceline.bench.certify.laws import TESTS, ContextCounts
-from paceline.speculative.loop import ActiveRequest, advance, start
+from paceline.speculative.loop import ActiveRequest, advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, argmax
@@ -46,7 +46,7 @@ class SampledCheck:
     @property
     def passed(self) -> bool:
         """Where nothing was drafted nothing was checked."""
-        unbiased = self.drafted > 0 and least(self.p_values) >= self.level
+        unbiased = self.drafted > 0 and smallest_p_value(self.p_values) >= self.level
         return unbiased and self.overruns == self.ties == 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,7 +67,9 @@ class ContextRuns:
         self._random = np.random.default_rng(seed)
         budget = loop.budget
         depths = (1, budget.depth) if budget.depth > 1 else (1,)
-        self.policies = [(d == 1, FixedPolicy(budget.capped(d, budget.nodes, budget.width))) for d in depths]
+        self.policies = [
+            (d == 1, FixedPolicy(budget.limited_to(d, budget.nodes, budget.width))) for d in depths
+        ]
         self.counted = ContextCounts(loop, context, planned / len(depths))
         self.n = self.drafted = self.accepted = 0
 
@@ -75,11 +77,11 @@ class ContextRuns:
         loop = self._loop
         for _ in range(times):
             shallow, policy = self.policies[self.n % len(self.policies)]
-            request = begun(loop, self.context, int(self._random.integers(2**32)))
-            step = advance(loop.target, loop.drafter, policy, [request])[0][1]
+            request = start_sampled_request(loop, self.context, int(self._random.integers(2**32)))
+            step = advance_requests(loop.target, loop.drafter, policy, [request])[0][1]
             tokens = step.tokens
             if len(tokens) == 1:
-                tokens += advance(loop.target, loop.drafter, policy, [request])[0][1].tokens
+                tokens += advance_requests(loop.target, loop.drafter, policy, [request])[0][1].tokens
             request.close()
             self.n += 1
             self.drafted += request.stats.drafted
@@ -93,7 +95,7 @@ def check_sampled(
     """`runs` after each of the `n` best of `places`: fewer where a bias is found sooner or nothing is drafted
     there, more where one is suspected. Ticks after every CHUNK of them."""
     contexts = select_contexts(loop, places, n)
-    overruns, ties = overrun(loop, contexts, seed), misjudged_ties(loop, places)
+    overruns, ties = count_overruns(loop, contexts, seed), count_wrong_ties(loop, places)
     every = [ContextRuns(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
     level = FALSE_ALARM / (len(TESTS) * (len(every) + 1))
     active, done = every, 0
@@ -102,9 +104,9 @@ def check_sampled(
             one.go_on(min(CHUNK, runs - done % runs))
             tick()
         done += min(CHUNK, runs - done % runs)
-        found = {test: judged([one.counted.evidence(test) for one in every]) for test in TESTS}
-        enough = runs * (LONGER if least(found) < SUSPICIOUS else 1)
-        if overruns or ties or least(found) < level or done >= enough:
+        found = {test: p_values([one.counted.evidence(test) for one in every]) for test in TESTS}
+        enough = runs * (LONGER if smallest_p_value(found) < SUSPICIOUS else 1)
+        if overruns or ties or smallest_p_value(found) < level or done >= enough:
             break
         # Nothing is verified where nothing was drafted, and a bias is there to be seen elsewhere.
         active = [one for one in every if one.drafted] or every
@@ -122,16 +124,16 @@ def check_sampled(
     )
 
 
-def judged(evidence: Sequence[float]) -> tuple[float, ...]:
+def p_values(evidence: Sequence[float]) -> tuple[float, ...]:
     """The p-values of the contexts, and that of all together."""
     return tuple(map(p_value, [*evidence, sum(evidence)]))
 
 
-def least(p_values: dict[str, tuple[float, ...]]) -> float:
+def smallest_p_value(p_values: dict[str, tuple[float, ...]]) -> float:
     return min(map(min, p_values.values()))
 
 
-def begun(loop: SamplingSetup, context: Context, seed: int) -> ActiveRequest:
+def start_sampled_request(loop: SamplingSetup, context: Context, seed: int) -> ActiveRequest:
     """Start a request after `context`. The checks drive decoding themselves, not through an engine: they need
     each Step with its draft tree, which no output of an engine carries."""
     loop.place.at = context.row
@@ -142,21 +144,21 @@ def begun(loop: SamplingSetup, context: Context, seed: int) -> ActiveRequest:
         seed=seed,
         ignore_eos=True,
     )
-    return start(loop.target, loop.drafter, request, rule=loop.rule)
+    return start_request(loop.target, loop.drafter, request, rule=loop.rule)
 
 
-def overrun(loop: SamplingSetup, contexts: Sequence[Context], seed: int) -> int:
+def count_overruns(loop: SamplingSetup, contexts: Sequence[Context], seed: int) -> int:
     """How many texts went on behind their end, which is the token that is most often drafted and kept."""
     policy, wrong = FixedPolicy(loop.budget), 0
     for number, context in enumerate(contexts):
         q = first_q(loop, context)
         if q is None:
             continue
-        end = int(np.minimum(q, loop.p(context)).argmax())
+        end = int(np.minimum(q, loop.target_distribution(context)).argmax())
         for seed_of_run in np.random.default_rng([seed, number, 1]).integers(2**32, size=ENDINGS).tolist():
-            request = begun(loop, context, seed_of_run)
+            request = start_sampled_request(loop, context, seed_of_run)
             request.eos = frozenset({end})
-            step = advance(loop.target, loop.drafter, policy, [request])[0][1]
+            step = advance_requests(loop.target, loop.drafter, policy, [request])[0][1]
             request.close()
             last = len(step.tokens) - 1
             if end in step.tokens and (step.tokens.index(end) < last or step.stop_reason != "eos"):
@@ -164,15 +166,15 @@ def overrun(loop: SamplingSetup, contexts: Sequence[Context], seed: int) -> int:
     return wrong
 
 
-def misjudged_ties(loop: SamplingSetup, contexts: Sequence[Context]) -> int:
+def count_wrong_ties(loop: SamplingSetup, contexts: Sequence[Context]) -> int:
     """After how many contexts greedy output was not the lowest of the likeliest tokens, with logits rounded
     to whole numbers, so that many are equal."""
     rounded = FixedRowsTarget(loop.target, np.round(loop.target.rows), loop.place)
     greedy = replace(loop, target=rounded, sampling=Sampling())
     policy, wrong = FixedPolicy(loop.budget), 0
     for context in contexts:
-        request = begun(greedy, context, 0)
-        tokens = advance(rounded, loop.drafter, policy, [request])[0][1].tokens
+        request = start_sampled_request(greedy, context, 0)
+        tokens = advance_requests(rounded, loop.drafter, policy, [request])[0][1].tokens
         request.close()
         for i, token in enumerate(tokens):
             row = rounded.rows[loop.place.row(tokens[:i], len(rounded.rows))]

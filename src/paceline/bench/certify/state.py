@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.logit_drift import Rows, afresh, apart
+from paceline.backends.logit_drift import Rows, logits_from_empty_cache, max_logit_difference
 from paceline.bench.text_comparison import PLAUSIBLE
 from paceline.speculative.interfaces import Budget, ForwardOutput, RequiredOutputs, Session, Target
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 # Every cell of the sequence was written by a pass of another shape, not only the row that is looked at.
-DRIFT = 2.0
+NOISE_FACTOR = 2.0
 # Of a row's spread, what is never a defect: exact rows show no noise, but a walk's prompt has a shape too.
 ROUNDING = 1e-4
-LEAVES = 0.2  # the chance, a pass, that the session beside a walk is closed, its draft not decided
+SESSION_CLOSE_PROBABILITY = (
+    0.2  # the chance, a pass, that the session beside a walk is closed, its draft not decided
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class StateCheck:
     def limit(self) -> float:
         if self.equal_rows:
             return 0.0
-        return min(max(DRIFT * self.noise, ROUNDING * self.spread), PLAUSIBLE * self.spread)
+        return min(max(NOISE_FACTOR * self.noise, ROUNDING * self.spread), PLAUSIBLE * self.spread)
 
     @property
     def share(self) -> float:
@@ -72,15 +74,17 @@ def check_state(
     random = np.random.default_rng([seed, 3])
     found: StateCheck | None = None
     tokens = rows = 0
-    equal, beside = target.caps.equal_rows, target.caps.sessions > 1
+    equal, beside = target.caps.equal_rows, target.caps.max_sessions > 1
     for i in range(sequences):
         text, other = (texts[j % len(texts)] for j in (i, i + 1))
         walk = RandomWalk(target, budget, random, other if beside and len(other) > 1 else ())
         for walked, seen in walk.along(text):
             start = len(walked) - len(seen) + 1
-            again = afresh(target, walked[:start], walked[start:])
+            again = logits_from_empty_cache(target, walked[:start], walked[start:])
             tokens, rows = tokens + len(walked), rows + len(seen)
-            one = StateCheck(sequences, tokens, apart(seen, again), noise, float(again.std()), equal)
+            one = StateCheck(
+                sequences, tokens, max_logit_difference(seen, again), noise, float(again.std()), equal
+            )
             # The one nearest to its own limit, or beyond it; not max(), which passes over a NaN.
             if found is None or not (one.share <= found.share or np.isnan(found.share)):
                 found = one
@@ -111,12 +115,12 @@ class RandomWalk:
             while self._caps.equal_rows and session.pending_tokens and self._random.random() < 0.5:
                 self._pass(session, self._piece(session))  # chunked prefill
             while at < len(text):
-                at, kept = self._stride(session, text)
-                rows += kept if self._caps.equal_rows else []
-            both = [session, self._company()] if self._other else [session]
+                at, selected = self._stride(session, text)
+                rows += selected if self._caps.equal_rows else []
+            both = [session, self._other_session()] if self._other else [session]
             outs = self._target.forward([(one, EMPTY) for one in both], RequiredOutputs())
             first, *second = (_row(out, 0) for out in outs)
-            mine = np.concatenate([*rows, first])[-self._caps.rows :]
+            mine = np.concatenate([*rows, first])[-self._caps.max_batch_tokens :]
             return [(list(one.tokens), found) for one, found in zip(both, [mine, *second], strict=True)]
         finally:
             session.close()
@@ -126,9 +130,9 @@ class RandomWalk:
         """One draft, one pass, one commit: how many tokens of `text` there are then, and their rows."""
         tree, path = self._draft(session, text)
         out = self._pass(session, tree)
-        kept = path[: int(self._random.integers(0, len(path) + 1))]
-        rows = [_row(out, row) for row in (0, *(node + 1 for node in kept))]
-        session.commit(kept, text[len(session.tokens) + len(kept)])
+        selected = path[: int(self._random.integers(0, len(path) + 1))]
+        rows = [_row(out, row) for row in (0, *(node + 1 for node in selected))]
+        session.commit(selected, text[len(session.tokens) + len(selected)])
         return len(session.tokens), rows
 
     def _draft(self, session: Session, text: Sequence[int]) -> tuple[DraftTree, list[int]]:
@@ -137,9 +141,9 @@ class RandomWalk:
         ahead = text[len(session.tokens) :]
         room = caps.n_ctx - len(session.tokens)
         depth = min(budget.depth, room)
-        width = int(random.integers(1, min(budget.width, caps.branch, max(1, room)) + 1))
+        width = int(random.integers(1, min(budget.width, caps.max_branches, max(1, room)) + 1))
         right = int(random.integers(0, min(depth, len(ahead) - 1) + 1))
-        rows = caps.rows // 2 if self._other else caps.rows
+        rows = caps.max_batch_tokens // 2 if self._other else caps.max_batch_tokens
         nodes = max(0, min(budget.nodes, room, rows - 1))  # as Request.cap has it
         return among_decoys(ahead[:right], depth, width, nodes, self._target.vocab.size, random)
 
@@ -150,7 +154,7 @@ class RandomWalk:
         """What it says of the session; the other one goes on, too, or leaves with its draft undecided."""
         if not self._other:
             return self._target.forward([(session, tree)], RequiredOutputs())[0]
-        text, random, beside = self._other, self._random, self._company()
+        text, random, beside = self._other, self._random, self._other_session()
         theirs, path = self._draft(beside, text)
         reads = beside.pending_tokens and random.random() < 0.5
         batch = [(session, tree), (beside, self._piece(beside) if reads else theirs)]
@@ -158,15 +162,15 @@ class RandomWalk:
             mine = self._target.forward(batch, RequiredOutputs())[0]
         else:
             mine = self._target.forward(batch[::-1], RequiredOutputs())[1]
-        kept = path[: int(random.integers(0, len(path) + 1))]
-        at = len(beside.tokens) + len(kept)
-        if at + 1 >= len(text) or random.random() < LEAVES:
+        selected = path[: int(random.integers(0, len(path) + 1))]
+        at = len(beside.tokens) + len(selected)
+        if at + 1 >= len(text) or random.random() < SESSION_CLOSE_PROBABILITY:
             self._leave()
         elif not reads:
-            beside.commit(kept, text[at])
+            beside.commit(selected, text[at])
         return mine
 
-    def _company(self) -> Session:
+    def _other_session(self) -> Session:
         """The session beside; a new one where it has left."""
         if self._beside is None:
             self._beside = self._target.open()

@@ -16,23 +16,25 @@ from paceline.bench.jsonl import LineError
 from paceline.bench.replay.recording import FORMAT
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.rng import DRAWS, GumbelNoise, SeededRng
+from paceline.speculative.rng import RNG_NAME, GumbelNoise, SeededRng
 from paceline.speculative.sampling import Sampling
 from paceline.text.interface import Text
-from paceline.text.messages import conversation
+from paceline.text.messages import parse_messages
 
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
 NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold")
 ASSISTANT = "assistant"
-Part = tuple[str, str]  # role and content
-Turn = tuple[int, Recording | None]  # number within the line, and None for an empty answer
+RoleAndContent = tuple[str, str]  # role and content
+NumberedRecording = tuple[int, Recording | None]  # number within the line, and None for an empty answer
 
 
 class MissingTokenizerError(UsageError):
     """A line holds text, and no tokenizer was named."""
 
 
-def requests_of(line: Mapping[str, Any], tokenizer: Text | None, *, template: bool) -> list[Turn]:
+def requests_of(
+    line: Mapping[str, Any], tokenizer: Text | None, *, template: bool
+) -> list[NumberedRecording]:
     """Return the requests of a line with their numbers, 0 where a line has only one.
 
     template: messages go through the model's chat template. Raises UsageError for a line that cannot be used,
@@ -76,7 +78,7 @@ def _from_tokens(line: Mapping[str, Any]) -> Recording | None:
 def noise_of(line: Mapping[str, Any]) -> GumbelNoise | None:
     """Return the noise that the tokens were drawn with, where the line tells it."""
     settings, seed = line.get("sampling"), line.get("seed")
-    if line.get("draws") != DRAWS or not isinstance(settings, dict) or type(seed) is not int or seed < 0:
+    if line.get("draws") != RNG_NAME or not isinstance(settings, dict) or type(seed) is not int or seed < 0:
         return None
     try:
         sampling = Sampling(**{name: settings[name] for name in NOISE if name in settings})
@@ -100,11 +102,11 @@ def _completed(prompt: Any, answer: Any, tokenizer: Text) -> Recording | None:
 
 
 def _recording(prompt: Sequence[int], answer: str, tokenizer: Text) -> Recording | None:
-    tokens = tokenizer.encode_within(answer) if answer else ()
+    tokens = tokenizer.encode_continuation(answer) if answer else ()
     return Recording(tuple(prompt), tuple(tokens)) if tokens else None
 
 
-def _exchanged(line: Mapping[str, Any], tokenizer: Text, template: bool) -> list[Turn]:
+def _exchanged(line: Mapping[str, Any], tokenizer: Text, template: bool) -> list[NumberedRecording]:
     """Read what a proxy logs, or an OpenAI batch with the request beside its response. Only the response is
     an answer: those before it in the messages stand in lines of their own."""
     request, response = _body(line.get("request", line.get("body"))), _body(line["response"])
@@ -132,9 +134,9 @@ def _body(logged: Any) -> Any:
     return logged["body"] if isinstance(logged, dict) and "body" in logged else logged
 
 
-def _parts(messages: Any) -> list[Part]:
+def _parts(messages: Any) -> list[RoleAndContent]:
     """Return the role and the content of each message, tool calls included. Raises UsageError."""
-    read = conversation(messages if isinstance(messages, list) else None)  # type: ignore[arg-type]
+    read = parse_messages(messages if isinstance(messages, list) else None)  # type: ignore[arg-type]
     return [(one["role"], _spelled(one, logged)) for one, logged in zip(read, messages, strict=True)]
 
 
@@ -149,13 +151,13 @@ def _spelled(message: Mapping[str, Any], logged: Mapping[str, Any]) -> str:
     return "\n".join([content, *calls] if content else calls)
 
 
-def _turns(parts: Sequence[Part], tokenizer: Text, template: bool) -> Iterator[Turn]:
+def _turns(parts: Sequence[RoleAndContent], tokenizer: Text, template: bool) -> Iterator[NumberedRecording]:
     """Yield a request for each of the assistant's messages, numbered from 1. Its prompt is all that was said
     before it. Raises LineError where the template refuses the messages."""
     return _rendered(parts, tokenizer) if template else _joined(parts, tokenizer)
 
 
-def _joined(parts: Sequence[Part], tokenizer: Text) -> Iterator[Turn]:
+def _joined(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[NumberedRecording]:
     """All requests are slices of one list, so that a prompt begins with the tokens of those before it."""
     waiting, turn, tokens = "", 0, list[int]()
     for role, content in parts:
@@ -164,14 +166,14 @@ def _joined(parts: Sequence[Part], tokenizer: Text) -> Iterator[Turn]:
             waiting += f"{content}\n\n"
             continue
         turn += 1
-        tokens += tokenizer.encode_within(waiting) if tokens else tokenizer.encode(waiting)
+        tokens += tokenizer.encode_continuation(waiting) if tokens else tokenizer.encode(waiting)
         recording = _recording(tokens, content, tokenizer)
         yield turn, recording
         tokens += recording.tokens if recording else ()
         waiting = "\n\n"
 
 
-def _rendered(parts: Sequence[Part], tokenizer: Text) -> Iterator[Turn]:
+def _rendered(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[NumberedRecording]:
     """Each prompt is rendered by itself, as a server does: a template may spell earlier answers in another
     way than they were given, and leave out reasoning."""
     begin = tokenizer.encode("")[:1]

@@ -22,7 +22,7 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab
 
-ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand
+MAX_TOKENS_UNLIMITED = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class ReplayContext:
     costs: DecodingCosts | None = None
 
 
-def play(engine: InferenceEngine, recording: Recording) -> Stats:
+def replay_recording(engine: InferenceEngine, recording: Recording) -> Stats:
     """Decode one recording to its end. Raises ContractError where another text was decoded than was
     recorded."""
     request = GenerationRequest(
         prompt=recording.prompt,
-        max_tokens=ENDLESS,
-        should_stop=ends(len(recording.tokens)),
+        max_tokens=MAX_TOKENS_UNLIMITED,
+        should_stop=stop_after(len(recording.tokens)),
         ignore_eos=True,
     )
     with engine.run_inline(request) as stream:
         active = stream.handle.scheduled.active
         assert active is not None  # the stream has begun
-        active.noise = recording.noise
+        active.gumbel_noise = recording.gumbel_noise
         for _ in stream:
             pass
     if tuple(stream.handle.tokens) != recording.tokens:
@@ -60,7 +60,7 @@ def play(engine: InferenceEngine, recording: Recording) -> Stats:
     return stream.handle.stats
 
 
-def ends(left: int) -> Callable[[int], bool]:
+def stop_after(left: int) -> Callable[[int], bool]:
     """Stop a request after so many tokens."""
 
     def stop(_token: int) -> bool:
@@ -98,7 +98,7 @@ class MethodReplay:
             self.drafter.forget()
 
     def play(self, recording: Recording) -> ReplayResult:
-        stats = play(self.engine, recording)
+        stats = replay_recording(self.engine, recording)
         for name, source in stats.by_source.items():
             sums = self.by_source.setdefault(name, SourceStats())
             for what, n in vars(source).items():

@@ -100,14 +100,14 @@ class MethodResult(ReplaySums):
         return out | {"policy": None if self.account is None else self.account.as_dict()}
 
 
-def figures(played: Sequence[ReplayedRequest]) -> ReplaySums:
+def sum_requests(played: Sequence[ReplayedRequest]) -> ReplaySums:
     results = [one.result for one in played]
     tokens, steps = [one.tokens for one in results], [one.steps for one in results]
     seconds = [one.seconds for one in results if one.seconds is not None]
     plain = [one.plain.seconds for one in played if one.plain and one.plain.seconds is not None]
     columns: list[Sequence[float]] = [tokens, steps] + ([seconds, plain] if plain else [])
     pairs = [(0, 1), (0, 2), (3, 2)][: len(columns) - 1]
-    per_step, *speeds = ratios(columns, [one.group for one in played], pairs)
+    per_step, *speeds = bootstrap_ratios(columns, [one.group for one in played], pairs)
     drafted, accepted = sum(one.drafted for one in results), sum(one.accepted for one in results)
     return ReplaySums(
         requests=len(results),
@@ -127,10 +127,12 @@ def by_category(played: Sequence[ReplayedRequest]) -> dict[str, ReplaySums]:
     names = list(dict.fromkeys(one.request.category for one in played))
     if names == [""]:
         return {}
-    return {name: figures([one for one in played if one.request.category == name]) for name in names}
+    return {name: sum_requests([one for one in played if one.request.category == name]) for name in names}
 
 
-def check(played: Sequence[ReplayedRequest], drafting: Mapping[str, Any]) -> PredictionCheck | None:
+def check_prediction(
+    played: Sequence[ReplayedRequest], drafting: Mapping[str, Any]
+) -> PredictionCheck | None:
     """drafting: the method's settings, as they are recorded. None where nothing was measured with them."""
     known = [
         (one.request.seconds, one.result.seconds, one.result.tokens)
@@ -143,7 +145,7 @@ def check(played: Sequence[ReplayedRequest], drafting: Mapping[str, Any]) -> Pre
     return PredictionCheck(len(known), tokens / took, tokens / predicted, took / predicted - 1.0)
 
 
-def ratios(
+def bootstrap_ratios(
     columns: Sequence[Sequence[float]], groups: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> list[Interval]:
     """For each of `pairs` the sum of one column over that of another, with its 95% interval.

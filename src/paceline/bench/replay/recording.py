@@ -20,10 +20,10 @@ from typing import Any
 
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.config import Drafting
-from paceline.models.fingerprint import fingerprint
+from paceline.models.fingerprint import vocab_fingerprint
 from paceline.request_handle import Generation
 from paceline.speculative.errors import UsageError
-from paceline.speculative.rng import DRAWS
+from paceline.speculative.rng import RNG_NAME
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.vocabulary import Vocab
 
@@ -31,7 +31,7 @@ FORMAT = 1  # goes up when a name changes its meaning or goes away
 BEGIN = b'{"format":'
 KNOWN_BY = {"prompt_tokens", "prompt", "messages", "request", "body"}
 INTERRUPTED = "interrupted"
-PLAIN = Drafting(drafters=("none",))
+PLAIN_DRAFTING = Drafting(drafters=("none",))
 
 
 class Recorder:
@@ -55,7 +55,7 @@ class Recorder:
         vocabulary: they could not be replayed together."""
         if self.top_k > vocab.size:
             raise UsageError(f"--record-top-k {self.top_k}: the model has {vocab.size:,} tokens")
-        head = {"n_vocab": vocab.size, "vocab": fingerprint(vocab)}
+        head = {"n_vocab": vocab.size, "vocab": vocab_fingerprint(vocab)}
         if any(self._first.get(name, ours) != ours for name, ours in head.items()):
             raise UsageError(f"--record {self.path}: is of another vocabulary; name another file")
         self._head = {"format": FORMAT, **head, "model": model}
@@ -63,18 +63,18 @@ class Recorder:
     def add(
         self,
         prompt: Sequence[int],
-        said: Generation,
+        generation: Generation,
         *,
         id_: str,
         sampling: Sampling,
         seed: int,
-        drafting: Drafting = PLAIN,
+        drafting: Drafting = PLAIN_DRAFTING,
         category: str = "",
         session: str = "",
     ) -> None:
         """Append a request, unless its answer has no token. session: requests that share it are one
         conversation, in the order in which they are added."""
-        if not self.adding or not said.tokens:
+        if not self.adding or not generation.tokens:
             return
         by_place = not sampling.greedy and drafting.temperature == 0.0  # else drafts had a part in it
         names = {"id": id_, "category": category, "session": session}
@@ -82,25 +82,25 @@ class Recorder:
             **self._head,
             **{name: value for name, value in names.items() if value},
             "seed": seed,
-            **({"draws": DRAWS} if by_place else {}),
-            "sampling": changed(sampling, Sampling()),
+            **({"draws": RNG_NAME} if by_place else {}),
+            "sampling": non_default_settings(sampling, Sampling()),
             # The names always: they say whose the times are.
-            "drafting": {"drafters": drafting.drafters} | changed(drafting, Drafting()),
-            "stop_reason": said.stop_reason or INTERRUPTED,
+            "drafting": {"drafters": drafting.drafters} | non_default_settings(drafting, Drafting()),
+            "stop_reason": generation.stop_reason or INTERRUPTED,
             "times": {
-                "prompt": said.prompt_seconds,
-                "seconds": said.seconds,
-                "steps": said.stats.steps,
-                "drafted": said.stats.drafted,
-                "accepted": said.stats.accepted,
+                "prompt": generation.prompt_seconds,
+                "seconds": generation.seconds,
+                "steps": generation.stats.steps,
+                "drafted": generation.stats.drafted,
+                "accepted": generation.stats.accepted,
             },
             "prompt_tokens": list(prompt),
-            "tokens": said.tokens,
+            "tokens": generation.tokens,
         }
         if self.top_k:
-            line["top_k"] = [[token for token, _ in one.top[: self.top_k]] for one in said.logprobs]
+            line["top_k"] = [[token for token, _ in one.top[: self.top_k]] for one in generation.logprobs]
         try:
-            append(self.path, _line(line))
+            append_line(self.path, _line(line))
         except OSError as error:
             self.adding = False
             self._warn(
@@ -108,7 +108,7 @@ class Recorder:
             )
 
 
-def changed(settings: Any, default: Any) -> dict[str, Any]:
+def non_default_settings(settings: Any, default: Any) -> dict[str, Any]:
     """What differs, as JSON can hold it: an infinite logit bias as text, as in the records of `run`."""
     usual = asdict(default)
     out = {name: value for name, value in asdict(settings).items() if value != usual[name]}
@@ -118,7 +118,7 @@ def changed(settings: Any, default: Any) -> dict[str, Any]:
     return out
 
 
-def append(path: Path, line: bytes) -> None:
+def append_line(path: Path, line: bytes) -> None:
     """The whole line or nothing of it, on a line of its own. Raises OSError."""
     opened = _open(path)
     with os.fdopen(opened, "ab+", buffering=0) as file:

@@ -15,15 +15,15 @@ from paceline.bench.method import PLAIN, Method, parse_all
 from paceline.bench.replay import record
 from paceline.bench.replay.lane import MethodReplay, ReplayContext
 from paceline.bench.replay.record import MethodResult, ReplayedRequest, ReplayResult
-from paceline.bench.replay.recording import changed
+from paceline.bench.replay.recording import non_default_settings
 from paceline.bench.replay.traces import Trace
 from paceline.config import Drafting
 from paceline.speculative.errors import UsageError
-from paceline.system.identity import fingerprint
+from paceline.system.identity import file_fingerprint
 
-__all__ = ["REQUEST", "Replay", "ReplayContext", "methods_of"]
+__all__ = ["REQUEST_PHASE", "Replay", "ReplayContext", "methods_of"]
 
-REQUEST = "replaying"
+REQUEST_PHASE = "replaying"
 
 
 def methods_of(
@@ -91,7 +91,7 @@ class Replay:
 
     def work(self) -> dict[str, int]:
         """Return the number of ticks, as `progress` takes it."""
-        return {REQUEST: len(self._requests)}
+        return {REQUEST_PHASE: len(self._requests)}
 
     @property
     def done(self) -> int:
@@ -108,7 +108,7 @@ class Replay:
                     lane.forget()
             previous = file
             self._played.append([lane.play(one.recording) for lane in self._lanes])
-            tick(REQUEST)
+            tick(REQUEST_PHASE)
 
     def results(self) -> list[MethodResult]:
         """Return one result a method, of the requests that are done."""
@@ -128,14 +128,14 @@ class Replay:
                 for (file, one), results in zip(self._requests, self._played, strict=False)
             ]
             result = MethodResult(
-                **vars(record.figures(played)),
+                **vars(record.sum_requests(played)),
                 method=lane.method.name,
                 drafting=asdict(lane.drafting),
                 by_source=lane.by_source,
                 by_category=record.by_category(played),
                 partial=lane.drafter.required_outputs.top_k > 0,
-                measured=record.check(played, recorded_as(lane.drafting)),
-                account=lane.policy.account,
+                measured=record.check_prediction(played, recorded_settings(lane.drafting)),
+                account=lane.policy.summary,
                 each=tuple(one.result for one in played),
             )
             out.append(result)
@@ -149,7 +149,7 @@ class Replay:
             "files": [
                 {
                     "file": trace.path.name,
-                    "fingerprint": fingerprint(trace.path),
+                    "fingerprint": file_fingerprint(trace.path),
                     "requests": len(trace.requests),
                     "skipped": trace.skipped,
                     "unusable": [{"line": line, "reason": why} for line, why in trace.unusable],
@@ -176,7 +176,7 @@ class Replay:
             lane.close()
 
 
-def recorded_as(drafting: Drafting) -> dict[str, Any]:
+def recorded_settings(drafting: Drafting) -> dict[str, Any]:
     """Return the settings as `recording` writes them; what does not draft has none."""
     names = {"drafters": list(drafting.drafters)}
-    return names if drafting.drafters == ("none",) else changed(drafting, Drafting()) | names
+    return names if drafting.drafters == ("none",) else non_default_settings(drafting, Drafting()) | names

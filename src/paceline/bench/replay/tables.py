@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from paceline.report.table import listing, ratio
+from paceline.report.table import ratio, write_table
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 NONE = "-"
-KEPT = "kept"  # in place of a cost curve's file
+CACHED_COSTS = "kept"  # in place of a cost curve's file
 MARK = "*"  # a method that reads more of the target than can be recorded
 SOURCE = ("tried", "proposed", "right", "drafted", "accepted")
 
@@ -21,7 +21,7 @@ def write(record: Record, file: IO[str]) -> None:
     for columns, rows, n_left in tables(record):
         if rows:
             file.write("\n")
-            listing(columns, rows, file, n_left)
+            write_table(columns, rows, file, n_left)
     file.write("\n")
     for line in notes(record):
         file.write(f"{line}\n")
@@ -38,8 +38,8 @@ def header(record: Record) -> Iterator[tuple[str, str]]:
     if record["draft_model"] is not None:
         yield "draft", printable(record["draft_model"])
     if record["cost_curve"] is not None:
-        kept = record["cost_curve"] == KEPT
-        yield "costs", "as measured on this machine before" if kept else printable(record["cost_curve"])
+        selected = record["cost_curve"] == CACHED_COSTS
+        yield "costs", "as measured on this machine before" if selected else printable(record["cost_curve"])
     done = record["requests"]
     tokens, prompts = (sum(request[name] for request in done) for name in ("n_tokens", "n_prompt"))
     yield "replayed", f"{len(done):,} requests, {tokens:,} tokens after {prompts:,} of prompts"

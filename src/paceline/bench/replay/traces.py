@@ -24,7 +24,7 @@ from typing import Any
 
 from paceline.backends.recorded import Recording
 from paceline.bench.jsonl import object_of, raw_lines
-from paceline.bench.replay.forms import FORMS, MissingTokenizerError, Turn, requests_of
+from paceline.bench.replay.forms import FORMS, MissingTokenizerError, NumberedRecording, requests_of
 from paceline.speculative.errors import UsageError
 from paceline.text.interface import Text
 
@@ -73,7 +73,7 @@ class Trace:
     unusable: list[tuple[int, str]] = field(default_factory=list)
     n_unusable: int = 0
 
-    def add(self, number: int, line: Mapping[str, Any], turns: list[Turn]) -> None:
+    def add(self, number: int, line: Mapping[str, Any], turns: list[NumberedRecording]) -> None:
         """Raises UsageError for a line of another vocabulary than those before: ids of several mean nothing
         together."""
         self._agree(line, [one for _, one in turns if one is not None])
@@ -136,7 +136,7 @@ def read(
     tick: called with LINE after each line.
     Raises UsageError for a file without a request, for one of another vocabulary or of several, for text
     without a tokenizer, and for a model without a chat template."""
-    if template and tokenizer is not None and not tokenizer.chats:
+    if template and tokenizer is not None and not tokenizer.has_chat_template:
         raise UsageError("--chat-template: this model has no chat template; leave it out")
     trace = Trace(path, n_vocab=n_vocab, vocab=vocab)
     for raw in raw_lines(path):

@@ -12,17 +12,17 @@ from paceline.bench.suites.workload import Item, Message
 # What stands, alone or before a template, where SPEED-Bench may not pass a text on: TURNS_PLACEHOLDER
 # in examples/specdec_bench of github.com/NVIDIA/Model-Optimizer, read there.
 TO_BE_FETCHED = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
-ANSWER = 256  # tokens; other projects' files name no length
+DEFAULT_MAX_TOKENS = 256  # tokens; other projects' files name no length
 
 
-class ChatMessage(BaseModel):
+class SuiteMessage(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "user", "assistant"]
     content: str | None
 
     @model_validator(mode="after")
-    def _check(self) -> ChatMessage:
+    def _check(self) -> SuiteMessage:
         if self.content is None and self.role != "assistant":
             raise ValueError("only an assistant's content may be left open")
         return self
@@ -36,7 +36,7 @@ class OwnItem(BaseModel):
     id: str = Field("", min_length=1)
     category: str = Field("", min_length=1)
     prompt: str = ""
-    messages: list[ChatMessage] = []
+    messages: list[SuiteMessage] = []
     max_tokens: int = Field(128, ge=2)
     seed: int = Field(0, ge=0)
     session: str = ""
@@ -88,7 +88,9 @@ class Question(BaseModel):
         for turn, text in enumerate(self.turns, 1):
             messages.append(("user", text))
             name, session = (f"{id_}.{turn}", id_) if several else (id_, "")
-            yield Item(name, self.category, messages=tuple(messages), max_tokens=ANSWER, session=session)
+            yield Item(
+                name, self.category, messages=tuple(messages), max_tokens=DEFAULT_MAX_TOKENS, session=session
+            )
             messages.append(("assistant", None))
 
 
@@ -97,7 +99,7 @@ class SessionMessage(BaseModel):
     content: str
 
 
-class RecordedSession(BaseModel):
+class SuiteSession(BaseModel):
     """A recorded conversation: every answer in it is an item, which is asked with what was said before it.
     What a tool said is the user's; messages of one role that follow each other are one."""
 
@@ -116,5 +118,7 @@ class RecordedSession(BaseModel):
                 turn += 1
                 if joined and joined[-1][0] == "user":
                     known = tuple(joined)
-                    yield Item(f"{name}.{turn}", "agent", messages=known, max_tokens=ANSWER, session=name)
+                    yield Item(
+                        f"{name}.{turn}", "agent", messages=known, max_tokens=DEFAULT_MAX_TOKENS, session=name
+                    )
             joined.append((role, content))

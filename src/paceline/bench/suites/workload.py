@@ -20,7 +20,7 @@ GROUPS = {
     "toy": ("code", "edit", "json", "agent", "quote", "prose", "chat"),
     "real": tuple(f"real-{name}" for name in ("code", "edit", "json", "agent", "grounded", "chat", "maths")),
 }
-FORMS = ("specbench", "sessions")  # what a file may be said to hold: FORM:FILE
+FILE_FORMATS = ("specbench", "sessions")  # what a file may be said to hold: FORM:FILE
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def load(text: str) -> list[Item]:
     them; a .jsonl file with our own fields (see Item), Spec-Bench's or SPEED-Bench's questions; FORM:FILE.
     Raises UsageError, with file and line."""
     out: dict[str, Item] = {}
-    for part in parts(text):
+    for part in suite_names(text):
         if is_file(part):
-            form, path = located(part)
+            form, path = split_format(part)
             found = read(Path(path), form)
         elif part in known_suites():
             found = read(FOLDER / f"{part}.jsonl")
@@ -88,7 +88,7 @@ def load(text: str) -> list[Item]:
     return list(out.values())
 
 
-def parts(text: str) -> list[str]:
+def suite_names(text: str) -> list[str]:
     """Return what a suite's name names, each once: groups as what is in them."""
     if Path(text).is_file():
         return [text]
@@ -101,10 +101,10 @@ def is_file(text: str) -> bool:
     return text.endswith((".jsonl", ".json")) or "/" in text
 
 
-def located(text: str) -> tuple[str, str]:
+def split_format(text: str) -> tuple[str, str]:
     """Return the form and the path of FORM:FILE; the form is "" where the file itself tells."""
     form, colon, path = text.partition(":")
-    return (form, path) if colon and form in FORMS else ("", text)
+    return (form, path) if colon and form in FILE_FORMATS else ("", text)
 
 
 def read(path: Path, form: str = "") -> list[Item]:
@@ -114,15 +114,15 @@ def read(path: Path, form: str = "") -> list[Item]:
     from paceline.bench.suites import forms
 
     items: dict[str, Item] = {}
-    asked: Counter[str] = Counter()  # by session
+    requested: Counter[str] = Counter()  # by session
     for line in raw_lines(path):
         where = f"{path}, line {line.number}"
         try:
-            said = object_of(line)
-            kind: type[forms.OwnItem | forms.Question | forms.RecordedSession] = forms.OwnItem
+            data = object_of(line)
+            kind: type[forms.OwnItem | forms.Question | forms.SuiteSession] = forms.OwnItem
             if form == "sessions":
-                kind = forms.RecordedSession
-            elif form or "question_id" in said:
+                kind = forms.SuiteSession
+            elif form or "question_id" in data:
                 kind = forms.Question
             # Of the text: JSON as pydantic reads it holds no half of a character.
             found = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
@@ -133,10 +133,10 @@ def read(path: Path, form: str = "") -> list[Item]:
         for item in found:
             if item.id in items:
                 raise UsageError(f"{where}: an item before it has the id {item.id!r} too; each needs its own")
-            if sum(content is None for _, content in item.messages) > asked[item.session]:
+            if sum(content is None for _, content in item.messages) > requested[item.session]:
                 raise UsageError(f"{where}: no item before it in its session answers its assistant's message")
             items[item.id] = item
-            asked[item.session] += bool(item.session)
+            requested[item.session] += bool(item.session)
     if not items:
         raise UsageError(f"{path}: has no items; write one JSON object a line")
     return list(items.values())
@@ -144,22 +144,22 @@ def read(path: Path, form: str = "") -> list[Item]:
 
 def length(item: Item) -> int:
     """Return the characters of an item."""
-    return len(item.prompt) + sum(len(said or "") for _, said in item.messages)
+    return len(item.prompt) + sum(len(value or "") for _, value in item.messages)
 
 
-def of_size(items: Sequence[Item], size: str) -> list[Item]:
+def filter_size(items: Sequence[Item], size: str) -> list[Item]:
     """Return the items made for models of that size, and those for any."""
     return [item for item in items if item.size in ("", size)]
 
 
-def sampled(items: Sequence[Item], n: int) -> list[Item]:
+def sample_items(items: Sequence[Item], n: int) -> list[Item]:
     """Return at most n items in their order, evenly from all categories and from all over each; a session
     that is in is in from its start."""
-    chosen = {item.id for item in islice(ordered(items), n)}
+    chosen = {item.id for item in islice(interleaved(items), n)}
     return [item for item in items if item.id in chosen]
 
 
-def ordered(items: Sequence[Item]) -> Iterator[Item]:
+def interleaved(items: Sequence[Item]) -> Iterator[Item]:
     """Yield items in an order whose beginnings are all good samples: the categories take turns, each with
     items from all over it; of a session always the next one."""
     by_category: dict[str, list[Item]] = {}

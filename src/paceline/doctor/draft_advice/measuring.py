@@ -10,7 +10,7 @@ from paceline.backends.registry import BackendSpec
 from paceline.bench.method import parse
 from paceline.bench.suites.workload import Item
 from paceline.doctor.draft_advice.row import (
-    ANY,
+    ANY_TASK,
     TASKS,
     AdviceRequest,
     DraftCandidate,
@@ -24,7 +24,7 @@ from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
 from paceline.speculative.sampling import Sampling
-from paceline.system.identity import cpu_name, fingerprint
+from paceline.system.identity import cpu_name, file_fingerprint
 
 RUNS = 200  # of the history, the newest
 ITEMS, TOKENS = 3, 96  # of a short run
@@ -63,13 +63,14 @@ def known(
             return None
         # With a draft model, auto is what `paceline run` does.
         ways = [("suffix",), ("lookup",)] if draft is None else [("model", "auto")]
-        its = None if draft is None else fingerprint(draft.path)
+        its = None if draft is None else file_fingerprint(draft.path)
         found = (
-            of_drafters(runs, fingerprint(target.path), its, way, question.task, machine) for way in ways
+            newest_result(runs, file_fingerprint(target.path), its, way, question.task, machine)
+            for way in ways
         )
         return next((one for one in found if one is not None), None)
 
-    return MeasuredFacts(costs, measured, available(gpus=bool(way["gpu_layers"])))
+    return MeasuredFacts(costs, measured, available_memory(gpus=bool(way["gpu_layers"])))
 
 
 def _runs(path: Path, note: Note) -> list[Any]:
@@ -128,7 +129,7 @@ def _run(target: Path, question: AdviceRequest, given: dict[str, Any]) -> Measur
     seconds = dict.fromkeys((True, False), 0.0)
     accepted = rejected = 0
     with load(target, **given) as llm:
-        chosen = workload.sampled(items, ITEMS)
+        chosen = workload.sample_items(items, ITEMS)
         prompts = RequestBuilder(llm, n=TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
         for item in chosen:
             tokens = prompts.ask(item, {}, []).tokens
@@ -147,7 +148,7 @@ def _length(item: Item) -> int:
     return len(item.prompt) + sum(len(text or "") for _, text in item.messages)
 
 
-def available(*, gpus: bool = False) -> int:
+def available_memory(*, gpus: bool = False) -> int:
     """Bytes that processes can still get, by the system's word and the container's; what files fill is given
     back to them, and so counts. gpus: with what is free of the memory that GPUs have of their own."""
     import psutil
@@ -163,7 +164,7 @@ def available(*, gpus: bool = False) -> int:
     return free
 
 
-def of_drafters(
+def newest_result(
     runs: Iterable[Any],
     target: str,
     draft: str | None,
@@ -180,8 +181,8 @@ def of_drafters(
             continue
         if draft is not None and _fingerprint(known, "draft") != draft:
             continue
-        said = (_measured(run, result) for result in run.results if _fits(result, drafters, task))
-        found = [one for one in said if one is not None]
+        lines = (_measured(run, result) for result in run.results if _fits(result, drafters, task))
+        found = [one for one in lines if one is not None]
         if found:
             return max(found, key=lambda one: one.speedup)
     return None
@@ -189,7 +190,7 @@ def of_drafters(
 
 def _fits(result: Mapping[str, Any], drafters: tuple[str, ...], task: str) -> bool:
     """A suite of one task has no result for all of them: then only that task was measured."""
-    categories = ("",) if task == ANY else (task, *SUITES.get(task, ()))
+    categories = ("",) if task == ANY_TASK else (task, *SUITES.get(task, ()))
     named = result["system"].partition(":")[0] in drafters
     return named and bool(result["lossless"]) and result["category"] in categories
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.doctor.draft_advice.row import (
-    COPIER,
     DOWNLOAD,
     MODEL,
+    NO_MODEL,
     AdviceRequest,
     DraftAdvice,
     DraftCandidate,
@@ -24,12 +24,12 @@ from paceline.models.headers.family import family_of
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
-USABLE = (SAME, COMPATIBLE, MAPPABLE)
+USABLE_VERDICTS = (SAME, COMPATIBLE, MAPPABLE)
 BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight, in files not here yet
 LONGEST = 16  # tokens of a draft
 # Bytes of the cache beside F16; q8_0 has a scale of two bytes for 32 values.
 BY_TYPE = {"f32": 2.0, "f16": 1.0, "bf16": 1.0, "q8_0": 34 / 64}
-NEVER = 2.0  # an acceptance that no draft has
+NEVER_PAYS = 2.0  # an acceptance that no draft has
 
 
 def advise(
@@ -49,7 +49,7 @@ def advise(
         )
     else:
         # Of drafts, too, the state has to be rolled back.
-        able = [one for one in candidates if one.verdict in USABLE and one.facts.memory == ATTENTION]
+        able = [one for one in candidates if one.verdict in USABLE_VERDICTS and one.facts.memory == ATTENTION]
         found = [_row(target, one, question, known) for one in able]
         rows = sorted([*found, _row(target, None, question, known)], key=_order)
         if not any(row.verdict != MAPPABLE and row.fits for row in found):
@@ -87,7 +87,7 @@ def _row(
     if costs is not None and costs.draft is not None:
         token = costs.draft.seconds(1, question.depth) / costs.target.seconds(1, question.depth)
     return DraftOption(
-        drafter=COPIER if one is None else MODEL if here else DOWNLOAD,
+        drafter=NO_MODEL if one is None else MODEL if here else DOWNLOAD,
         reference="suffix, lookup" if one is None else one.reference,
         verdict="no model" if one is None else one.verdict,
         size=0 if draft is None else draft.size,
@@ -95,7 +95,7 @@ def _row(
         quantisation="" if draft is None else draft.quantisation,
         kin=draft is not None and bool(draft.family) and draft.family == target.family,
         token=token,
-        needed=None if costs is None else needed(costs, question.depth),
+        needed=None if costs is None else break_even_acceptance(costs, question.depth),
         measured=known.measured(draft) if here else None,
         memory=size,
         memory_known=memory_known,
@@ -110,13 +110,13 @@ def _download(
     return replace(row, why=pair.why, caveat=pair.caveat, source=pair.source)
 
 
-def needed(costs: DecodingCosts, depth: int) -> float:
+def break_even_acceptance(costs: DecodingCosts, depth: int) -> float:
     """Return the least acceptance at which drafts of any one length gain something; NEVER where none does."""
     passes = costs.target.curve(LONGEST + 1, depth)
     token = 0.0 if costs.draft is None else costs.draft.seconds(1, depth)
     plain = passes[1] + costs.step
     found = [break_even((passes[1 + k] + k * token + costs.step) / plain, k) for k in range(1, LONGEST + 1)]
-    return min((a for a in found if a is not None and a < 1.0), default=NEVER)
+    return min((a for a in found if a is not None and a < 1.0), default=NEVER_PAYS)
 
 
 def _absent(pair: KnownPair) -> ModelFacts:

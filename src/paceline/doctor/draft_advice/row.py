@@ -10,13 +10,15 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.speculative.errors import UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts
 
-MODEL, COPIER, DOWNLOAD = "model", "suffix", "download"
+MODEL, NO_MODEL, DOWNLOAD = "model", "suffix", "download"
 TARGET = ("name", "family", "parameters", "quantisation", "size")  # what is said of it
-DEPTH = 1024  # tokens of context that costs are compared after; half of the context where that is less
-ANY = "any"
+CONTEXT_LENGTH = (
+    1024  # tokens of context that costs are compared after; half of the context where that is less
+)
+ANY_TASK = "any"
 # The suite that stands for a task, where drafts are measured on it.
 TASKS: Mapping[str, str] = {
-    ANY: "real",
+    ANY_TASK: "real",
     "code": "real-code",
     "edit": "real-edit",
     "json": "real-json",
@@ -33,7 +35,7 @@ TASKS: Mapping[str, str] = {
 class AdviceRequest:
     """task: of TASKS. n_ctx: tokens of context. cache_type: of keys and values. Raises UsageError."""
 
-    task: str = ANY
+    task: str = ANY_TASK
     n_ctx: int = 4096
     cache_type: str = "f16"
 
@@ -43,7 +45,7 @@ class AdviceRequest:
 
     @property
     def depth(self) -> int:
-        return max(1, min(DEPTH, self.n_ctx // 2))
+        return max(1, min(CONTEXT_LENGTH, self.n_ctx // 2))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from paceline.integrations.export import sglang, vllm
-from paceline.integrations.export.asked import Asked as Asked
+from paceline.integrations.export.engine_request import EngineRequest as EngineRequest
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 ENGINES = {"vllm": vllm.arguments, "sglang": sglang.arguments}
@@ -19,14 +19,14 @@ ENGINES = {"vllm": vllm.arguments, "sglang": sglang.arguments}
 INSTALL = {"vllm": "pip install vllm==0.33.0", "sglang": "pip install sglang==0.5.23"}
 
 
-def command(engine: str, asked: Asked) -> list[str]:
+def command(engine: str, request: EngineRequest) -> list[str]:
     """Return the command that starts the engine; its first word is the program.
 
     Raises UsageError, with the reason, where the engine cannot do it, or not with the model's own output.
     """
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}: choose from {', '.join(ENGINES)}")
-    return ENGINES[engine](asked)
+    return ENGINES[engine](request)
 
 
 def launch(command: Sequence[str]) -> NoReturn:
@@ -34,7 +34,9 @@ def launch(command: Sequence[str]) -> NoReturn:
 
     The program is looked for on PATH and beside our Python. Raises MissingExtraError where it is not
     installed, UsageError where it cannot be started."""
-    print(shown(command), file=sys.stderr, flush=True)  # to be run elsewhere, where it is not installed here
+    print(
+        redacted_command(command), file=sys.stderr, flush=True
+    )  # to be run elsewhere, where it is not installed here
     name = command[0]
     program = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if program is None:
@@ -48,7 +50,7 @@ def launch(command: Sequence[str]) -> NoReturn:
         raise UsageError(f"{program}: cannot be started ({error.strerror})") from error
 
 
-def shown(command: Sequence[str]) -> str:
+def redacted_command(command: Sequence[str]) -> str:
     """Return the command for a shell, without the API key."""
     before = ["", *command]
     return shlex.join("..." if before[at] == "--api-key" else word for at, word in enumerate(command))

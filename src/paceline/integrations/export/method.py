@@ -8,55 +8,59 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.drafter_table import DRAFT
-from paceline.integrations.export.asked import Asked
+from paceline.integrations.export.engine_request import EngineRequest
 from paceline.speculative.errors import UsageError
 
-COPIES = "copies"  # of texts, by whatever the engine has for it
+COPY_DRAFTERS = "copies"  # of texts, by whatever the engine has for it
 DRAFT_MODEL = "draft_model"
-NO, MAY, MUST = "no", "may", "must"  # whether a method is given a draft model
+DRAFT_FORBIDDEN, DRAFT_OPTIONAL, DRAFT_REQUIRED = (
+    "no",
+    "may",
+    "must",
+)  # whether a method is given a draft model
 HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?")
 # By which vLLM tells a draft's kind from its name, in this order (config/speculative.py).
 NAMES = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 
 
-def named(engine: str, methods: Mapping[str, str], asked: Asked) -> str:
+def validate_method(engine: str, methods: Mapping[str, str], request: EngineRequest) -> str:
     """Return the engine's method that is named.
 
     methods: all of them, with whether each is given a draft model. Raises UsageError."""
-    method = asked.method.lower()
+    method = request.method.lower()
     if method not in methods:
-        raise UsageError(f"{engine} has no method {asked.method!r}: choose from {', '.join(methods)}")
-    if methods[method] == MUST and not asked.draft:
+        raise UsageError(f"{engine} has no method {request.method!r}: choose from {', '.join(methods)}")
+    if methods[method] == DRAFT_REQUIRED and not request.draft:
         raise UsageError(f"{engine}'s {method} needs a draft model: give one (-md)")
-    if methods[method] == NO and asked.draft:
+    if methods[method] == DRAFT_FORBIDDEN and request.draft:
         raise UsageError(f"{engine}'s {method} uses no draft model: leave out -md, or the method")
     return method
 
 
-def meant(engine: str, asked: Asked) -> str:
+def method_for_drafters(engine: str, request: EngineRequest) -> str:
     """Return what the drafters come to: "" for plain decoding, COPIES, or the kind of the draft model.
 
     Raises UsageError for what an engine that has one method at a time cannot combine."""
-    if asked.drafting.plain:
+    if request.drafting.plain:
         return ""
-    names = ",".join(asked.drafters)
-    if any(row.window for row in asked.drafting.rows):
+    names = ",".join(request.drafters)
+    if any(row.window for row in request.drafting.rows):
         raise UsageError(
             f"{engine} shows a drafter no rows of the target, which {names} needs: use --draft auto"
         )
-    if not asked.draft:
-        if names != "auto" and any(DRAFT in row.uses for row in asked.drafting.rows):
+    if not request.draft:
+        if names != "auto" and any(DRAFT in row.uses for row in request.drafting.rows):
             raise UsageError(f"--draft {names} needs a draft model: give one (-md)")
-        return COPIES
+        return COPY_DRAFTERS
     if names not in ("auto", "model"):
         raise UsageError(
             f"{engine} drafts by one method at a time, and {names} with a draft model is another: use "
             "--draft model, or leave out -md"
         )
-    return kind_of(plain(asked.draft))
+    return draft_kind(strip_prefix(request.draft))
 
 
-def plain(text: str) -> str:
+def strip_prefix(text: str) -> str:
     """Return a model's folder, file or USER/REPO[:QUANT], without Paceline's prefixes.
 
     Raises UsageError for what only Paceline knows, and for a path that leads nowhere."""
@@ -81,7 +85,7 @@ def is_gguf(name: str) -> bool:
     return not path.exists() and (":" in name or name.lower().endswith(".gguf"))
 
 
-def kind_of(draft: str) -> str:
+def draft_kind(draft: str) -> str:
     """Return draft_model, eagle, eagle3, dflash or dspark: by config.json, and by the name as vLLM does.
 
     Raises UsageError for a damaged config.json."""

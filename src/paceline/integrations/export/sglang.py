@@ -2,76 +2,82 @@
 
 from __future__ import annotations
 
-from paceline.integrations.export.asked import Asked
+from paceline.integrations.export.engine_request import EngineRequest
 from paceline.integrations.export.method import (
-    COPIES,
+    COPY_DRAFTERS,
+    DRAFT_FORBIDDEN,
     DRAFT_MODEL,
-    MAY,
-    MUST,
-    NO,
+    DRAFT_OPTIONAL,
+    DRAFT_REQUIRED,
     is_gguf,
-    meant,
-    named,
-    plain,
+    method_for_drafters,
+    strip_prefix,
+    validate_method,
 )
 from paceline.speculative.errors import UsageError
 
 ENGINE = "SGLang"
-METHODS = {"ngram": NO, "standalone": MUST, "eagle": MUST, "eagle3": MUST, "nextn": MAY}
-METHODS |= {"dflash": MUST, "dspark": MAY}
+METHODS = {
+    "ngram": DRAFT_FORBIDDEN,
+    "standalone": DRAFT_REQUIRED,
+    "eagle": DRAFT_REQUIRED,
+    "eagle3": DRAFT_REQUIRED,
+    "nextn": DRAFT_OPTIONAL,
+}
+METHODS |= {"dflash": DRAFT_REQUIRED, "dspark": DRAFT_OPTIONAL}
 EAGLES = ("eagle", "eagle3", "nextn")
-STEPPED = (*EAGLES, "standalone")
+AUTOREGRESSIVE_METHODS = (*EAGLES, "standalone")
 VERIFYING_BLOCKS = (*EAGLES, "dflash", "dspark")
-TAKEN = ("--spec", "--enable-multi-layer-eagle")
+RESERVED_FLAGS = ("--spec", "--enable-multi-layer-eagle")
 
 
-def arguments(asked: Asked) -> list[str]:
+def arguments(request: EngineRequest) -> list[str]:
     """Return the command. Raises UsageError for what SGLang cannot do, or not with the model's own output."""
-    model = plain(asked.model)
-    draft = plain(asked.draft) if asked.draft else ""
+    model = strip_prefix(request.model)
+    draft = strip_prefix(request.draft) if request.draft else ""
     if draft and is_gguf(model) != is_gguf(draft):
         raise UsageError(f"{model} and {draft}: for SGLang both must be GGUF files, or none")
-    if asked.corpora:
+    if request.corpora:
         raise UsageError("SGLang reads no corpora of Paceline's: leave them out")
     out = ["sglang", "serve", "--model-path", model]
-    if method := method_of(asked):
+    if method := method_of(request):
         out += ["--speculative-algorithm", method.upper()]
         out += ["--speculative-draft-model-path", draft] if draft else []
-        out += flags(asked, method)
-    return [*out, *asked.serving("--context-length", TAKEN)]
+        out += flags(request, method)
+    return [*out, *request.server_args("--context-length", RESERVED_FLAGS)]
 
 
-def method_of(asked: Asked) -> str:
+def method_of(request: EngineRequest) -> str:
     """Return SGLang's algorithm in small letters; "" for plain decoding. Raises UsageError."""
-    if asked.method:
-        return named(ENGINE, METHODS, asked)
-    method = meant(ENGINE, asked)
-    if method == COPIES and not set(asked.drafters) <= {"auto", "lookup", "ngram"}:
+    if request.method:
+        return validate_method(ENGINE, METHODS, request)
+    method = method_for_drafters(ENGINE, request)
+    if method == COPY_DRAFTERS and not set(request.drafters) <= {"auto", "lookup", "ngram"}:
         raise UsageError(
-            f"SGLang takes no drafters from outside, and {','.join(asked.drafters)} would be: it has "
+            f"SGLang takes no drafters from outside, and {','.join(request.drafters)} would be: it has "
             "n-grams of its own (--draft lookup); Paceline's drafters run in vLLM (--engine vllm)"
         )
-    return {COPIES: "ngram", DRAFT_MODEL: "standalone"}.get(method, method)
+    return {COPY_DRAFTERS: "ngram", DRAFT_MODEL: "standalone"}.get(method, method)
 
 
-def flags(asked: Asked, method: str) -> list[str]:
+def flags(request: EngineRequest, method: str) -> list[str]:
     """Return Paceline's settings as SGLang's flags. Raises UsageError."""
     out: dict[str, int] = {}
-    n, translated, blocks = asked.n_draft, set[str](), []
-    if method in STEPPED and "width" in asked.settings:
+    n, translated, blocks = request.n_draft, set[str](), []
+    if method in AUTOREGRESSIVE_METHODS and "width" in request.drafting_settings:
         translated.add("width")
         if not n:
             raise UsageError("SGLang sets the width and the longest draft together: give that, too")
-    if n and method in STEPPED:
-        width = asked.drafting.width if translated else 1
+    if n and method in AUTOREGRESSIVE_METHODS:
+        width = request.drafting.width if translated else 1
         # The token before the draft is counted.
         out = {"num-steps": n, "eagle-topk": width, "num-draft-tokens": n * width + 1}
     elif n:
         out = {"dspark-block-size": n} if method == "dspark" else {"num-draft-tokens": n + 1}
-    if asked.settings.get("verify") == "block":
+    if request.drafting_settings.get("verify") == "block":
         if method not in VERIFYING_BLOCKS:
             raise UsageError(f"SGLang does not verify blocks with {method}: leave out verify")
         translated.add("verify")
         blocks = ["--speculative-use-block-verification"]
-    asked.require_settled(f"SGLang's {method}", translated)
+    request.require_supported_settings(f"SGLang's {method}", translated)
     return [word for name, value in out.items() for word in (f"--speculative-{name}", str(value))] + blocks

@@ -11,18 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from paceline.config import Drafting, checked
+from paceline.config import Drafting, validate_drafting
 from paceline.drafter_factory import NO_CORPORA, Corpora, check_needs, make
 from paceline.drafter_table import DATASTORE, DRAFTERS, NGRAMS, DrafterEntry
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.parts import DrafterInputs
-from paceline.models.headers.header import read
-from paceline.models.headers.vocabulary import vocabulary
+from paceline.models.headers.header import read_model_facts
+from paceline.models.headers.vocabulary import make_vocab
 from paceline.models.resolve import file_of
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Target
-from paceline.speculative.validation import settle
+from paceline.speculative.validation import validate_fields
 from paceline.speculative.vocabulary import Vocab
 
 SECTION = "paceline"
@@ -55,12 +55,12 @@ class Options:
     ngram_max: int = Drafting.ngram_max
 
     def __post_init__(self) -> None:
-        settle(self)
+        validate_fields(self)
         if not 0.0 <= self.p_min < 1.0:
             raise UsageError(f"p_min {self.p_min}: must be from 0 to less than 1")
         if self.rows < 1:
-            raise typed.refusal("rows", self.rows, "at least 1")
-        known = [AUTO, *(row.name for row in DRAFTERS.values() if copies(row))]
+            raise typed.require("rows", self.rows, "at least 1")
+        known = [AUTO, *(row.name for row in DRAFTERS.values() if is_copy_drafter(row))]
         for name in self.drafters:
             if name not in known:
                 raise UsageError(
@@ -74,20 +74,23 @@ class Options:
         section = (getattr(vllm_config, "additional_config", None) or {}).get(SECTION, {})
         if not isinstance(section, Mapping):
             raise UsageError(f'--additional-config: "{SECTION}" must hold settings, as {{"p_min": 0.2}}')
-        return checked(cls, section)
+        return validate_drafting(cls, section)
 
 
-def copies(row: DrafterEntry) -> bool:
+def is_copy_drafter(row: DrafterEntry) -> bool:
     """Whether it drafts from texts alone: vLLM shows a drafter's class tokens, and nothing of the model."""
     return not row.alone and not row.window and set(row.uses) <= {NGRAMS, DATASTORE}
 
 
-def drafter_of(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
+def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
     """Make the drafters. model: vLLM's ModelConfig. Raises UsageError, VocabError or ModelError."""
     n_vocab = int(model.get_vocab_size())
-    vocab, corpora = Vocab(n_vocab, "", None, frozenset(), False, False, spelled, spelled), NO_CORPORA
+    vocab, corpora = (
+        Vocab(n_vocab, "", None, frozenset(), False, False, token_id_bytes, token_id_bytes),
+        NO_CORPORA,
+    )
     if options.corpora:
-        vocab = vocabulary_of(str(model.tokenizer or model.model))
+        vocab = load_vocabulary(str(model.tokenizer or model.model))
         corpora = Corpora.find(options.corpora, vocab)
     names = options.drafters
     if names == (AUTO,):
@@ -101,14 +104,14 @@ def drafter_of(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
     return PortfolioDrafter([make(name, parts) for name in names])
 
 
-def vocabulary_of(name: str) -> Vocab:
+def load_vocabulary(name: str) -> Vocab:
     """Read the vocabulary of a folder, a file, or a model in the cache. Raises UsageError, ModelError."""
     path = Path(name)
-    facts = read(path if path.exists() else file_of(f"hf:{name}"))
+    facts = read_model_facts(path if path.exists() else file_of(f"hf:{name}"))
     if facts.tokenizer is None:
         raise ModelError(f"{name}: has no tokenizer that corpora can be compared with: leave them out")
-    return vocabulary(facts.tokenizer)
+    return make_vocab(facts.tokenizer)
 
 
-def spelled(token: int) -> bytes:
+def token_id_bytes(token: int) -> bytes:
     return b"%d" % token

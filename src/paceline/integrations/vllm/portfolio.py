@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.integrations.vllm.options import Options, drafter_of
+from paceline.integrations.vllm.options import Options, make_drafter
 from paceline.integrations.vllm.requests import RequestTracker, Tokens, TrackedRequest
-from paceline.speculative.interfaces import NOTHING, Budget
+from paceline.speculative.interfaces import NO_FEATURES, Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.stats import TARGET, Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
 
 log = logging.getLogger("paceline.integrations.vllm")
-SURE = 0.8  # where the next token is as likely as this, no further drafter is called
+CONFIDENT_PROBABILITY = 0.8  # where the next token is as likely as this, no further drafter is called
 Draft = tuple[list[int], list[float]]  # a chain, and each token's chance to be accepted
 
 
@@ -32,7 +32,7 @@ class ConfidenceBudget(Budget):
     """A drafter more is called only where those before it are not sure of the next token."""
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
-        return max(draft().reach_probability, default=0.0) < SURE
+        return max(draft().reach_probability, default=0.0) < CONFIDENT_PROBABILITY
 
 
 class Portfolio:
@@ -44,7 +44,7 @@ class Portfolio:
         self._n_draft = int(vllm_config.speculative_config.num_speculative_tokens)
         self._n_ctx, self._n_vocab = int(model.max_model_len), int(model.get_vocab_size())
         self._options = options
-        self._drafter = drafter_of(options, model, self._n_draft)
+        self._drafter = make_drafter(options, model, self._n_draft)
         self._belief = AcceptanceModel()
         stages = int(vllm_config.parallel_config.pipeline_parallel_size)
         self._requests = RequestTracker(lambda prompt: self._drafter.open(prompt, 0), patience=stages - 1)
@@ -74,7 +74,7 @@ class Portfolio:
                 request.memory.close()  # what it said is learned
                 if not self._options.learn:
                     self._drafter.forget()
-        return within(drafts, self._options.rows)
+        return truncate_to_budget(drafts, self._options.rows)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -91,7 +91,7 @@ class Portfolio:
         request, new = self._requests.find(row, text, n_new)
         self._belief.learn(request.recent, request.draft, new)
         emitted = Step(tuple(new), (TARGET,) * len(new), (), {}, {}, None, StepTimes())
-        request.memory.update(emitted, NOTHING)
+        request.memory.update(emitted, NO_FEATURES)
         # The target's own token follows the draft.
         draft = self._draft(request, max(0, min(self._n_draft, self._n_ctx - len(text) - 1)))
         self._requests.commit(request, row, text)
@@ -125,13 +125,13 @@ def best_chain(tree: DraftTree, reach_probability: Sequence[float], p_min: float
     return path
 
 
-def within(drafts: Sequence[Draft], rows: int) -> list[list[int]]:
+def truncate_to_budget(drafts: Sequence[Draft], rows: int) -> list[list[int]]:
     """No more than `rows` tokens of all drafts together: the likeliest. Along a chain none is likelier than
     the one before."""
     if sum(len(tokens) for tokens, _ in drafts) <= rows:
         return [tokens for tokens, _ in drafts]
     nodes = [(-s, depth, at) for at, (_, chances) in enumerate(drafts) for depth, s in enumerate(chances)]
-    kept = [0] * len(drafts)
+    selected = [0] * len(drafts)
     for _, _, at in sorted(nodes)[:rows]:
-        kept[at] += 1
-    return [tokens[:n] for (tokens, _), n in zip(drafts, kept, strict=True)]
+        selected[at] += 1
+    return [tokens[:n] for (tokens, _), n in zip(drafts, selected, strict=True)]

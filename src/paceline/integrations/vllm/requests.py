@@ -22,8 +22,8 @@ from paceline.speculative.policy.acceptance_model import Recent
 from paceline.speculative.tree import EMPTY, DraftTree
 
 Tokens = NDArray[np.int32]
-Ending = tuple[int, bytes]
-ENDING = 64  # tokens that a text is known by
+TextSuffix = tuple[int, bytes]
+SUFFIX_TOKENS = 64  # tokens that a text is known by
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +32,7 @@ class TrackedRequest:
     was last seen. draft: what was proposed for what follows. recent: how its drafts have fared."""
 
     memory: Any
-    ending: Ending
+    ending: TextSuffix
     row: int
     step: int
     draft: DraftTree = EMPTY
@@ -45,7 +45,7 @@ class RequestTracker:
 
     def __init__(self, opener: Callable[[list[int]], DrafterState], patience: int = 0) -> None:
         self._open, self._patience, self._step = opener, patience, 0
-        self._by_ending: dict[Ending, list[TrackedRequest]] = {}
+        self._by_ending: dict[TextSuffix, list[TrackedRequest]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_ending.values()))
@@ -58,7 +58,7 @@ class RequestTracker:
         """The request in a row, and the tokens that follow what was known of it. n_new: how many tokens of
         its text this step has added. It is the caller's until `commit`."""
         known = len(text) - n_new
-        before = ending(text[:known])
+        before = text_suffix(text[:known])
         # Of several with one text the one that was in this row: the draft is its own that was verified.
         waiting = [one for one in self._by_ending.get(before, ()) if one.step < self._step]
         found = next((one for one in waiting if one.row == row), waiting[0] if waiting else None)
@@ -70,7 +70,7 @@ class RequestTracker:
 
     def commit(self, request: TrackedRequest, row: int, text: Tokens) -> None:
         """`text` is known of it now, and it is in this row."""
-        request.ending, request.row, request.step = ending(text), row, self._step
+        request.ending, request.row, request.step = text_suffix(text), row, self._step
         self._by_ending.setdefault(request.ending, []).append(request)
 
     def end(self) -> list[TrackedRequest]:
@@ -88,5 +88,5 @@ class RequestTracker:
             del self._by_ending[request.ending]
 
 
-def ending(text: Tokens) -> Ending:
-    return len(text), text[-ENDING:].tobytes()
+def text_suffix(text: Tokens) -> TextSuffix:
+    return len(text), text[-SUFFIX_TOKENS:].tobytes()

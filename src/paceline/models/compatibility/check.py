@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from paceline.models.compatibility import fitness
 from paceline.models.compatibility.fitness import FATAL, MAPPING, NOTE, CompatibilityReason
 from paceline.models.headers.facts import ModelFacts, TokenizerFacts
-from paceline.models.headers.vocabulary import vocabulary
+from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
 
@@ -47,8 +47,8 @@ class Compatibility:
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do, in the order of the reasons; for an unusable draft only about what is fatal."""
-        told = [r for r in self.reasons if r.advice and (self.usable or r.weight == FATAL)]
-        return tuple(dict.fromkeys(reason.advice for reason in told))
+        reported = [r for r in self.reasons if r.advice and (self.usable or r.weight == FATAL)]
+        return tuple(dict.fromkeys(reason.advice for reason in reported))
 
     def reason(self, field: str) -> CompatibilityReason | None:
         return next((reason for reason in self.reasons if reason.field == field), None)
@@ -71,21 +71,21 @@ class ModelVocabulary:
 
     @cached_property
     def vocab(self) -> Vocab:
-        return vocabulary(self.tokenizer)
+        return make_vocab(self.tokenizer)
 
     @cached_property
     def texts(self) -> list[bytes]:
         return [self.vocab.text(token) for token in range(self.vocab.size)]
 
     @cached_property
-    def says(self) -> list[bytes]:
+    def emitted_texts(self) -> list[bytes]:
         """The texts that tokens stand for; those that end a text stand for none (vocab/lexicon.py)."""
         tokens = (token for token in range(self.vocab.size) if token not in self.vocab.eos)
         return [piece for token in tokens if (piece := self.vocab.piece(token))]
 
-    def named(self, tokens: Iterable[int | None], *, added: bool = False) -> str | None:
+    def describe_token(self, tokens: Iterable[int | None], *, added: bool = False) -> str | None:
         """Return tokens as a table shows them: "1 <s>, added"; None without one."""
-        shown = [f"{token} {spelled(self.texts[token])}" for token in tokens if token is not None]
+        shown = [f"{token} {display_bytes(self.texts[token])}" for token in tokens if token is not None]
         return ", ".join(shown + ["added"] * added) if shown else None
 
 
@@ -139,10 +139,12 @@ def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Co
         pres = _both(ours, theirs, lambda side: side.tokenizer.pre or None)
         yield CompatibilityReason("pre-tokenizer", *pres, NOTE, text)
     text = "another token begins a text" if a.bos != b.bos else "only one of them begins every text with it"
-    bos = _both(ours, theirs, lambda side: side.named([side.vocab.bos], added=side.vocab.add_bos))
+    bos = _both(ours, theirs, lambda side: side.describe_token([side.vocab.bos], added=side.vocab.add_bos))
     yield compared("BOS", *bos, (a.add_bos, a.bos) == (b.add_bos, b.bos), text)
     text = "other tokens end an answer" if a.eos != b.eos else "only one of them ends every text with it"
-    eos = _both(ours, theirs, lambda side: side.named(sorted(side.vocab.eos), added=side.vocab.add_eos))
+    eos = _both(
+        ours, theirs, lambda side: side.describe_token(sorted(side.vocab.eos), added=side.vocab.add_eos)
+    )
     yield compared("EOS", *eos, a.eos == b.eos and a.add_eos == b.add_eos, text)
     apart = abs(a.size - b.size)
     text = f"{apart:,} apart: at most {MAX_SIZE_DIFFERENCE} may be padding"
@@ -174,7 +176,7 @@ def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReaso
     if not differing:
         return CompatibilityReason("token texts", None, None, NOTE, "the same")
     common = min(ours.vocab.size, theirs.vocab.size) - FIRST_COMPARED_ID
-    shown = _both(ours, theirs, lambda side: side.named(differing[:MAX_SHOWN]))
+    shown = _both(ours, theirs, lambda side: side.describe_token(differing[:MAX_SHOWN]))
     text = f"{len(differing):,} of {common:,} ids mean something else, from {differing[0]:,} on"
     return CompatibilityReason("token texts", *shown, MAPPING, text)
 
@@ -192,8 +194,8 @@ def _same(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
 
 def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
     """Tell how far --cross-vocab gets: with the tokens that say the same in both."""
-    n, total = len(set(ours.says) & set(theirs.says)), len(ours.says)
-    common = f"{n:,} of {total:,}", f"{n:,} of {len(theirs.says):,}"
+    n, total = len(set(ours.emitted_texts) & set(theirs.emitted_texts)), len(ours.emitted_texts)
+    common = f"{n:,} of {total:,}", f"{n:,} of {len(theirs.emitted_texts):,}"
     family = f" ({ours.facts.family})" if ours.facts.family else ""
     if n == 0:
         advice = f"take a draft of the target's family{family}, or --draft lookup, which needs none"
@@ -213,7 +215,7 @@ def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Com
     yield CompatibilityReason("family", *families, NOTE, "", better)
 
 
-def spelled(text: bytes) -> str:
+def display_bytes(text: bytes) -> str:
     """Return the beginning of a token's text; what is no UTF-8 as escapes."""
     short = text[:MAX_SHOWN_BYTES].decode(errors="backslashreplace")
     return short + "…" if len(text) > MAX_SHOWN_BYTES else short

@@ -56,7 +56,7 @@ def known_pairs() -> tuple[KnownPair, ...]:
     return tuple(KnownPair(**{name: entry[name] for name in names}) for entry in entries)
 
 
-def for_target(target: ModelFacts) -> list[KnownPair]:
+def known_drafts(target: ModelFacts) -> list[KnownPair]:
     """Return what a target of this family and size is known to take; the best first."""
     return [pair for pair in known_pairs() if pair.fits(target)]
 

@@ -6,9 +6,9 @@ import struct
 from typing import BinaryIO
 
 # The largest header known, Gemma 4's, has 16 MB, and 800,000 strings.
-MAX_HEADER = 64 << 20
+MAX_HEADER_BYTES = 64 << 20
 MAX_STRINGS = 2 << 20
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
@@ -31,16 +31,16 @@ class Cursor:
     def left(self) -> int:
         return self.size - self.position
 
-    def claim(self, size: int, what: str) -> None:
+    def require_bytes(self, size: int, what: str) -> None:
         """Raise Refused unless the file has so many bytes left, and a header may have them."""
         if size > self.left:
             raise InvalidFile(
                 f"{what} needs {size:,} bytes and the file has {self.left:,} left: it is damaged or was not "
                 "downloaded whole, fetch it again"
             )
-        if self.position + size > MAX_HEADER:
+        if self.position + size > MAX_HEADER_BYTES:
             raise InvalidFile(
-                f"{what} makes the header larger than {MAX_HEADER >> 20} MiB: no model has such a one"
+                f"{what} makes the header larger than {MAX_HEADER_BYTES >> 20} MiB: no model has such a one"
             )
 
     def take(self, size: int, what: str) -> bytes:
@@ -60,14 +60,14 @@ class Cursor:
 
     def string(self, limit: int, what: str) -> bytes:
         size = self.u64(what)
-        self.claim(size, what)
+        self.require_bytes(size, what)
         if size > limit:
             raise InvalidFile(f"{what} is a text of {size:,} bytes: no model has such a one")
         return self.take(size, what)
 
     def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
         """Read so many strings. This is the hot loop: a vocabulary with its merges is half a million."""
-        self.claim(8 * count, what)
+        self.require_bytes(8 * count, what)
         self._strings += count
         if self._strings > MAX_STRINGS:
             raise InvalidFile(f"{what} makes more than {MAX_STRINGS:,} texts: no model has so many")
@@ -95,10 +95,10 @@ class Cursor:
         end = self.position + size
         if end <= len(self._buffer):
             return
-        self.claim(size, what)
+        self.require_bytes(size, what)
         # Twice as much each time: a header is copied a bounded number of times.
         self._buffer += self._file.read(
-            max(end, min(2 * len(self._buffer), MAX_HEADER), BLOCK) - len(self._buffer)
+            max(end, min(2 * len(self._buffer), MAX_HEADER_BYTES), BLOCK_BYTES) - len(self._buffer)
         )
         if len(self._buffer) < end:
             raise InvalidFile("became shorter while it was read: fetch it again")

@@ -75,6 +75,6 @@ class ModelFacts:
         return self.files[0]
 
 
-def memory_of(arch: str) -> str:
+def cache_kind(arch: str) -> str:
     """Return the kind of memory of llama.cpp's architecture of this name."""
     return RECURRENT if arch in RECURRENT_ARCHS else HYBRID if arch in HYBRID_ARCHS else ATTENTION

@@ -44,7 +44,7 @@ class GGUFFile:
             raw = file.read(header.data)
         self.fields = {key: raw[start:end] for key, (start, end) in header.spans.items()}
 
-    def roles(self, size: int) -> dict[str, int]:
+    def special_tokens(self, size: int) -> dict[str, int]:
         """Return the ids of the tokens with a role: bos, eos, eot, padding, fim_pre, ..."""
         start, end = ROLE
         found = {
@@ -114,7 +114,7 @@ class TensorToWrite:
     blocks: Callable[[], Iterator[np.ndarray[Any, Any]]]
 
 
-def copied(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
+def copy_part(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     """Return the unchanged tensor."""
     raw = file.weights(tensor)
 
@@ -125,7 +125,7 @@ def copied(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     return TensorToWrite(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
 
 
-def quantised(
+def quantise_part(
     name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
 ) -> TensorToWrite:
     """Return a tensor of this type made of float32 rows. Raises ModelError for weights beyond F16's range."""
@@ -176,13 +176,13 @@ def is_number_list(field: bytes, count: int) -> bool:
     return inner in NUMBERS and length == count
 
 
-def total(fields: Sequence[bytes], parts: Sequence[TensorToWrite], alignment: int) -> int:
+def file_size(fields: Sequence[bytes], parts: Sequence[TensorToWrite], alignment: int) -> int:
     """Return the file's size in bytes, or a little more."""
     infos = sum(64 + len(part.name.encode()) for part in parts)
     return 24 + sum(map(len, fields)) + infos + sum(part.size + alignment for part in parts) + alignment
 
 
-def write(
+def write_gguf(
     file: IO[bytes],
     fields: Sequence[bytes],
     parts: Sequence[TensorToWrite],

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline.models.headers.cursor import Cursor, InvalidFile
-from paceline.models.headers.plain_file import open_plain, reason
+from paceline.models.headers.plain_file import open_regular_file, os_error_reason
 from paceline.speculative.errors import ModelError
 
 MAX_STRING = 4 << 20
@@ -87,15 +87,15 @@ class GGUFHeader:
     size: int
 
 
-def everything(_key: str, _count: int) -> bool:
+def keep_all_arrays(_key: str, _count: int) -> bool:
     return True
 
 
-def read_header(path: str | Path, keep: Callable[[str, int], bool] = everything) -> GGUFHeader:
+def read_header(path: str | Path, keep: Callable[[str, int], bool] = keep_all_arrays) -> GGUFHeader:
     """keep: of an array's key and length, whether it is wanted. Raises ModelError for a file that is no GGUF
     file, is damaged or lies; time and memory stay bounded for any file."""
     path = Path(path)
-    with open_plain(path) as file:
+    with open_regular_file(path) as file:
         try:
             size = file.seek(0, 2)
             file.seek(0)
@@ -103,7 +103,7 @@ def read_header(path: str | Path, keep: Callable[[str, int], bool] = everything)
         except InvalidFile as refused:
             raise ModelError(f"{path}: {refused}") from None
         except OSError as error:
-            raise ModelError(f"{path}: {reason(error)}") from error
+            raise ModelError(f"{path}: {os_error_reason(error)}") from error
 
 
 def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFHeader:
@@ -115,7 +115,9 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
     n_tensors, n_keys = cursor.u64("the number of tensors"), cursor.u64("the number of keys")
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
         raise InvalidFile(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
-    cursor.claim(13 * n_keys + 24 * n_tensors, f"a header of {n_keys:,} keys and {n_tensors:,} tensors")
+    cursor.require_bytes(
+        13 * n_keys + 24 * n_tensors, f"a header of {n_keys:,} keys and {n_tensors:,} tensors"
+    )
     metadata: dict[str, Value] = {}
     spans: dict[str, tuple[int, int]] = {}
     for _ in range(n_keys):
@@ -139,7 +141,7 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
         tensors.append(tensor)
         lengths.append(length)
     data = -(-cursor.position // alignment) * alignment
-    _check_places(tensors, lengths, alignment, cursor.size - data)
+    _check_offsets(tensors, lengths, alignment, cursor.size - data)
     return GGUFHeader(path, version, metadata, spans, tuple(tensors), data, cursor.size)
 
 
@@ -172,7 +174,7 @@ def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]
     if not wanted:
         cursor.skip(size, what)
         return SkippedArray(count)
-    cursor.claim(size, what)
+    cursor.require_bytes(size, what)
     if size > MAX_ARRAY:
         raise InvalidFile(f"{what} is a list of {count:,} numbers: no model has such a one")
     numbers: np.ndarray[Any, Any] = np.frombuffer(cursor.take(size, what), NUMBERS[kind])
@@ -196,7 +198,7 @@ def _tensor(cursor: Cursor) -> tuple[TensorInfo, int]:
     return tensor, tensor.elements // elements * size
 
 
-def _check_places(tensors: list[TensorInfo], lengths: list[int], alignment: int, room: int) -> None:
+def _check_offsets(tensors: list[TensorInfo], lengths: list[int], alignment: int, room: int) -> None:
     """One behind the other, as llama.cpp wants them, and all within the file."""
     expected = 0
     for tensor, length in zip(tensors, lengths, strict=True):

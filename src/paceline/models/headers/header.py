@@ -12,14 +12,22 @@ import numpy as np
 
 from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.end_tokens import end_tokens
-from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, memory_of
-from paceline.models.headers.family import cleaned, family_of
+from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, cache_kind
+from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, SkippedArray, read_header
-from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes
+from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes_per_token
 from paceline.models.headers.plain_file import exists
 from paceline.speculative.errors import ModelError
 
-__all__ = ["GGUFMetadata", "named_parts", "read", "read_gguf", "read_header", "read_parts", "read_tokenizer"]
+__all__ = [
+    "GGUFMetadata",
+    "read_gguf",
+    "read_header",
+    "read_model_facts",
+    "read_parts",
+    "read_tokenizer",
+    "split_part_paths",
+]
 
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
@@ -32,11 +40,11 @@ _ROLES = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
 _ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"} | {word: word for word in _SAME}
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE | re.DOTALL)
-_LONGEST = 64  # characters of an architecture's name
-_FEW = 1 << 14  # elements: what is told for each layer, not for each token
+_MAX_ARCH_CHARACTERS = 64  # characters of an architecture's name
+_MAX_PER_LAYER_ARRAY = 1 << 14  # elements: what is told for each layer, not for each token
 
 
-def read(path: str | Path, *, tokens: bool = True) -> ModelFacts:
+def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Of a GGUF file, any part of one, or a folder with config.json. tokens: with the vocabulary, which takes
     longer. Raises ModelError for anything else, and for files that are damaged or lie."""
     from paceline.models.headers.hub_folder import read_folder
@@ -54,15 +62,15 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     parts = read_parts(path, tokens=tokens)
     first = GGUFMetadata(parts[0])
     arch = first.text("general.architecture")
-    if not arch or len(arch) > _LONGEST or not arch.isprintable():
+    if not arch or len(arch) > _MAX_ARCH_CHARACTERS or not arch.isprintable():
         raise ModelError(f"{path}: names no architecture: it is no language model")
-    memory = memory_of(arch)
+    memory = cache_kind(arch)
     name, file = first.text("general.name"), parts[0].path
     return ModelFacts(
         files=tuple(part.path for part in parts),
         format="gguf",
         # Files say "models", or a hash, where a converter knew no better.
-        name=cleaned(name) if family_of([name]) else file.stem,
+        name=printable_name(name) if family_of([name]) else file.stem,
         arch=arch,
         family=family_of([first.text("general.basename"), name, file.name]),
         parameters=sum(tensor.elements for part in parts for tensor in part.tensors) or None,
@@ -76,7 +84,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         experts_used=first.number(f"{arch}.expert_used_count"),
         memory=memory,
         sliding_window=first.number(f"{arch}.attention.sliding_window"),
-        kv_bytes=0 if memory == RECURRENT else kv_bytes(_layers(first, arch)),
+        kv_bytes=0 if memory == RECURRENT else kv_bytes_per_token(_layers(first, arch)),
         pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
         chat_template=first.text("tokenizer.chat_template") or None,
         tokenizer=read_tokenizer(first) if tokens else None,
@@ -95,7 +103,7 @@ def _with_tokens(key: str, count: int) -> bool:
 
 
 def _without_tokens(key: str, count: int) -> bool:
-    return count <= _FEW and not key.startswith("tokenizer.")
+    return count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
 
 
 class GGUFMetadata:
@@ -145,7 +153,7 @@ class GGUFMetadata:
         return ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
 
 
-def named_parts(path: Path) -> list[Path]:
+def split_part_paths(path: Path) -> list[Path]:
     """All that a model has by the name of one of them, there or not; of any other name this one."""
     named = _PART.fullmatch(path.name)
     count = int(named[3]) if named else 0
@@ -159,7 +167,7 @@ def _parts(header: GGUFHeader, keep: Callable[[str, int], bool]) -> list[GGUFHea
     count = GGUFMetadata(header).number("split.count")
     if count <= 1:
         return [header]
-    paths = named_parts(header.path)
+    paths = split_part_paths(header.path)
     if len(paths) != count:
         raise ModelError(
             f"{header.path}: is one of {count} parts, and llama.cpp finds them by their names only: "
@@ -169,47 +177,47 @@ def _parts(header: GGUFHeader, keep: Callable[[str, int], bool]) -> list[GGUFHea
         raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
     parts = [header if path == header.path else read_header(path, keep) for path in paths]
     for i, part in enumerate(parts):
-        said = GGUFMetadata(part)
-        if said.number("split.count") != count or said.number("split.no") != i:
+        value = GGUFMetadata(part)
+        if value.number("split.count") != count or value.number("split.no") != i:
             raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
     return parts
 
 
-def read_tokenizer(said: GGUFMetadata) -> TokenizerFacts | None:
+def read_tokenizer(metadata: GGUFMetadata) -> TokenizerFacts | None:
     """None where there is no vocabulary."""
-    model = said.text("tokenizer.ggml.model")
+    model = metadata.text("tokenizer.ggml.model")
     if model in ("", "no_vocab", "none"):
         return None
-    texts, types = said.texts(_TOKENS), said.numbers(_TYPES)
-    count = said.length(_TYPES)
+    texts, types = metadata.texts(_TOKENS), metadata.numbers(_TYPES)
+    count = metadata.length(_TYPES)
     if count and not len(texts) <= count <= MAX_STRINGS:
-        raise ModelError(f"{said.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
+        raise ModelError(f"{metadata.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
     special: dict[str, int] = {}
     for word, role in _ROLES.items():
         key = f"tokenizer.ggml.{word}_token_id"
-        if key in said:
-            token = said.numbers(key)
+        if key in metadata:
+            token = metadata.numbers(key)
             # llama.cpp keeps to its default where the number is no token's.
             special |= {role: token[0]} if token and token[0] < len(texts) else {}
     return TokenizerFacts(
-        kind=_KINDS.get(model, cleaned(model)),
-        pre=cleaned(said.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),
+        kind=_KINDS.get(model, printable_name(model)),
+        pre=printable_name(metadata.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),
         texts=texts,
         types=types[: len(texts)],
         special=special,
         ends=end_tokens(texts, special),
-        add_bos=said.flag("tokenizer.ggml.add_bos_token"),
-        add_eos=said.flag("tokenizer.ggml.add_eos_token"),
-        add_space_prefix=said.flag("tokenizer.ggml.add_space_prefix"),
+        add_bos=metadata.flag("tokenizer.ggml.add_bos_token"),
+        add_eos=metadata.flag("tokenizer.ggml.add_eos_token"),
+        add_space_prefix=metadata.flag("tokenizer.ggml.add_space_prefix"),
     )
 
 
-def _layers(said: GGUFMetadata, arch: str) -> AttentionShape:
+def _layers(metadata: GGUFMetadata, arch: str) -> AttentionShape:
     def one(key: str) -> int:
-        return said.number(f"{arch}.{key}")
+        return metadata.number(f"{arch}.{key}")
 
     def each(key: str) -> list[int]:
-        return said.numbers(f"{arch}.{key}")
+        return metadata.numbers(f"{arch}.{key}")
 
     return AttentionShape(
         arch=arch,
@@ -219,16 +227,16 @@ def _layers(said: GGUFMetadata, arch: str) -> AttentionShape:
         kv_heads=each("attention.head_count_kv"),
         key=one("attention.key_length"),
         value=one("attention.value_length"),
-        compressed=f"{arch}.attention.key_length_mla" in said,
+        mla=f"{arch}.attention.key_length_mla" in metadata,
         recurrent=each("attention.recurrent_layers"),
         interval=one("full_attention_interval"),
     )
 
 
-def _quantisation(said: GGUFMetadata) -> str:
+def _quantisation(metadata: GGUFMetadata) -> str:
     from gguf.constants import LlamaFileType
 
-    number = said.number("general.file_type") & ~LlamaFileType.GUESSED
-    if "general.file_type" not in said or number not in {int(kind) for kind in LlamaFileType}:
+    number = metadata.number("general.file_type") & ~LlamaFileType.GUESSED
+    if "general.file_type" not in metadata or number not in {int(kind) for kind in LlamaFileType}:
         return ""
     return str(LlamaFileType(number).name).removeprefix("MOSTLY_").removeprefix("ALL_")

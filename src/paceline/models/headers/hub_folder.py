@@ -13,11 +13,11 @@ from paceline.models.headers.facts import (
     RECURRENT,
     RECURRENT_ARCHS,
     ModelFacts,
-    memory_of,
+    cache_kind,
 )
-from paceline.models.headers.family import cleaned, family_of
-from paceline.models.headers.hub_tokenizer import numbers, optional, read_tokenizer
-from paceline.models.headers.plain_file import exists, read_json, read_text, reason
+from paceline.models.headers.family import family_of, printable_name
+from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
+from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_text
 from paceline.models.headers.safetensors_header import read_weights
 from paceline.speculative.errors import ModelError
 
@@ -71,22 +71,26 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         format="hf",
         name=_name(folder, name),
         arch=arch,
-        family=family_of([*_named(folder), name]),
+        family=family_of([*_folder_names(folder), name]),
         parameters=size // WIDTHS[quantisation] or None if quantisation in WIDTHS else None,
         quantisation=quantisation,
         size=size,
-        n_ctx=_first(
+        n_ctx=_first_number(
             config, "max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"
         ),
-        n_layers=_first(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-        n_embd=_first(config, "hidden_size", "n_embd", "d_model"),
-        n_vocab=_first(config, "vocab_size") or len(tokenizer.texts if tokenizer else ()),
-        experts=_first(config, "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
-        experts_used=_first(
+        n_layers=_first_number(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        n_embd=_first_number(config, "hidden_size", "n_embd", "d_model"),
+        n_vocab=_first_number(config, "vocab_size") or len(tokenizer.texts if tokenizer else ()),
+        experts=_first_number(
+            config, "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"
+        ),
+        experts_used=_first_number(
             config, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"
         ),
         memory=memory,
-        sliding_window=0 if config.get("use_sliding_window") is False else _first(config, "sliding_window"),
+        sliding_window=0
+        if config.get("use_sliding_window") is False
+        else _first_number(config, "sliding_window"),
         chat_template=_template(folder),
         tokenizer=tokenizer,
     )
@@ -110,7 +114,7 @@ def _config(folder: Path) -> dict[str, Any]:
             return read_json(folder / "config.json")
         files = sorted(entry.name for entry in itertools.islice(folder.iterdir(), 1000))
     except OSError as error:
-        raise ModelError(f"{folder}: {reason(error)}") from error
+        raise ModelError(f"{folder}: {os_error_reason(error)}") from error
     if found := next((name for name in files if name.lower().endswith(".gguf")), None):
         raise ModelError(f"{folder}: is a folder with GGUF files: name one, such as {found!r}")
     raise ModelError(f"{folder}: is a folder without config.json: give a GGUF file, or a model's folder")
@@ -125,10 +129,10 @@ def _text_model(config: dict[str, Any]) -> dict[str, Any]:
 
 def _word(config: Json, key: str) -> str:
     value = config.get(key)
-    return cleaned(value) if isinstance(value, str) else ""
+    return printable_name(value) if isinstance(value, str) else ""
 
 
-def _first(config: Json, *keys: str) -> int:
+def _first_number(config: Json, *keys: str) -> int:
     """The first of these keys that has a number; 0 where none has. Of a list the largest."""
     for key in keys:
         if found := numbers(config.get(key)):
@@ -137,13 +141,13 @@ def _first(config: Json, *keys: str) -> int:
 
 
 def _memory(arch: str, config: Json) -> str:
-    states = _states(config)
+    states = _recurrent_layers(config)
     if arch in _RECURRENT or (states and all(states)):
         return RECURRENT
-    return HYBRID if arch in _HYBRID or any(states) else memory_of(arch)
+    return HYBRID if arch in _HYBRID or any(states) else cache_kind(arch)
 
 
-def _states(config: Json) -> list[int]:
+def _recurrent_layers(config: Json) -> list[int]:
     """For each layer whether it keeps a state in place of a cache; empty where that is not told."""
     for key in ("layer_types", "layers_block_type"):
         if isinstance(found := config.get(key), list) and len(found) <= 1 << 16:
@@ -152,34 +156,34 @@ def _states(config: Json) -> list[int]:
 
 
 def _quantisation(whole: Json, config: Json) -> str:
-    said = whole.get("quantization_config", config.get("quantization_config"))
-    if isinstance(said, dict):
-        return (_word(said, "quant_method") or "quantised").upper()
-    told = [_word(it, key) for it in (config, whole) for key in ("dtype", "torch_dtype")]
-    return next((DTYPES[name] for name in told if name in DTYPES), "")
+    value = whole.get("quantization_config", config.get("quantization_config"))
+    if isinstance(value, dict):
+        return (_word(value, "quant_method") or "quantised").upper()
+    reported = [_word(it, key) for it in (config, whole) for key in ("dtype", "torch_dtype")]
+    return next((DTYPES[name] for name in reported if name in DTYPES), "")
 
 
 def _template(folder: Path) -> str | None:
     """A file of its own, or what tokenizer_config.json holds: one, or several with names."""
     if exists(alone := folder / "chat_template.jinja"):
         return read_text(alone, MAX_TEMPLATE)
-    found = optional(folder / "tokenizer_config.json").get("chat_template")
+    found = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):
         named = {str(it.get("name")): it.get("template") for it in found if isinstance(it, dict)}
         found = named.get("default", next(iter(named.values()), None))
     return found if isinstance(found, str) and found else None
 
 
-def _named(folder: Path) -> Iterable[str]:
+def _folder_names(folder: Path) -> Iterable[str]:
     """The folder's own name; in the hub's cache, models--USER--REPO/snapshots/REVISION, the repository's."""
     if folder.parent.name == "snapshots":
         yield folder.parent.parent.name.rpartition("--")[2]
     yield folder.absolute().name
 
 
-def _name(folder: Path, said: str) -> str:
-    names = [*_named(folder), said]
-    return cleaned(next((name for name in names if family_of([name])), names[0]))
+def _name(folder: Path, text: str) -> str:
+    names = [*_folder_names(folder), text]
+    return printable_name(next((name for name in names if family_of([name])), names[0]))
 
 
 def _files(folder: Path, weights: Iterable[Path]) -> Iterable[Path]:

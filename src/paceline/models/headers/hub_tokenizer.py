@@ -33,14 +33,14 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
             f"{folder}: has no tokenizer.json, without which its vocabulary cannot be read: fetch it, or "
             "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    said = read_json(path, MAX_SIZE)
-    settings = optional(folder / "tokenizer_config.json")
-    model = said.get("model")
+    data = read_json(path, MAX_SIZE)
+    settings = read_optional_json(folder / "tokenizer_config.json")
+    model = data.get("model")
     if not isinstance(model, dict):
         raise ModelError(f"{path}: names no model of a tokenizer")
-    kind = _kind(said, model, arch)
+    kind = _kind(data, model, arch)
     size = config.get("vocab_size")
-    texts, types = _tokens(path, _vocab(path, model), _added(path, said), kind, model)
+    texts, types = _tokens(path, _vocab(path, model), _added_tokens(path, data), kind, model)
     if type(size) is int and size > MAX_TOKENS:
         raise ModelError(
             f"{folder / 'config.json'}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
@@ -50,7 +50,7 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
         types += [UNUSED] * (size - len(types))
     ids = {text: token for token, text in reversed(list(enumerate(texts)))}
     special = _special(settings, config, ids, len(texts))
-    add_bos, add_eos = _added_around(said, settings)
+    add_bos, add_eos = _add_bos_eos(data, settings)
     return TokenizerFacts(
         kind=kind,
         pre="gemma4" if arch == "gemma4" else "",
@@ -63,7 +63,7 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     )
 
 
-def optional(path: Path) -> dict[str, Any]:
+def read_optional_json(path: Path) -> dict[str, Any]:
     """Empty where there is no such file."""
     return read_json(path) if exists(path) else {}
 
@@ -74,21 +74,21 @@ def numbers(value: Any) -> list[int]:
     return [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]
 
 
-def _kind(said: Json, model: Json, arch: str) -> str:
+def _kind(data: Json, model: Json, arch: str) -> str:
     name = model.get("type")
     if name == "WordPiece":
         return "WPM"
     if name == "Unigram":
         return "UGM"
     # Gemma 4's is BPE to llama.cpp, though it spells bytes as SentencePiece does.
-    if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in _steps(said):
+    if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in _steps(data):
         return "SPM"
     return "BPE"
 
 
-def _steps(said: Json) -> Iterator[Any]:
+def _steps(data: Json) -> Iterator[Any]:
     """Yield the pre-tokenizer's steps."""
-    first = said.get("pre_tokenizer")
+    first = data.get("pre_tokenizer")
     if isinstance(first, dict):
         inner = first.get("pretokenizers")
         steps = (first, *(inner if isinstance(inner, list) else ()))
@@ -109,9 +109,9 @@ def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:
     return found
 
 
-def _added(path: Path, said: Json) -> dict[int, tuple[str, bool]]:
+def _added_tokens(path: Path, data: Json) -> dict[int, tuple[str, bool]]:
     """Return the text of each added token by id, and whether it is special."""
-    listed = said.get("added_tokens") or []
+    listed = data.get("added_tokens") or []
     found: dict[int, tuple[str, bool]] = {}
     for it in listed if isinstance(listed, list) else [listed]:
         token, text = (it.get("id"), it.get("content")) if isinstance(it, dict) else (None, None)
@@ -170,12 +170,12 @@ def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) 
     return found
 
 
-def _added_around(said: Json, settings: Json) -> tuple[bool | None, bool | None]:
+def _add_bos_eos(data: Json, settings: Json) -> tuple[bool | None, bool | None]:
     """Return whether BOS and EOS are put around a text: as the settings say, or else by the template, such as
     [BOS, the text]. None where neither tells."""
     bos, eos = (settings.get(f"add_{role}_token") for role in ("bos", "eos"))
     if not isinstance(bos, bool):
-        last = str(said.get("post_processor"))
+        last = str(data.get("post_processor"))
         templated = "TemplateProcessing" in last and "'single': [{'SpecialToken'" in last
         bos = True if templated else None
     return bos, eos if isinstance(eos, bool) else None

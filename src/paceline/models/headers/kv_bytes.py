@@ -29,32 +29,34 @@ class AttentionShape:
     kv_heads: Sequence[int]
     key: int = 0
     value: int = 0
-    compressed: bool = False
+    mla: bool = False
     recurrent: Sequence[int] = ()
     interval: int = 0
 
 
-def kv_bytes(layers: AttentionShape) -> int:
+def kv_bytes_per_token(layers: AttentionShape) -> int:
     """Return the bytes at F16; 0 where the numbers are not known. Layers with a window, or that share another
     layer's cache, count in full."""
     most = max(layers.heads, default=0)
     if not most or layers.count > MAX_LAYERS:
         return 0
     plain = layers.n_embd // most
-    key, value = layers.key or plain, 0 if layers.compressed else layers.value or plain
-    kept = layers.kv_heads or layers.heads
+    key, value = layers.key or plain, 0 if layers.mla else layers.value or plain
+    selected = layers.kv_heads or layers.heads
     return (
-        F16 * (key + value) * sum(_of(kept, i) for i in range(layers.count) if not _is_recurrent(layers, i))
+        F16
+        * (key + value)
+        * sum(_per_layer(selected, i) for i in range(layers.count) if not _is_recurrent(layers, i))
     )
 
 
 def _is_recurrent(layers: AttentionShape, i: int) -> bool:
     if len(layers.recurrent) > 1:
-        return bool(_of(layers.recurrent, i))
+        return bool(_per_layer(layers.recurrent, i))
     interval = layers.interval or _INTERVALS.get(layers.arch, 1)
     return (i + 1) % interval != 0
 
 
-def _of(values: Sequence[int], i: int) -> int:
+def _per_layer(values: Sequence[int], i: int) -> int:
     """Return a layer's number, of one for all or one for each layer."""
     return values[i] if i < len(values) else values[-1] if len(values) == 1 else 0

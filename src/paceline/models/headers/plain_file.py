@@ -14,21 +14,21 @@ from paceline.speculative.errors import ModelError, UsageError
 MAX_VALUES = 5 << 20
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BinaryIO:
     """`path` for reading, links followed. Raises ModelError for what is no file, or cannot be opened."""
     try:
         # A named pipe without a writer would hold its reader for ever.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise ModelError(f"{path}: {reason(error)}") from error
+        raise ModelError(f"{path}: {os_error_reason(error)}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise ModelError(f"{path}: is neither a file nor a folder; give the path of a model")
     return file
 
 
-def check_file(path: Path) -> None:
+def require_gguf_path(path: Path) -> None:
     """The mistakes of who names a GGUF file: UsageError, or ModelError for what is no file at all."""
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
@@ -47,7 +47,7 @@ def exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
-def can_be_path(text: str) -> bool:
+def is_encodable_path(text: str) -> bool:
     """False for a zero byte, and for half a character, which JSON can spell: Python raises for them."""
     try:
         return b"\0" not in os.fsencode(text)
@@ -58,10 +58,10 @@ def can_be_path(text: str) -> bool:
 def read_text(path: Path, limit: int) -> str:
     """A small text file, whole. Raises ModelError where it has more than `limit` bytes, or is no UTF-8."""
     try:
-        with open_plain(path) as file:
+        with open_regular_file(path) as file:
             content = file.read(limit + 1)
     except OSError as error:
-        raise ModelError(f"{path}: {reason(error)}") from error
+        raise ModelError(f"{path}: {os_error_reason(error)}") from error
     if len(content) > limit:
         raise ModelError(f"{path}: has more than {limit >> 20} MiB, which such a file does not need")
     try:
@@ -85,11 +85,11 @@ def read_json(path: Path, limit: int = 8 << 20) -> dict[str, Any]:
     return found
 
 
-def _no_number(said: str) -> None:
-    raise ValueError(f"{said} is no number")
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")
 
 
-def reason(error: OSError | ValueError) -> str:
+def os_error_reason(error: OSError | ValueError) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     return f"cannot be read ({error})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from paceline.models.headers.plain_file import exists, read_json, reason
+from paceline.models.headers.plain_file import exists, os_error_reason, read_json
 from paceline.speculative.errors import ModelError
 
 MAX_INDEX = 64 << 20
@@ -23,7 +23,7 @@ def read_weights(folder: Path) -> tuple[list[Path], int]:
             if files:
                 return files, sum(file.stat().st_size for file in files)
         except OSError as error:
-            raise ModelError(f"{folder}: {error.filename} {reason(error)}: fetch it too") from error
+            raise ModelError(f"{folder}: {error.filename} {os_error_reason(error)}: fetch it too") from error
     return [], 0
 
 

@@ -25,12 +25,12 @@ WITH_BOS = {
     "tekken", "chameleon",
 }  # fmt: skip
 ALWAYS_WITH_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # whatever the file says
-SPACES = "▁".encode()  # what stands for a space in SPM, and in a few BPE
+SPACE_MARKER = "▁".encode()  # what stands for a space in SPM, and in a few BPE
 SPACED_BPE = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe"})
 # Tokens of gpt-oss that are shown as text, whatever the file calls them.
-SHOWN = frozenset({b"<|channel|>", b"<|message|>", b"<|start|>", b"<|constrain|>"})
+VISIBLE_CONTROL_TOKENS = frozenset({b"<|channel|>", b"<|message|>", b"<|start|>", b"<|constrain|>"})
 # For filling in the middle; they say no text, whatever the file calls them.
-FILLING = frozenset(
+INFILL_TOKENS = frozenset(
     text.encode()
     for text in (
         *(f"<|fim_{role}|>" for role in ("prefix", "suffix", "middle", "pad", "repo")),
@@ -53,10 +53,10 @@ def _byte_level() -> dict[str, int]:
 
 BYTE_LEVEL = _byte_level()
 # Bytes of a token; of a longer one what llama.cpp makes of it, whose length is squared, is not followed.
-LONGEST_SPELLED = 256
+MAX_UNK_BYTES = 256
 
 
-def vocabulary(tokenizer: TokenizerFacts) -> Vocab:
+def make_vocab(tokenizer: TokenizerFacts) -> Vocab:
     n = len(tokenizer.texts)
     bos, eos = (special_id(tokenizer, role) for role in ("bos", "eos"))
     roles = {tokenizer.special.get(role) for role in ("eot", "eom")} | {eos}
@@ -104,9 +104,9 @@ def _piece(
     tokenizer: TokenizerFacts, ends: frozenset[int], text: Callable[[int], bytes], token: int
 ) -> bytes:
     stored, type_ = text(token), _type(tokenizer, token)
-    if stored in SHOWN:
+    if stored in VISIBLE_CONTROL_TOKENS:
         return stored
-    if token in ends or type_ in (UNKNOWN, CONTROL) or stored in FILLING:
+    if token in ends or type_ in (UNKNOWN, CONTROL) or stored in INFILL_TOKENS:
         return b""
     if type_ == USER_DEFINED:
         return stored
@@ -116,7 +116,7 @@ def _piece(
         return b""
     if tokenizer.kind == "BPE" and tokenizer.pre not in SPACED_BPE:
         return _bpe(stored)
-    return stored.replace(SPACES, b" ")
+    return stored.replace(SPACE_MARKER, b" ")
 
 
 def _bpe(stored: bytes) -> bytes:
@@ -125,7 +125,7 @@ def _bpe(stored: bytes) -> bytes:
         return bytes(map(BYTE_LEVEL.__getitem__, spelled))
     except KeyError:
         # Spelled as llama.cpp does: no text says it, so that it is never taken for one.
-        if len(stored) > LONGEST_SPELLED:
+        if len(stored) > MAX_UNK_BYTES:
             return b"[UNK_BYTE_%s]" % stored
         known: Mapping[str, int] = BYTE_LEVEL
         return b"".join(

@@ -18,41 +18,52 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from paceline.models.stores.hub_api import RemoteFile, endpoint, explained, headers, listing, reason
+from paceline.models.stores.hub_api import (
+    RemoteFile,
+    endpoint,
+    headers,
+    listing,
+    reason,
+    translate_hub_errors,
+)
 from paceline.models.stores.hub_layout import (
     blob_of,
     cache_folder,
     current_revision,
+    env_flag,
     is_blob,
-    is_own,
-    is_set,
+    is_repository_file,
     link,
     repo_folder,
     stated_sha256,
 )
-from paceline.models.stores.reference import LocalFile, Reference, asked_for, pick, variants
+from paceline.models.stores.reference import LocalFile, Reference, matching_variants, select_variant, variants
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
-from paceline.speculative.printable import amount
-from paceline.system.whole import whole
+from paceline.speculative.printable import format_count
+from paceline.system.whole import atomic_write
 
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
 
-Watch = Callable[[str, int, int], None]  # a file's name, bytes of it that are here, bytes of all of it
+ProgressCallback = Callable[
+    [str, int, int], None
+]  # a file's name, bytes of it that are here, bytes of all of it
 
 
-def in_cache(reference: Reference) -> list[LocalFile]:
+def find_cached(reference: Reference) -> list[LocalFile]:
     """The files of a hub's model that are on this machine already: of the revision that was the current one
     when the hub was asked last, else of an older one. Raises UsageError where they are not."""
     partly = False
     folder = repo_folder(reference.name)
     for snapshot in _snapshots(folder):
-        own = (path for path in snapshot.rglob("*") if is_own(folder, path))
+        own = (path for path in snapshot.rglob("*") if is_repository_file(folder, path))
         models = variants(path.relative_to(snapshot).as_posix() for path in own)
-        found = asked_for(models, reference.tag) if reference.tag else models
+        found = matching_variants(models, reference.tag) if reference.tag else models
         whole = [name for one in found if not one.missing for name in one.files]
         partly |= bool(found)
         if whole:
-            return [_held(snapshot / name) for name in pick(whole, reference.tag, reference.name)]
+            return [
+                _local_file(snapshot / name) for name in select_variant(whole, reference.tag, reference.name)
+            ]
     began = any((repo_folder(reference.name) / "blobs").glob("*.incomplete"))
     some = "not completely" if partly or began else "not"
     raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
@@ -78,26 +89,26 @@ def _snapshots(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.name == current, path.stat().st_mtime), reverse=True)
 
 
-def _held(path: Path) -> LocalFile:
+def _local_file(path: Path) -> LocalFile:
     return LocalFile(path, path.stat().st_size, stated_sha256(path))
 
 
-def pull(reference: Reference, watch: Watch, *, offline: bool = False) -> list[LocalFile]:
+def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False) -> list[LocalFile]:
     """All files of a hub's model, downloaded where they are not here yet; what an earlier call has left of
     them is used. watch is called often, and may raise. Raises UsageError, ModelError or PacelineError."""
-    if offline or is_set("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        return in_cache(reference)
+    if offline or env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        return find_cached(reference)
     name = reference.name
-    with explained(name):
+    with translate_hub_errors(name):
         commit, remotes = listing(name)
-        chosen = [remotes[file] for file in pick(remotes, reference.tag, name)]
-        held = [_get(name, commit, one, watch) for one in chosen]
+        chosen = [remotes[file] for file in select_variant(remotes, reference.tag, name)]
+        cached = [_get(name, commit, one, watch) for one in chosen]
     # Where programs that are offline look up what `main` is.
     ref = repo_folder(name) / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
-    with whole(ref) as part:
+    with atomic_write(ref) as part:
         part.write_text(commit)
-    return held
+    return cached
 
 
 def _blob(folder: Path, remote: RemoteFile) -> Path:
@@ -113,7 +124,7 @@ def _is_here(folder: Path, pointer: Path, remote: RemoteFile) -> bool:
     return pointer.is_file() and pointer.stat().st_size == remote.size
 
 
-def _get(name: str, commit: str, remote: RemoteFile, watch: Watch) -> LocalFile:
+def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) -> LocalFile:
     folder = repo_folder(name)
     pointer, blob = folder / "snapshots" / commit / remote.name, _blob(folder, remote)
     if _is_here(folder, pointer, remote):
@@ -125,7 +136,7 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: Watch) -> LocalFile:
     return LocalFile(pointer, remote.size, remote.sha256, got, checked)
 
 
-def _fetch(name: str, commit: str, remote: RemoteFile, watch: Watch) -> tuple[int, bool]:
+def _fetch(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) -> tuple[int, bool]:
     """Make the cache's blob, complete; how many bytes came for it, and whether its SHA-256 was compared."""
     from filelock import Timeout
     from huggingface_hub import hf_hub_url
@@ -146,8 +157,8 @@ def _fetch(name: str, commit: str, remote: RemoteFile, watch: Watch) -> tuple[in
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:  # said before hours of downloading, not after
                 raise PacelineError(
-                    f"{remote.name} has {amount(remote.size)}, and {part.parent} {amount(free)} free: make "
-                    "room, or name another folder with HF_HUB_CACHE"
+                    f"{remote.name} has {format_count(remote.size)}, and {part.parent} "
+                    f"{format_count(free)} free: make room, or name another folder with HF_HUB_CACHE"
                 )
             came += _fill(part, url, remote, watch)
             if have and _sha256(part) != remote.sha256:
@@ -165,7 +176,7 @@ def _fetch(name: str, commit: str, remote: RemoteFile, watch: Watch) -> tuple[in
 class _DownloadFile:
     """The file that http_get writes to: it tells how much is there, and takes no more than was promised."""
 
-    def __init__(self, file: BinaryIO, remote: RemoteFile, watch: Watch) -> None:
+    def __init__(self, file: BinaryIO, remote: RemoteFile, watch: ProgressCallback) -> None:
         self._file, self._remote, self._watch = file, remote, watch
         self.came = 0
         self.tell, self.seek, self.truncate = file.tell, file.seek, file.truncate
@@ -183,7 +194,7 @@ class _DownloadFile:
         return len(piece)
 
 
-def _fill(path: Path, url: str, remote: RemoteFile, watch: Watch) -> int:
+def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> int:
     """Fetch what is missing of a file, and return how many bytes came."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
@@ -203,27 +214,28 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: Watch) -> int:
                 headers=headers(),
                 expected_size=remote.size,
                 displayed_filename=remote.name,
-                tqdm_class=_silent(),
+                tqdm_class=_silent_progress_bar(),
             )
         except (PacelineError, HfHubHTTPError):
             raise
         except ValueError as error:  # above 50 GB the hub gives files over Xet only
             raise PacelineError(
-                f"{remote.name}: has {amount(remote.size)}, which plain HTTP does not give: choose a "
+                f"{remote.name}: has {format_count(remote.size)}, which plain HTTP does not give: choose a "
                 "quantisation that is split, or get it with `hf download`"
             ) from error
         except (httpx2.TransportError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of this machine, not of the line
                 raise
             raise PacelineError(
-                f"{remote.name}: the connection is lost ({reason(error)}) after {amount(file.tell())} of "
-                f"{amount(remote.size)}: the same command goes on from there"
+                f"{remote.name}: the connection is lost ({reason(error)}) after "
+                f"{format_count(file.tell())} of {format_count(remote.size)}: "
+                "the same command goes on from there"
             ) from error
         os.fsync(file.fileno())  # a name that says it is complete must not outlive its bytes
     return growing.came
 
 
-def _silent() -> Any:
+def _silent_progress_bar() -> Any:
     """The progress bar of huggingface_hub, switched off: what comes is told by `watch`."""
     from huggingface_hub.utils import tqdm
 

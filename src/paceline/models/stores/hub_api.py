@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.speculative.printable import shortened
+from paceline.speculative.printable import truncated
 
 HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
-SILENCE = 30.0  # seconds that the hub may say nothing before it is given up
+HUB_TIMEOUT_SECONDS = 30.0  # seconds that the hub may say nothing before it is given up
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -55,7 +55,9 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
     from huggingface_hub import HfApi
 
     try:
-        info = HfApi(endpoint(), headers=headers()).model_info(name, files_metadata=True, timeout=SILENCE)
+        info = HfApi(endpoint(), headers=headers()).model_info(
+            name, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS
+        )
         commit = str(info.sha)
         if not _COMMIT.fullmatch(commit):
             raise ValueError("no commit")
@@ -68,16 +70,16 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
     return commit, {one.name: one for one in files if one.size > 0}
 
 
-def _remote(said: Any) -> RemoteFile:
+def _remote(value: Any) -> RemoteFile:
     """said: a RepoSibling, in which anything may stand. Raises ValueError, TypeError or KeyError."""
-    size, sha256 = said.size or 0, said.lfs["sha256"]
+    size, sha256 = value.size or 0, value.lfs["sha256"]
     if not _SHA256.fullmatch(sha256) or type(size) is not int:
         raise ValueError("no such hash or size")
-    return RemoteFile(str(said.rfilename), size, sha256)
+    return RemoteFile(str(value.rfilename), size, sha256)
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
+def translate_hub_errors(name: str) -> Iterator[None]:
     """What is raised while the hub is asked, in a line that says what to do."""
     import httpx2
     from huggingface_hub import errors
@@ -106,7 +108,7 @@ def explained(name: str) -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """Why a connection failed, which may quote what the server sent."""
-    return shortened(str(error), 200) or type(error).__name__
+    return truncated(str(error), 200) or type(error).__name__
 
 
 def _meaning(status: int) -> str:

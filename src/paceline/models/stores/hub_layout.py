@@ -21,16 +21,16 @@ from pathlib import Path
 from paceline.models.stores.places import hub_folder
 from paceline.speculative.errors import ModelError
 
-HOPS = 10  # links in a row
+MAX_LINKS = 10  # links in a row
 
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's hash of a small file, the SHA-256 of a large one
 _SHA256 = re.compile(r"(?:sha256[:-])?([0-9a-f]{64})")
 
 
-def is_set(*names: str) -> bool:
+def env_flag(*names: str) -> bool:
     """Whether the first of these variables that is there says yes, by the rules of huggingface_hub."""
-    said = next((os.environ[name] for name in names if os.environ.get(name)), "")
-    return said.upper() in ("1", "ON", "YES", "TRUE")
+    lines = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    return lines.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def cache_folder() -> Path:
@@ -51,7 +51,7 @@ def current_revision(folder: Path) -> str:
         return ""
 
 
-def is_own(folder: Path, path: Path) -> bool:
+def is_repository_file(folder: Path, path: Path) -> bool:
     """Whether a file of a snapshot in a repository's folder is the repository's own, and all there."""
     if not path.is_symlink():
         return path.is_file()
@@ -96,7 +96,7 @@ def link(folder: Path, pointer: Path, blob: Path, *, new: bool) -> None:
 
 
 def _made_link(link: Path, target: str) -> bool:
-    if is_set("HF_HUB_DISABLE_SYMLINKS"):
+    if env_flag("HF_HUB_DISABLE_SYMLINKS"):
         return False
     try:
         link.symlink_to(target)
@@ -108,7 +108,7 @@ def _made_link(link: Path, target: str) -> bool:
 def stated_sha256(path: Path) -> str:
     """What a store says that a file's SHA-256 is: the hub's cache and Ollama call the files themselves by it.
     Empty for files of others."""
-    for _ in range(HOPS):
+    for _ in range(MAX_LINKS):
         if found := _SHA256.fullmatch(path.name):
             return found[1]
         if not path.is_symlink():

@@ -14,14 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.headers.facts import ModelFacts
-from paceline.models.headers.header import named_parts, read
+from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.stores import hub_cache, ollama_store
-from paceline.models.stores.places import HUB, OLLAMA, places
-from paceline.models.stores.search import MODELS, FolderSearch, ModelCandidate, Tick, file_id, silent, walk
+from paceline.models.stores.places import HUB, OLLAMA, store_folders
+from paceline.models.stores.search import (
+    MODELS,
+    FolderSearch,
+    ModelCandidate,
+    Tick,
+    file_id,
+    no_progress,
+    walk,
+)
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
-from paceline.system.home import expanded
-from paceline.system.identity import cached, fingerprint
+from paceline.system.home import expand_user
+from paceline.system.identity import cached, file_fingerprint
 
 AT_ONCE = 8  # headers; mostly they wait for the disk
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
@@ -79,11 +87,11 @@ class Inventory:
         return {"models": [one.as_dict() for one in self.models], "places": places, "notes": self.notes}
 
 
-def find(
+def list_models(
     folders: Sequence[Path] = (),
     *,
     own: Mapping[str, Path] | None = None,
-    tick: Tick = silent,
+    tick: Tick = no_progress,
     environ: Mapping[str, str] = os.environ,
 ) -> Inventory:
     """Find all models, in the stores of other programs, in `folders` and in those of PACELINE_MODELS. What
@@ -92,11 +100,11 @@ def find(
     own: files of the zoo's, by what a user types for them. tick: see FolderSearch.
     """
     search = FolderSearch(tick)
-    stores = places(environ)
+    stores = store_folders(environ)
     given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
-    for folder in map(expanded, given):
+    for folder in map(expand_user, given):
         if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
-            search.note(folder, "no such folder")
+            search.add_note(folder, "no such folder")
         stores.append((FOLDER, folder.absolute()))
     named: dict[Hashable, list[ModelCandidate]] = {}
     for one in chain(
@@ -104,10 +112,10 @@ def find(
         *(_candidates(store, path, search) for store, path in stores),
     ):
         try:
-            key: Hashable = file_id(one.path.stat()) if one.path.is_dir() else fingerprint(one.path)
+            key: Hashable = file_id(one.path.stat()) if one.path.is_dir() else file_fingerprint(one.path)
             named.setdefault(key, []).append(one)
         except OSError as error:
-            search.note(one.path, f"cannot be read ({error.strerror})")
+            search.add_note(one.path, f"cannot be read ({error.strerror})")
     models = [_model(facts, named[key]) for key, facts in _facts(named, search).items()]
     return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
 
@@ -134,12 +142,12 @@ def _facts(
     try:
         answers = {key: pool.submit(_read, names[0].path) for key, names in named.items()}
         for key, answer in answers.items():
-            said = answer.result()
+            generation = answer.result()
             search.tick(MODELS)
-            if isinstance(said, ModelFacts):
-                found[key] = said
+            if isinstance(generation, ModelFacts):
+                found[key] = generation
             else:
-                search.notes.append(printable(said))
+                search.notes.append(printable(generation))
     finally:
         # Where the search was ended, the rest is not begun, and what was begun takes moments.
         pool.shutdown(cancel_futures=True)
@@ -176,16 +184,16 @@ def _facts_of(path: Path) -> ModelFacts:
     """Return what the files say, from the cache where none of them changed. Raises ModelError."""
 
     def read_anew() -> ModelFacts:
-        return read(path, tokens=False)
+        return read_model_facts(path, tokens=False)
 
     def dump(facts: ModelFacts) -> dict[str, Any]:
         return asdict(facts) | {"files": [str(file) for file in facts.files]}
 
-    def load(said: dict[str, Any]) -> ModelFacts:
-        return ModelFacts(**said | {"files": tuple(map(Path, said["files"]))})
+    def load(data: dict[str, Any]) -> ModelFacts:
+        return ModelFacts(**data | {"files": tuple(map(Path, data["files"]))})
 
     try:
-        files = sorted(path.iterdir()) if path.is_dir() else named_parts(path)
+        files = sorted(path.iterdir()) if path.is_dir() else split_part_paths(path)
         return cached("facts", files, read_anew, dump, load)
     except OSError:  # a part is missing, or cannot be looked at
         return read_anew()

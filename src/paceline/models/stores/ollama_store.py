@@ -34,7 +34,7 @@ PART = {
 MANIFESTS = ("manifests-v2", "manifests")  # the first one is the newer
 DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 LAYER = "application/vnd.ollama.image."
-MOST = 64  # manifests in a list
+MAX_MANIFESTS = 64  # manifests in a list
 
 
 def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
@@ -46,9 +46,9 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
         for path in paths:
             parts = path.relative_to(root / folder).parts
             if not all(PART[kind].fullmatch(part) for kind, part in zip(PART, parts, strict=True)):
-                search.note(path, "is no name that Ollama gives")
+                search.add_note(path, "is no name that Ollama gives")
                 continue
-            name = short(*parts)
+            name = ollama_display_name(*parts)
             if name in known:
                 continue
             known.add(name)
@@ -56,7 +56,7 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
                 yield ModelCandidate(blob, f"ollama:{name}" if _typeable(name) else str(blob), OLLAMA)
 
 
-def in_ollama(reference: Reference) -> LocalFile:
+def find_ollama_model(reference: Reference) -> LocalFile:
     """Return the weights of a model that Ollama has pulled, from the first of its stores that has them.
     Raises UsageError where none has, or not all of them."""
     search = FolderSearch()
@@ -74,7 +74,7 @@ def in_ollama(reference: Reference) -> LocalFile:
     )
 
 
-def short(host: str, namespace: str, model: str, tag: str) -> str:
+def ollama_display_name(host: str, namespace: str, model: str, tag: str) -> str:
     """Return a name as `ollama list` shows it."""
     if host not in USUAL_HOSTS:
         return f"{host}/{namespace}/{model}:{tag}"
@@ -112,7 +112,7 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | N
     # Any of these may be a link to another disk.
     inside = [os.path.realpath(top) for top in (root, root / "blobs", *(root / name for name in MANIFESTS))]
     if not any(Path(os.path.realpath(path)).is_relative_to(top) for top in inside):
-        search.note(reference, "its manifest leads out of the store")
+        search.add_note(reference, "its manifest leads out of the store")
         return None
     if (manifest := search.json(path)) is None:
         return None
@@ -120,11 +120,13 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | N
         layers = _layers(root, manifest, search)
         models = layers.get("model", [])
         if len(models) != 1:
-            search.note(reference, f"has {len(models)} GGUF files on this machine; only Ollama can run it")
+            search.add_note(
+                reference, f"has {len(models)} GGUF files on this machine; only Ollama can run it"
+            )
             return None
         digest, size = models[0]
     except (ValueError, TypeError, KeyError, AttributeError):
-        search.note(path, "is damaged; pull it again with Ollama")
+        search.add_note(path, "is damaged; pull it again with Ollama")
         return None
     blob = root / "blobs" / f"sha256-{digest}"
     try:
@@ -132,7 +134,7 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | N
     except OSError:
         complete = False
     if not complete:
-        search.note(reference, f"its file is not complete; ollama pull {name}")
+        search.add_note(reference, f"its file is not complete; ollama pull {name}")
     return blob if complete else None
 
 
@@ -141,7 +143,7 @@ def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[
     Raises what comes of a manifest that is none."""
     found: dict[str, list[tuple[str, int]]] = {}
     if "manifests" in manifest:
-        for one in manifest["manifests"][:MOST]:
+        for one in manifest["manifests"][:MAX_MANIFESTS]:
             if "layers" not in one:
                 path = root / "blobs" / f"sha256-{_hex(one['digest'])}"
                 if not exists(path):  # not every engine's is on every machine

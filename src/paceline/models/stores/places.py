@@ -7,20 +7,20 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.models.headers.plain_file import can_be_path
+from paceline.models.headers.plain_file import is_encodable_path
 from paceline.models.stores.search import FolderSearch
-from paceline.system.home import expanded
+from paceline.system.home import expand_user
 
 OLLAMA, HUB, LM_STUDIO, LLAMA_CPP = "Ollama", "Hugging Face", "LM Studio", "llama.cpp"
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # where Linux runs it as a user of its own
 
 
-def places(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+def store_folders(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     """Where other programs keep their models: the name of each, and a folder that need not exist."""
     home = home_of(environ)
 
     def first(*given: tuple[str, str]) -> Path | None:
-        return next((expanded(environ[name]) / below for name, below in given if environ.get(name)), None)
+        return next((expand_user(environ[name]) / below for name, below in given if environ.get(name)), None)
 
     llama = first(("LLAMA_CACHE", ""), ("XDG_CACHE_HOME", "llama.cpp"))
     if llama is None and sys.platform == "darwin":
@@ -43,17 +43,17 @@ def home_of(environ: Mapping[str, str]) -> Path:
 def ollama_folders(environ: Mapping[str, str]) -> list[Path]:
     """OLLAMA_MODELS, or where it keeps models for one user and, as a service of Linux, for all."""
     if given := environ.get("OLLAMA_MODELS"):
-        return [expanded(given)]
+        return [expand_user(given)]
     return [home_of(environ) / ".ollama" / "models", OLLAMA_SERVICE]
 
 
 def hub_folder(environ: Mapping[str, str]) -> Path:
     """The Hugging Face cache, by the rules of huggingface_hub."""
     if given := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
-        return expanded(os.path.expandvars(given))
+        return expand_user(os.path.expandvars(given))
     base = environ.get("XDG_CACHE_HOME") or home_of(environ) / ".cache"
     home = environ.get("HF_HOME") or str(Path(base) / "huggingface")
-    return expanded(os.path.expandvars(home)) / "hub"
+    return expand_user(os.path.expandvars(home)) / "hub"
 
 
 def lm_studio(home: Path) -> list[Path]:
@@ -61,7 +61,7 @@ def lm_studio(home: Path) -> list[Path]:
     found = []
     for one in (home / ".lmstudio", home / ".cache" / "lm-studio"):
         named = (FolderSearch().json(one / "settings.json") or {}).get("downloadsFolder")
-        if isinstance(named, str) and can_be_path(named) and Path(named).is_absolute():
+        if isinstance(named, str) and is_encodable_path(named) and Path(named).is_absolute():
             found.append(Path(named))
         found.append(one / "models")
     return found

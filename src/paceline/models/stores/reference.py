@@ -21,9 +21,9 @@ from paceline.speculative.errors import UsageError
 
 PATH, OLLAMA, HUB, ZOO = "path", "ollama", "hub", "zoo"
 FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:smollm2"
-LONGEST = 512  # characters of a file's name in a repository
-LONGEST_PART = 240  # bytes of one part of it: file systems take 255
-USUAL = ("Q4_K_M", "Q8_0")
+MAX_NAME_CHARACTERS = 512  # characters of a file's name in a repository
+MAX_PART_BYTES = 240  # bytes of one part of it: file systems take 255
+DEFAULT_QUANTISATIONS = ("Q4_K_M", "Q8_0")
 # Beside a model lie its image encoder, statistics of its activations, and heads that draft for it.
 NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 
@@ -76,8 +76,8 @@ class LocalFile:
     path: Path
     size: int
     sha256: str = ""
-    got: int = 0
-    checked: bool = False
+    downloaded_bytes: int = 0
+    hash_verified: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def pick(names: Iterable[str], asked: str, where: str) -> tuple[str, ...]:
+def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ...]:
     """Of a repository's files those of the one model that is meant, in their order: more than one where it
     was split. asked: a quantisation or a file's name; empty: Q4_K_M, else Q8_0, else the only one there is.
     Raises UsageError, with the choices, where none or several could be meant, or a part is missing."""
@@ -174,14 +174,14 @@ def pick(names: Iterable[str], asked: str, where: str) -> tuple[str, ...]:
         raise UsageError(
             f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF"
         )
-    found = asked_for(models, asked) if asked else _usual(models)
+    found = matching_variants(models, name) if name else _usual(models)
     if len(found) != 1:
         labels = [one.label for one in found or models]
         # Several of one quantisation are told apart by their files.
         several = len(set(labels)) < len(labels)
-        said = [one.files[0] for one in found] if found and several else list(dict.fromkeys(labels))
-        what = f"which one of {_listed(said)}?" if found else f"has no {asked}; there is {_listed(said)}."
-        raise UsageError(f"{where}: {what} Name it after a colon, as in hf.co/{where}:{said[0]}")
+        lines = [one.files[0] for one in found] if found and several else list(dict.fromkeys(labels))
+        what = f"which one of {_listed(lines)}?" if found else f"has no {name}; there is {_listed(lines)}."
+        raise UsageError(f"{where}: {what} Name it after a colon, as in hf.co/{where}:{lines[0]}")
     if found[0].missing:
         raise UsageError(
             f"{where}: {found[0].missing} of the parts of {found[0].label} are missing; nothing can load it"
@@ -214,12 +214,12 @@ def _is_model(name: str) -> bool:
 def _is_usable(name: str) -> bool:
     """Whether a name that others chose can be that of a file in a folder of ours, on any system: on Windows
     `C:x` and `..\\x` lead out of the folder, and `nul.gguf` is a device."""
-    return name.isprintable() and len(name) <= LONGEST and all(map(_is_part, name.split("/")))
+    return name.isprintable() and len(name) <= MAX_NAME_CHARACTERS and all(map(_is_part, name.split("/")))
 
 
 def _is_part(part: str) -> bool:
     odd = not part or part[-1] in " ." or _ODD.search(part) or _DEVICE.fullmatch(part)
-    return not odd and len(part.encode()) <= LONGEST_PART
+    return not odd and len(part.encode()) <= MAX_PART_BYTES
 
 
 def _label(stem: str) -> str:
@@ -229,19 +229,19 @@ def _label(stem: str) -> str:
     return f"{PurePosixPath(stem).name}.gguf"
 
 
-def asked_for(models: Sequence[Variant], asked: str) -> list[Variant]:
+def matching_variants(models: Sequence[Variant], name: str) -> list[Variant]:
     """By a file's name, else by its quantisation, else by any other word of its name."""
-    named = [one for one in models if one.named(asked)]
-    labelled = [one for one in models if one.label.lower() == asked.lower()]
-    return named or labelled or [one for one in models if one.has(asked)]
+    named = [one for one in models if one.named(name)]
+    labelled = [one for one in models if one.label.lower() == name.lower()]
+    return named or labelled or [one for one in models if one.has(name)]
 
 
 def _usual(models: Sequence[Variant]) -> list[Variant]:
-    for label in USUAL:
-        if found := asked_for(models, label):
+    for label in DEFAULT_QUANTISATIONS:
+        if found := matching_variants(models, label):
             return found
     return list(models)
 
 
-def _listed(said: Sequence[str], most: int = 24) -> str:
-    return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
+def _listed(names: Sequence[str], most: int = 24) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -26,7 +26,7 @@ PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 UNFINISHED = (".downloadinprogress", ".gguf.part", ".incomplete")
 ENDINGS = (".gguf", ".safetensors", "config.json", *UNFINISHED)  # that something follows from
 # Files beside a model that belong to it, as llama.cpp knows them by name (common/download.cpp).
-BESIDE = {
+AUXILIARY_FILES = {
     "mmproj": "a projector for pictures or sound",
     "imatrix": "an importance matrix",
     "mtp-": "a draft head",
@@ -41,7 +41,7 @@ Tick = Callable[[str], None]
 FOLDERS, MODELS = "folders", "models"  # what a search ticks for
 
 
-def silent(_what: str) -> None:
+def no_progress(_what: str) -> None:
     pass
 
 
@@ -70,11 +70,11 @@ class FolderSearch:
     """tick: called with FOLDERS for every folder that is looked into, and with MODELS for every header; what
     it raises ends the search. notes: a line for each thing that was skipped, fit to be printed."""
 
-    def __init__(self, tick: Tick = silent) -> None:
+    def __init__(self, tick: Tick = no_progress) -> None:
         self.tick = tick
         self.notes: list[str] = []
 
-    def note(self, what: object, why: str) -> None:
+    def add_note(self, what: object, why: str) -> None:
         self.notes.append(printable(f"{what}: {why}"))
 
     def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[FolderEntry]:
@@ -92,40 +92,40 @@ class FolderSearch:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            self.note(path, f"cannot be looked into ({error.strerror})")
+            self.add_note(path, f"cannot be looked into ({error.strerror})")
         return sorted(found, key=lambda one: one.path.name)
 
     def _entry(self, path: Path, link: bool) -> FolderEntry | None:
         try:
-            said = path.stat()
+            value = path.stat()
         except OSError as error:
             # Of what is no model nobody wants to hear.
             if path.suffix.lower() == ".gguf":
                 gone = isinstance(error, FileNotFoundError)
-                self.note(path, "its file is missing" if gone else f"cannot be read ({error.strerror})")
+                self.add_note(path, "its file is missing" if gone else f"cannot be read ({error.strerror})")
             return None
-        if not stat.S_ISDIR(said.st_mode) and not stat.S_ISREG(said.st_mode):
+        if not stat.S_ISDIR(value.st_mode) and not stat.S_ISREG(value.st_mode):
             return None
-        return FolderEntry(path, stat.S_ISDIR(said.st_mode), link, file_id(said))
+        return FolderEntry(path, stat.S_ISDIR(value.st_mode), link, file_id(value))
 
     def json(self, path: Path) -> dict[str, Any] | None:
         """A small file with one JSON object; None, and a note, where it is anything else."""
         try:
-            said = json.loads(read_text(path, LARGEST_JSON))
+            value = json.loads(read_text(path, LARGEST_JSON))
         except ModelError as error:
             self.notes.append(printable(str(error)))
             return None
         except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict):
-            self.note(path, "is damaged: it should be a JSON object")
+            value = None
+        if not isinstance(value, dict):
+            self.add_note(path, "is damaged: it should be a JSON object")
             return None
-        return said
+        return value
 
 
-def file_id(said: os.stat_result) -> tuple[int, int]:
+def file_id(status: os.stat_result) -> tuple[int, int]:
     """Of a file or folder, the same by every name it has."""
-    return said.st_dev, said.st_ino
+    return status.st_dev, status.st_ino
 
 
 def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
@@ -159,19 +159,19 @@ def models(folder: Path, files: Sequence[FolderEntry], search: FolderSearch) -> 
     """Those that one folder's files are."""
     names = {entry.path.name.lower() for entry in files}
     if "adapter_config.json" in names:
-        search.note(folder, "is an adapter, no model")
+        search.add_note(folder, "is an adapter, no model")
     elif "config.json" in names and any(name.endswith(".safetensors") for name in names):
         yield folder
     for entry in files:
         name = entry.path.name.lower()
         part = PART.fullmatch(name)
         if name.endswith(UNFINISHED):
-            search.note(entry.path, "is being downloaded, or was left half-way")
+            search.add_note(entry.path, "is being downloaded, or was left half-way")
         elif not name.endswith(".gguf"):
             continue
-        elif of := next((what for word, what in BESIDE.items() if word in name), None):
-            search.note(entry.path, f"is {of}, no model")
+        elif of := next((what for word, what in AUXILIARY_FILES.items() if word in name), None):
+            search.add_note(entry.path, f"is {of}, no model")
         elif part is None or int(part[2]) == 1:
             yield entry.path
         elif f"{part[1]}-00001-of-{part[3]}.gguf" not in names:
-            search.note(entry.path, "is a part of a model whose first part is missing")
+            search.add_note(entry.path, "is a part of a model whose first part is missing")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.models.zoo.table import MODELS, ROWS, ZooEntry
+from paceline.models.zoo.table import MODELS, ZOO_ENTRIES, ZooEntry
 from paceline.speculative.errors import UsageError
 
 
@@ -40,21 +40,21 @@ def draft_path() -> Path:
 
 def row(name: str) -> ZooEntry:
     """Raises UsageError for a name that the table has not."""
-    for one in ROWS:
+    for one in ZOO_ENTRIES:
         if one.name == name:
             return one
-    raise UsageError(f"the zoo has no {name!r}: choose from {', '.join(one.name for one in ROWS)}")
+    raise UsageError(f"the zoo has no {name!r}: choose from {', '.join(one.name for one in ZOO_ENTRIES)}")
 
 
 def path(name: str) -> Path:
     """Where its file is; the file is not looked into. Raises UsageError, with the command that gets it, where
     it is not on this machine."""
     one = row(name)
-    found = _carried(one) if one.wheel else MODELS / one.file
+    found = _wheel_file(one) if one.wheel else MODELS / one.file
     if found is None or not found.is_file():
         remedy = "install Paceline again"
         if one.wheel is not None:
-            remedy = one.wheel.install if found is None else one.wheel.again
+            remedy = one.wheel.install if found is None else one.wheel.reinstall
         raise UsageError(f"zoo:{name} is not on this machine: {remedy}")
     return found
 
@@ -62,7 +62,7 @@ def path(name: str) -> Path:
 def models() -> list[ZooModel]:
     """All of the table, as `paceline zoo list` shows them."""
     found = []
-    for one in ROWS:
+    for one in ZOO_ENTRIES:
         about = (one.parameters, one.description)
         try:
             file = path(one.name)
@@ -73,13 +73,13 @@ def models() -> list[ZooModel]:
     return found
 
 
-def real() -> dict[str, Path]:
+def installed_real_models() -> dict[str, Path]:
     """Those on this machine that have something to say, and their drafts, by what a user types for them."""
     here = {one.name: one.path for one in models() if one.path is not None}
-    return {f"zoo:{one.name}": here[one.name] for one in ROWS if one.name in here and not one.toy}
+    return {f"zoo:{one.name}": here[one.name] for one in ZOO_ENTRIES if one.name in here and not one.toy}
 
 
-def _carried(one: ZooEntry) -> Path | None:
+def _wheel_file(one: ZooEntry) -> Path | None:
     """Return the file as the package's own list has it, without importing it; None without the package."""
     from importlib.metadata import PackageNotFoundError, distribution
 

@@ -23,23 +23,23 @@ from paceline.models.headers.gguf_file import (
     TensorRows,
     TensorToWrite,
     number_field,
-    quantised,
+    quantise_part,
     text_field,
-    write,
+    write_gguf,
 )
-from paceline.models.zoo.layout import Layout, choose_layout, layout_of, tensor_shapes
+from paceline.models.zoo.layout import Layout, choose_layout, read_layout, tensor_shapes
 from paceline.models.zoo.quantize import BITS, check_ftype, quantize
 from paceline.speculative.errors import ModelError
-from paceline.speculative.printable import amount
+from paceline.speculative.printable import format_count
 from paceline.system.scratch import scratch_file
-from paceline.system.whole import check_output, output
+from paceline.system.whole import check_output, write_output
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, float], None]
 CHUNK_ROWS = 4096
 
 
-def widened(
+def widen_tensor(
     name: str, shape: tuple[int, ...], old: TensorRows | None, scale: float, rng: np.random.Generator
 ) -> Iterator[Array]:
     """Yield the new tensor in pieces of `CHUNK_ROWS` rows, float32; `old` is None in a new block.
@@ -66,7 +66,7 @@ def widened(
         yield piece
 
 
-def new_fields(file: GGUFFile, layout: Layout, scale: float, file_type: int) -> list[bytes]:
+def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: int) -> list[bytes]:
     """Return the source's fields, with those that the new dimensions set replaced."""
     size = f"{layout.parameters / 1e6:.0f}M"
     fields = dict(file.fields)
@@ -101,20 +101,20 @@ def write_plain(
     def rows(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
         # A generator a tensor: its numbers depend on the seed and its name alone.
         rng = np.random.default_rng([seed, *name.encode()])
-        return widened(name, shape, tables.get(name), scale, rng)
+        return widen_tensor(name, shape, tables.get(name), scale, rng)
 
     def part(name: str, shape: tuple[int, ...]) -> TensorToWrite:
         # Norms stay F32 in every type, as in llama.cpp.
         kind = gguf.GGMLQuantizationType["F32" if len(shape) == 1 else ftype]
-        return quantised(name, shape[::-1], kind, partial(rows, name, shape))
+        return quantise_part(name, shape[::-1], kind, partial(rows, name, shape))
 
     parts = [part(name, shape) for name, shape in tensor_shapes(layout)]
     file_type = gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"]
     written = count(1)
     with out.open("wb") as file:
-        write(
+        write_gguf(
             file,
-            new_fields(source, layout, scale, int(file_type)),
+            widened_metadata(source, layout, scale, int(file_type)),
             parts,
             source.alignment,
             lambda: progress("write", next(written) / len(parts)),
@@ -126,7 +126,7 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed * 1.02:
         raise ModelError(
-            f"{folder} has {amount(free)} free, {amount(needed)} are needed: "
+            f"{folder} has {format_count(free)} free, {format_count(needed)} are needed: "
             "free some or choose another folder"
         )
 
@@ -152,12 +152,12 @@ def inflate(
     ftype = check_ftype(ftype)
     check_output(out, source, force=force)
     file = GGUFFile(source)
-    old = layout_of(file)
+    old = read_layout(file)
     layout = choose_layout(old, parameters)
     plain_type = ftype if ftype in ("F32", "F16", "BF16") else "F16"
     bits = BITS[plain_type] + (BITS[ftype] if ftype != plain_type else 0)
     check_space(out.parent, int(layout.parameters * bits / 8))
-    with output(out, force=force) as part:
+    with write_output(out, force=force) as part:
         if ftype == plain_type:
             write_plain(file, old, layout, part, plain_type, seed, progress)
         else:

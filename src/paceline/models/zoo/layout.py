@@ -41,7 +41,7 @@ class Layout:
         return ends + self.blocks * block + self.width
 
 
-def layout_of(file: GGUFFile) -> Layout:
+def read_layout(file: GGUFFile) -> Layout:
     """Return a file's dimensions; raises ModelError for a model that can't be widened."""
     path = file.path
 

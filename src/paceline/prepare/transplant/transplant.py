@@ -24,29 +24,37 @@ from paceline.models.headers.gguf_file import (
     GGUFFile,
     TensorRows,
     TensorToWrite,
-    copied,
+    copy_part,
+    file_size,
     number_field,
-    quantised,
+    quantise_part,
     text_field,
-    total,
-    write,
+    write_gguf,
 )
-from paceline.models.headers.plain_file import check_file
+from paceline.models.headers.plain_file import require_gguf_path
 from paceline.models.zoo.inflate import check_space
-from paceline.prepare.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, TokenPieces, match
+from paceline.prepare.transplant.pieces import (
+    IDENTICAL,
+    SPECIAL,
+    SPELLED,
+    STEP,
+    UNMATCHED_CONTROL,
+    TokenPieces,
+    match,
+)
 from paceline.speculative.errors import ModelError, UsageError, VocabError
-from paceline.system.whole import check_output, output
+from paceline.system.whole import check_output, write_output
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.shared import check_shared
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-READ = re.compile(r"(per_layer_)?token_embd\.weight|blk\.\d+\.nextn\.embed_tokens\.weight")
-WRITTEN = re.compile(r"output\.(weight|bias)|blk\.\d+\.nextn\.shared_head_head\.weight")
+INPUT_TABLES = re.compile(r"(per_layer_)?token_embd\.weight|blk\.\d+\.nextn\.embed_tokens\.weight")
+OUTPUT_TABLES = re.compile(r"output\.(weight|bias)|blk\.\d+\.nextn\.shared_head_head\.weight")
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
-KEPT_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0: a mean of rows is worth more bits
-OURS = "tokenizer."
+UNCHANGED_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0: a mean of rows is worth more bits
+TOKENIZER_PREFIX = "tokenizer."
 CHUNK_ROWS = 1024
-SEVERAL = 0.7  # how far from the average row that of several pieces is written (docs/transplant.md)
+MULTI_PIECE_SCALE = 0.7  # how far from the average row that of several pieces is written (docs/transplant.md)
 LEAST_CONTEXT = 16  # whether a file can be loaded is seen with any
 NAME = "general.name"
 # Words, numbers, spaces, several scripts, and bytes that are no whole character of most vocabularies.
@@ -93,7 +101,7 @@ class Transplant:
         self._stack = ExitStack()
         try:
             for path in (draft, target):
-                check_file(path)
+                require_gguf_path(path)
             # Before llama.cpp, which believes more of what a header claims.
             self.file, self.vocab_file = GGUFFile(draft), GGUFFile(target)
             if self.file.values.get("split.count", 1) not in (0, 1):
@@ -130,15 +138,15 @@ class Transplant:
         text with it as with the target."""
         check_output(out, self._draft.path, self._target.path, force=force)
         pieces = match(
-            Lexicon(self._target.vocab, self._target.text.encode_within),
-            Lexicon(self._draft.vocab, self._draft.text.encode_within),
-            self.vocab_file.roles(self._target.vocab.size),
-            self.file.roles(self._draft.vocab.size),
+            Lexicon(self._target.vocab, self._target.text.encode_continuation),
+            Lexicon(self._draft.vocab, self._draft.text.encode_continuation),
+            self.vocab_file.special_tokens(self._target.vocab.size),
+            self.file.special_tokens(self._draft.vocab.size),
             partial(tick, "match"),
         )
         was_tied = OUTPUT not in self._tables
         ways = [self.rules.tied] if self.rules.tied is not None else [False, True] if was_tied else [False]
-        with output(out, force=force) as part:
+        with write_output(out, force=force) as part:
             for tied in ways:
                 kind = self._write(part, pieces, bool(tied), partial(tick, "write"))
                 try:
@@ -153,8 +161,8 @@ class Transplant:
         lengths, counts = np.diff(pieces.starts), pieces.counts
         mean = float(lengths[lengths > 1].mean()) if (lengths > 1).any() else 1.0
         return TransplantReport(
-            out, size, len(pieces), counts[SAME], counts[SPELLED], counts[SPECIAL],
-            counts[SILENT], mean, kind, bool(tied),
+            out, size, len(pieces), counts[IDENTICAL], counts[SPELLED], counts[SPECIAL],
+            counts[UNMATCHED_CONTROL], mean, kind, bool(tied),
         )  # fmt: skip
 
     def _find_tables(self) -> dict[str, TensorRows]:
@@ -162,7 +170,7 @@ class Transplant:
         path, size = self.file.path, self._draft.vocab.size
         tables = {}
         for name, tensor in self.file.tensors.items():
-            if READ.fullmatch(name) or WRITTEN.fullmatch(name):
+            if INPUT_TABLES.fullmatch(name) or OUTPUT_TABLES.fullmatch(name):
                 if tensor.shape[-1:] != (size,) or len(tensor.shape) > 2:
                     raise ModelError(
                         f"{path}: {name} is {tensor.shape} for {size:,} tokens; convert the model anew"
@@ -181,18 +189,18 @@ class Transplant:
 
         if not table.dims:
             return gguf.GGMLQuantizationType.F32
-        name = self.rules.type or (table.type.name if table.type.name in KEPT_TYPES else "Q8_0")
+        name = self.rules.type or (table.type.name if table.type.name in UNCHANGED_TYPES else "Q8_0")
         return gguf.GGMLQuantizationType[name]
 
     def _table_parts(self, pieces: TokenPieces, tied: bool) -> Iterator[TensorToWrite]:
         for name, table in self._tables.items():
             # A matrix that serves as both has to be right where it is written: a wrong row there is proposed.
-            made = [(name, bool(READ.fullmatch(name)) and not (tied and name == EMBEDDING))]
+            made = [(name, bool(INPUT_TABLES.fullmatch(name)) and not (tied and name == EMBEDDING))]
             if name == EMBEDDING and not tied and OUTPUT not in self._tables:
                 made.append((OUTPUT, False))
             for new, read in made:
-                rows = partial(transplanted, table, pieces, read=read)
-                yield quantised(new, (*table.dims, len(pieces)), self._type(table), rows)
+                rows = partial(transplant_rows, table, pieces, read=read)
+                yield quantise_part(new, (*table.dims, len(pieces)), self._type(table), rows)
 
     def _write(self, part: Path, pieces: TokenPieces, tied: bool, tick: Callable[[], None]) -> str:
         size_key = f"{self.file.text('general.architecture')}.vocab_size"
@@ -203,12 +211,14 @@ class Transplant:
         if (name := self.file.text(NAME)) and (other := self.vocab_file.text(NAME)):
             # llama.cpp goes by a model's name too where it reads text (Phi-3's).
             changed[NAME] = text_field(NAME, f"{name}, vocabulary of {other}")
-        fields = [changed.get(key, field) for key, field in mine.items() if not key.startswith(OURS)]
-        fields += [field for key, field in theirs.items() if key.startswith(OURS)]
-        parts = [*self._table_parts(pieces, tied), *(copied(self.file, tensor) for tensor in self._rest)]
-        check_space(part.parent, total(fields, parts, self.file.alignment))
+        fields = [
+            changed.get(key, field) for key, field in mine.items() if not key.startswith(TOKENIZER_PREFIX)
+        ]
+        fields += [field for key, field in theirs.items() if key.startswith(TOKENIZER_PREFIX)]
+        parts = [*self._table_parts(pieces, tied), *(copy_part(self.file, tensor) for tensor in self._rest)]
+        check_space(part.parent, file_size(fields, parts, self.file.alignment))
         with part.open("wb") as file:
-            write(file, fields, parts, self.file.alignment, tick)
+            write_gguf(file, fields, parts, self.file.alignment, tick)
         return str(self._type(self._tables[EMBEDDING]).name)
 
     def _check(self, part: Path) -> None:
@@ -226,7 +236,7 @@ class Transplant:
                     )
 
 
-def transplanted(table: TensorRows, pieces: TokenPieces, *, read: bool) -> Iterator[NDArray[np.float32]]:
+def transplant_rows(table: TensorRows, pieces: TokenPieces, *, read: bool) -> Iterator[NDArray[np.float32]]:
     """Yield the new table, at most CHUNK_ROWS rows at a time.
 
     read: an embedding, in which a token has its last piece's row. Else an output matrix, in which it has the
@@ -250,6 +260,6 @@ def transplanted(table: TensorRows, pieces: TokenPieces, *, read: bool) -> Itera
             sums = np.add.reduceat(table.rows(used)[places], starts[:-1][some] - first, axis=0)
             out[some] = sums / lengths[some, None].astype(np.float32)
         if not read:
-            out[lengths > 1] = mean + np.float32(SEVERAL) * (out[lengths > 1] - mean)
-            out[pieces.quiet[start : start + len(lengths)]] = mean
+            out[lengths > 1] = mean + np.float32(MULTI_PIECE_SCALE) * (out[lengths > 1] - mean)
+            out[pieces.never_drafted[start : start + len(lengths)]] = mean
         yield out

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from paceline.speculative.policy.calibration import (
-    POSITIONS,
-    SUREST,
+    MAX_LOGIT,
+    N_POSITIONS,
     Calibration,
     Calibrator,
     Reliability,
@@ -23,11 +23,11 @@ from paceline.speculative.policy.calibration import (
 )
 from paceline.speculative.tree import ROOT, DraftTree, Votes
 
-RECENT = 1 / 4  # the weight of the last guess in a drafter's recent acceptance
-DRAFT = "a draft"  # what is predicted of all guesses, whoever made them
+EMA_WEIGHT = 1 / 4  # the weight of the last guess in a drafter's recent acceptance
+ALL_DRAFTERS = "a draft"  # what is predicted of all guesses, whoever made them
 # A set's calibrator, to begin with: what a proposer more adds to the logit, and a drafter that proposes
 # something else takes from it; and the weight of the best other guess.
-AGREED, OPPOSED, RIVAL = 0.4, -0.9, -0.3
+AGREEMENT_WEIGHT, DISAGREEMENT_WEIGHT, RIVAL_WEIGHT = 0.4, -0.9, -0.3
 
 Recent = dict[str, float]  # of one request: each drafter's recent acceptance, -1 (wrong) to 1
 
@@ -54,9 +54,9 @@ class AcceptanceModel:
             name, score = who[0]
             if name != last:
                 last, slope, biases = name, *self.of(name).at(recent.get(name, 0.0))
-            z = slope * logit_at(score) + biases[depth if depth < POSITIONS else POSITIONS]
+            z = slope * logit_at(score) + biases[depth if depth < N_POSITIONS else N_POSITIONS]
             chances.append(sigmoid(z))
-        for parent in contested(votes, tree.parents):
+        for parent in competing_votes(votes, tree.parents):
             nodes = tree.children(parent)
             own = [
                 [
@@ -69,22 +69,22 @@ class AcceptanceModel:
                 chances[node] = sigmoid(guess.logit)
         for probe in tree.probe:
             chances[probe] = 0.0
-        return products(tree, chances)
+        return reach_products(tree, chances)
 
     def _guesses(self, votes: Sequence[Votes], own: Sequence[Sequence[float]]) -> list[Guess]:
         """Of siblings. own: the logit of each proposer's own calibrator."""
         everyone = frozenset([name for who in votes for name, _ in who])
         if len(everyone) == 1:
             return [Guess(logits[0]) for logits in own]
-        means = [min(sum(logits) / len(logits), SUREST) for logits in own]
+        means = [min(sum(logits) / len(logits), MAX_LOGIT) for logits in own]
         guesses = []
         for at, (who, x) in enumerate(zip(votes, means, strict=True)):
             proposers = frozenset([name for name, _ in who])
             calibrator = self._sets.get((proposers, everyone))
             if calibrator is None:
                 n = len(proposers)
-                bias = AGREED * (n - 1) + OPPOSED * (len(everyone) - n)
-                calibrator = self._sets[proposers, everyone] = Calibrator(1.0, RIVAL, bias)
+                bias = AGREEMENT_WEIGHT * (n - 1) + DISAGREEMENT_WEIGHT * (len(everyone) - n)
+                calibrator = self._sets[proposers, everyone] = Calibrator(1.0, RIVAL_WEIGHT, bias)
             y = max([*means[:at], *means[at + 1 :]], default=0.0)
             guesses.append(Guess(calibrator.logit(x, 1, y), calibrator, x, y))
         return guesses
@@ -98,7 +98,7 @@ class AcceptanceModel:
             if not nodes:
                 return
             right = tree.child(at, token)
-            votes = [votes_of(tree, node) for node in nodes]
+            votes = [votes_by_node(tree, node) for node in nodes]
             own = [
                 [
                     self.of(name).update(logit_at(score), depth, recent.get(name, 0.0), node == right)
@@ -114,7 +114,7 @@ class AcceptanceModel:
                 hits = () if right is None else [name for name, _ in votes[nodes.index(right)]]
                 for name in {name for who in votes for name, _ in who}:
                     before = recent.get(name, 0.0)
-                    recent[name] = before + RECENT * ((1.0 if name in hits else -1.0) - before)
+                    recent[name] = before + EMA_WEIGHT * ((1.0 if name in hits else -1.0) - before)
             if right is None:
                 return
             at = right
@@ -122,7 +122,7 @@ class AcceptanceModel:
     def calibration(self) -> dict[str, Calibration]:
         """Of what each drafter's calibrator predicted, and of what the rule goes by (DRAFT)."""
         known = {name: one.reliability for name, one in self._calibrators.items()}
-        known[DRAFT] = self._reliability
+        known[ALL_DRAFTERS] = self._reliability
         return {name: one.calibration for name, one in known.items() if one.total}
 
 
@@ -136,7 +136,7 @@ class Guess(NamedTuple):
     y: float = 0.0
 
 
-def contested(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
+def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
     """The places, by the node above them, for which several drafters propose something."""
     proposer: dict[int, str] = {}
     out: set[int] = set()
@@ -146,7 +146,7 @@ def contested(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
     return out
 
 
-def products(tree: DraftTree, chances: Sequence[float]) -> list[float]:
+def reach_products(tree: DraftTree, chances: Sequence[float]) -> list[float]:
     """Along each path. Siblings exclude each other: chances that add up to more than 1 are scaled down."""
     sums = dict.fromkeys(tree.parents, 0.0)
     if len(sums) < len(chances):
@@ -160,6 +160,6 @@ def products(tree: DraftTree, chances: Sequence[float]) -> list[float]:
     return out
 
 
-def votes_of(tree: DraftTree, node: int) -> Votes:
+def votes_by_node(tree: DraftTree, node: int) -> Votes:
     """Who proposed a node, with which score."""
     return tree.votes[node] if tree.votes else ((tree.source[node], tree.score[node]),)

@@ -11,13 +11,17 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 
-SURE = 3  # samples of a cell that is believed as it is
-FEW = 8  # samples of a cell that is hardly known: a pass moves it so far that its curve is made anew at once
-OLD = 33  # samples of a cell that nothing is told of
-SINGLY = 1.1  # times what its rows cost one by one: two rows were measured at 2.04 of one
-INVERTED = 1.5  # times what more rows cost: kernels that take rows by eights make seven dearer, not by more
+TRUSTED_SAMPLES = 3  # samples of a cell that is believed as it is
+UNSETTLED_SAMPLES = (
+    8  # samples of a cell that is hardly known: a pass moves it so far that its curve is made anew at once
+)
+MAX_CELL_SAMPLES = 33  # samples of a cell that nothing is told of
+SEQUENTIAL_LIMIT = 1.1  # times what its rows cost one by one: two rows were measured at 2.04 of one
+MAX_INVERSION = (
+    1.5  # times what more rows cost: kernels that take rows by eights make seven dearer, not by more
+)
 # Beyond these a measurement is wrong: some engines have a faster way for the single row, but none so much.
-SINGLES, STEEP = 3.0, 3.0
+MAX_SINGLE_TOKEN_FACTOR, MAX_INVERSION_FACTOR = 3.0, 3.0
 
 Table = Mapping[int, Mapping[int, float]]  # seconds by context depth and rows
 
@@ -39,8 +43,8 @@ class CostCells:
         of no less than half of what they cost a row. Passes mend a guess that is too low, but none that is
         too high."""
         curve, last = [0.0], 0
-        for n, cell, few in reversed(self._held(place)):
-            if few < SURE:
+        for n, cell, few in reversed(self._monotone(place)):
+            if few < TRUSTED_SAMPLES:
                 cell = max(curve[last], cell * self.noise ** (0.5 / math.sqrt(few)))
             curve += [cell] * (n - last)
             last = n
@@ -49,21 +53,27 @@ class CostCells:
         curve += [curve[last] + slope * i for i in range(1, most - last + 1)]
         return curve
 
-    def _held(self, place: int) -> list[tuple[int, float, int]]:
+    def _monotone(self, place: int) -> list[tuple[int, float, int]]:
         """Rows from the most down, with their cells and samples, each held to what can be."""
         out, least, one = [], math.inf, self._cell(place, 1)
         for n in reversed(self.rows):
-            cell, few = min(self._cell(place, n), SINGLY * n * one), self._count(n)
-            if few < FEW and cell > INVERTED * least:
+            cell, few = min(self._cell(place, n), SEQUENTIAL_LIMIT * n * one), self._count(n)
+            if few < UNSETTLED_SAMPLES and cell > MAX_INVERSION * least:
                 cell = least
-            if few >= SURE:
+            if few >= TRUSTED_SAMPLES:
                 least = min(least, cell)
             out.append((n, cell, few))
         return out
 
     def _count(self, n: int) -> int:
         """Samples of n rows, at whatever depth."""
-        return sum([self.samples.get((place, n), OLD) for place, cells in self.seconds.items() if n in cells])
+        return sum(
+            [
+                self.samples.get((place, n), MAX_CELL_SAMPLES)
+                for place, cells in self.seconds.items()
+                if n in cells
+            ]
+        )
 
     def _cell(self, place: int, n: int) -> float:
         """The cell of this bucket; or its neighbours', times the mean ratio of the cells that both have."""
@@ -91,15 +101,15 @@ class CostCells:
         return self.seconds[below][n] * (1 - share) + self.seconds[above][n] * share
 
 
-def fault(table: Table) -> str:
+def implausibility(table: Table) -> str:
     """Say what no machine can have of these costs, after a bad minute; "" where they may be true."""
     for depth, cells in table.items():
         one = cells.get(1)
         for n, seconds in cells.items():
             rows = "one row takes" if n == 1 else f"{n} rows take"
-            if one is not None and seconds > SINGLES * n * one:
+            if one is not None and seconds > MAX_SINGLE_TOKEN_FACTOR * n * one:
                 return f"after {depth} tokens {rows} {seconds / one:.0f} times what one row does"
             m = min((m for m in cells if m > n), key=cells.__getitem__, default=n)
-            if seconds > STEEP * cells[m]:
+            if seconds > MAX_INVERSION_FACTOR * cells[m]:
                 return f"after {depth} tokens {rows} {seconds / cells[m]:.0f} times what {m} rows do"
     return ""

@@ -8,18 +8,30 @@ from statistics import median, median_low
 from time import perf_counter
 
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.cost_model import PassCosts, bucket
-from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, unseen
+from paceline.speculative.policy.cost_model import PassCosts, context_bucket
+from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, cold_tokens
 
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
-DEPTHS = (256, 1024, 4096)
-IMPORTANT = frozenset({1, 2, 3, 4, 8, 16})  # rows that get twice the time of others
-LEAST = {1: 3, 2: 1}  # samples that are taken by rows, whatever the time: noise is told by three at least
-FIRST = 4  # so much sooner comes a first sample: use mends what was timed once, but a gap hides an edge
-TELLING = 4  # samples that noise is told by, beside those of single rows
-SAMPLES = 25  # of one number of rows, at most
-LONG, REPEATS = 1e-4, 16  # seconds of a sample: shorter passes are repeated, up to so many times
-START, PIECE, LONGEST_PIECE = 2, 16, 512  # tokens: how a context is filled while there is time
+BATCH_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
+CONTEXT_LENGTHS = (256, 1024, 4096)
+PRIORITY_BATCH_SIZES = frozenset({1, 2, 3, 4, 8, 16})  # rows that get twice the time of others
+MIN_SAMPLES = {
+    1: 3,
+    2: 1,
+}  # samples that are taken by rows, whatever the time: noise is told by three at least
+FIRST_SAMPLE_PRIORITY = (
+    4  # so much sooner comes a first sample: use mends what was timed once, but a gap hides an edge
+)
+MIN_JITTER_SAMPLES = 4  # samples that noise is told by, beside those of single rows
+MAX_SAMPLES = 25  # of one number of rows, at most
+MIN_SAMPLE_SECONDS, MAX_REPEATS = (
+    1e-4,
+    16,
+)  # seconds of a sample: shorter passes are repeated, up to so many times
+INITIAL_TOKENS, FILL_TOKENS, MAX_FILL_TOKENS = (
+    2,
+    16,
+    512,
+)  # tokens: how a context is filled while there is time
 
 Samples = dict[int, list[float]]  # seconds by rows
 
@@ -28,16 +40,16 @@ def measure(
     target: Target,
     *,
     seconds: float = 3.0,
-    depths: Sequence[int] = DEPTHS,
-    rows: Sequence[int] = ROWS,
+    depths: Sequence[int] = CONTEXT_LENGTHS,
+    rows: Sequence[int] = BATCH_SIZES,
     clock: Clock = perf_counter,
-    progress: Progress = unseen,
+    progress: Progress = cold_tokens,
 ) -> PassCosts:
     """Measure for about so many seconds, whatever the model's size. Dear rows and depths that do not fit in
     are left out, but for one row (three times) and two (once). Takes one session, and leaves nothing in the
     target's cache."""
     caps = target.caps
-    most = min(caps.rows, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
+    most = min(caps.max_batch_tokens, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
     rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= most]
     deepest = max(1, caps.n_ctx - rows[-1])
     with closing(PassTimer(target, clock)) as timer:
@@ -58,28 +70,28 @@ class _Measuring:
     def table(self, depths: Sequence[int], rows: Sequence[int]) -> dict[int, dict[int, float]]:
         """Seconds by depth and rows."""
         timer = self._timer
-        timer.read(min(START, depths[0]))
-        start = timer.depth
+        timer.prefill(min(INITIAL_TOKENS, depths[0]))
+        start = timer.context_length
         quick = self._sample(rows[:2], self._end - 0.9 * self._seconds, {})
         rate = median_low(quick[rows[:2][-1]]) / len(quick)  # seconds a token that is put into the context
         rate = self._deepen(depths[0], self._left() / 4, rate)
         out: dict[int, dict[int, float]] = {}
         while True:
-            deeper = [d for d in depths if bucket(d) > bucket(timer.depth)]
+            deeper = [d for d in depths if context_bucket(d) > context_bucket(timer.context_length)]
             # As many of them as can be filled in half of the time that is left.
-            deeper = [d for d in deeper if rate * (d - timer.depth) < self._left() / 2]
-            filling = rate * (deeper[-1] - timer.depth) if deeper else 0.0
+            deeper = [d for d in deeper if rate * (d - timer.context_length) < self._left() / 2]
+            filling = rate * (deeper[-1] - timer.context_length) if deeper else 0.0
             share = (self._left() - filling) / (1 + len(deeper))
-            place = timer.depth
+            place = timer.context_length
             samples = self._sample(rows, self._clock() + share, quick if place == start else {})
             # The median, since the least of many would flatter what was measured most.
             out[place] = {n: median_low(some) for n, some in sorted(samples.items())}
             self.samples[place] = {n: len(some) for n, some in samples.items()}
-            often = [_noise(some) for some in samples.values() if len(some) >= TELLING]
-            self.noise = max(self.noise, _noise(samples[1]), median(often) if often else 1.0)
+            often = [_timing_jitter(some) for some in samples.values() if len(some) >= MIN_JITTER_SAMPLES]
+            self.noise = max(self.noise, _timing_jitter(samples[1]), median(often) if often else 1.0)
             if deeper:
                 rate = self._deepen(deeper[0], self._left(), rate)
-            if bucket(timer.depth) <= bucket(place):
+            if context_bucket(timer.context_length) <= context_bucket(place):
                 return out
 
     def _left(self) -> float:
@@ -87,27 +99,29 @@ class _Measuring:
 
     def _deepen(self, depth: int, budget: float, rate: float) -> float:
         """Fill on up to `depth`, as far as the budget of seconds goes; returns the best rate seen."""
-        piece, until = PIECE, self._clock() + budget
-        while (missing := depth - self._timer.depth) > 0:
+        piece, until = FILL_TOKENS, self._clock() + budget
+        while (missing := depth - self._timer.context_length) > 0:
             length = min(piece, missing)
             if self._clock() + rate * length > until:
                 break
-            rate = min(rate, self._timer.read(self._timer.depth + length) / length)  # a hiccup is no rate
-            piece = min(2 * piece, LONGEST_PIECE)
+            rate = min(
+                rate, self._timer.prefill(self._timer.context_length + length) / length
+            )  # a hiccup is no rate
+            piece = min(2 * piece, MAX_FILL_TOKENS)
         return rate
 
     def _sample(self, rows: Sequence[int], until: float, samples: Samples) -> Samples:
         """Take samples, interleaved, so that a busy moment hits all rows. Once each number of rows has one,
         all get the same time: cheap passes, which are timed worst, are repeated most."""
-        waiting = [n for n in rows if len(samples.get(n, ())) < SAMPLES]
+        waiting = [n for n in rows if len(samples.get(n, ())) < MAX_SAMPLES]
         while waiting:
             n = min(waiting, key=lambda n: _priority(n, samples))
             lasts = median_low(samples[n]) if n in samples else _plausible(n, samples)
-            if len(samples.get(n, ())) >= LEAST.get(n, 0) and self._clock() + lasts > until:
+            if len(samples.get(n, ())) >= MIN_SAMPLES.get(n, 0) and self._clock() + lasts > until:
                 waiting.remove(n)
                 continue
             samples.setdefault(n, []).append(self._time(n))
-            if len(samples[n]) == SAMPLES:
+            if len(samples[n]) == MAX_SAMPLES:
                 waiting.remove(n)
             over = 1.0 - self._left() / self._seconds if self._seconds > 0 else 1.0
             self._progress(max(0.0, min(1.0, over)))
@@ -116,8 +130,8 @@ class _Measuring:
     def _time(self, n: int) -> float:
         """Seconds of a pass over n rows; the mean of several where one is too short for the clock."""
         total, repeats = 0.0, 0
-        while total < LONG and repeats < REPEATS:
-            total += self._timer.rows(n)
+        while total < MIN_SAMPLE_SECONDS and repeats < MAX_REPEATS:
+            total += self._timer.time_pass(n)
             repeats += 1
         return total / repeats
 
@@ -125,8 +139,14 @@ class _Measuring:
 def _priority(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     """Whose is the least is measured next: the time its samples should have taken, with one more."""
     own, plausible = samples.get(n, ()), _plausible(n, samples)
-    few = len(own) < LEAST.get(n, 1) or (len(own) == 1 and own[0] > plausible)  # it may have been a hiccup
-    return (len(own) + 1) * plausible / ((2 if n in IMPORTANT else 1) * (FIRST if few else 1))
+    few = len(own) < MIN_SAMPLES.get(n, 1) or (
+        len(own) == 1 and own[0] > plausible
+    )  # it may have been a hiccup
+    return (
+        (len(own) + 1)
+        * plausible
+        / ((2 if n in PRIORITY_BATCH_SIZES else 1) * (FIRST_SAMPLE_PRIORITY if few else 1))
+    )
 
 
 def _plausible(n: int, samples: Mapping[int, Sequence[float]]) -> float:
@@ -134,7 +154,7 @@ def _plausible(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     return min((median_low(some) * max(1.0, n / m) for m, some in samples.items()), default=0.0)
 
 
-def _noise(samples: Sequence[float]) -> float:
+def _timing_jitter(samples: Sequence[float]) -> float:
     """The upper quartile over the lower."""
     ordered = sorted(samples)
     return ordered[len(ordered) * 3 // 4] / ordered[len(ordered) // 4]

@@ -15,36 +15,45 @@ from statistics import median
 from typing import Any
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy.cost_cells import FEW, INVERTED, OLD, SURE, CostCells, Table
+from paceline.speculative.policy.cost_cells import (
+    MAX_CELL_SAMPLES,
+    MAX_INVERSION,
+    TRUSTED_SAMPLES,
+    UNSETTLED_SAMPLES,
+    CostCells,
+    Table,
+)
 
 # Depths that differ by less than a factor of two cost alike: bucket b is about SHALLOW * 2^b.
-SHALLOW, BUCKETS = 256, 24
-EDGES = [round(SHALLOW * 2 ** (b + 0.5)) for b in range(BUCKETS - 1)]
+MIN_CONTEXT_BUCKET, N_CONTEXT_BUCKETS = 256, 24
+CONTEXT_BUCKET_EDGES = [round(MIN_CONTEXT_BUCKET * 2 ** (b + 0.5)) for b in range(N_CONTEXT_BUCKETS - 1)]
 
 # How a pass that was faster or slower than predicted is shared out: the pace changes in seconds; what
 # one number of rows costs beside the others hardly does.
-PACE, CELL = 0.2, 0.03
-JUDGES = 5  # passes whose median moves the pace, so that one hiccup does not
-CLIP = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fault of its cell
-RECENT = 32  # passes that tell whether the pace was seen by other cells as well
-ENOUGH = 3  # observations that make a cell of what was never measured
-OVERDUE = 512  # passes without one of a cell, after which three that contradict it take its place
-RENEW = 64  # observations after which curves are made anew; in between cells move by half a percent
+PACE_WEIGHT, CELL_WEIGHT = 0.2, 0.03
+PACE_WINDOW = 5  # passes whose median moves the pace, so that one hiccup does not
+MAX_LOG_DEVIATION = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fault of its cell
+RECENT_PASSES = 32  # passes that tell whether the pace was seen by other cells as well
+MIN_OBSERVATIONS = 3  # observations that make a cell of what was never measured
+OVERDUE_PASSES = 512  # passes without one of a cell, after which three that contradict it take its place
+CURVE_REFRESH_UPDATES = (
+    64  # observations after which curves are made anew; in between cells move by half a percent
+)
 
-MOST = 1 << 16  # rows
-LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9  # of one pass, as a clock that works can tell them
+MAX_BATCH_TOKENS = 1 << 16  # rows
+MIN_SECONDS, MAX_SECONDS = 1e-12, 1e9  # of one pass, as a clock that works can tell them
 NO_CURVE = (
     "no cost curve: it needs rows, depths and seconds above 0 by depth and rows, one row among them; "
     "`paceline doctor --json` prints one"
 )
 
 
-def bucket(depth: int) -> int:
-    return bisect_left(EDGES, depth)
+def context_bucket(depth: int) -> int:
+    return bisect_left(CONTEXT_BUCKET_EDGES, depth)
 
 
-def is_time(seconds: float) -> bool:
-    return LEAST_SECONDS <= seconds <= MOST_SECONDS
+def is_valid_seconds(seconds: float) -> bool:
+    return MIN_SECONDS <= seconds <= MAX_SECONDS
 
 
 class PassCosts:
@@ -68,7 +77,7 @@ class PassCosts:
         for depth in sorted(table):
             if not table[depth]:
                 continue
-            place = bucket(depth)
+            place = context_bucket(depth)
             if place in self._depth:
                 raise UsageError(
                     f"the depths {self._depth[place]} and {depth} are too much alike: keep a factor of two"
@@ -79,8 +88,8 @@ class PassCosts:
                 self._cells.samples.update({(place, n): samples[depth][n] for n in table[depth]})
         self._pace = 1.0
         self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
-        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
-        self._implied: deque[float] = deque(maxlen=JUDGES)  # logarithms of the pace by the last passes
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_PASSES)
+        self._implied: deque[float] = deque(maxlen=PACE_WINDOW)  # logarithms of the pace by the last passes
         self._curves: dict[int, list[float]] = {}  # by bucket, at a pace of 1; as long as was asked for yet
         self._observed = 0
         self._seen: dict[tuple[int, int], int] = {}  # the number of a cell's last pass
@@ -92,7 +101,7 @@ class PassCosts:
         self._curves.clear()
 
     @property
-    def noise(self) -> float:
+    def timing_jitter(self) -> float:
         return self._cells.noise
 
     @property
@@ -104,22 +113,22 @@ class PassCosts:
         }
 
     @property
-    def most(self) -> int:
+    def max_batch_tokens(self) -> int:
         return self.rows[-1]
 
     def seconds(self, rows: int, depth: int) -> float:
         """Return the cost of a pass over `rows` after `depth` tokens. Rows that were not measured cost what
         the next larger number does, to which a pass can be filled up."""
-        return self._curve(bucket(depth), rows)[rows] * self._pace
+        return self._curve(context_bucket(depth), rows)[rows] * self._pace
 
     def curve(self, most: int, depth: int) -> list[float]:
         """0.0, then the seconds of 1 to `most` rows."""
-        pace, shape = self.paced(most, depth)
+        pace, shape = self.pace_factor(most, depth)
         return [s * pace for s in shape[: most + 1]]
 
-    def paced(self, most: int, depth: int) -> tuple[float, list[float]]:
+    def pace_factor(self, most: int, depth: int) -> tuple[float, list[float]]:
         """Return the pace and the curve at a pace of 1, which may be longer and must not be changed."""
-        return self._pace, self._curve(bucket(depth), most)
+        return self._pace, self._curve(context_bucket(depth), most)
 
     def _curve(self, place: int, most: int) -> list[float]:
         curve = self._curves.get(place)
@@ -129,54 +138,56 @@ class PassCosts:
 
     def update(self, rows: int, depth: int, seconds: float) -> None:
         """One real pass; ignored where no clock can have told its time."""
-        if not is_time(seconds) or rows < 1:
+        if not is_valid_seconds(seconds) or rows < 1:
             return
-        place = bucket(depth)
+        place = context_bucket(depth)
         cells = self._cells.seconds.get(place)
         self._observed += 1
         if cells is None or rows not in cells or self.is_overdue(rows, depth):
-            self._wait(place, rows, depth, seconds / self._pace)
+            self._collect(place, rows, depth, seconds / self._pace)
             return
         key, recent = (place, rows), self._recent
-        if 1 in cells and cells[rows] > INVERTED * rows * cells[1]:  # no pass costs that: it is not known
+        if (
+            1 in cells and cells[rows] > MAX_INVERSION * rows * cells[1]
+        ):  # no pass costs that: it is not known
             cells[rows], self._cells.samples[key] = rows * cells[1], 1
         implied = math.log(seconds / cells[rows])
-        samples, pace = self._cells.samples.get(key, OLD), math.log(self._pace)
+        samples, pace = self._cells.samples.get(key, MAX_CELL_SAMPLES), math.log(self._pace)
         off = implied - pace
-        if samples >= SURE:  # what is hardly known tells nothing of the pace
+        if samples >= TRUSTED_SAMPLES:  # what is hardly known tells nothing of the pace
             self._implied.append(implied)
-            lately = sorted(self._implied)[len(self._implied) // 2]
-            pace += PACE * (lately - pace)
+            outcome = sorted(self._implied)[len(self._implied) // 2]
+            pace += PACE_WEIGHT * (outcome - pace)
             self._pace = math.exp(pace)
             # What lies between where the pace was and where it goes is no fault of the cell.
-            off = implied - max(min(lately, pace), min(max(lately, pace), implied))
+            off = implied - max(min(outcome, pace), min(max(outcome, pace), implied))
         # If all recent passes have one size, a slower machine and a slower size look the same.
         alone = recent.count(key) / len(recent) if recent else 1.0
         self._cells.samples[key] = samples + 1
-        weight = max(CELL, 1.0 / (1 + samples))  # a mean, at first
-        cells[rows] *= math.exp(weight * (1.0 - alone) * max(-CLIP, min(CLIP, off)))
+        weight = max(CELL_WEIGHT, 1.0 / (1 + samples))  # a mean, at first
+        cells[rows] *= math.exp(weight * (1.0 - alone) * max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off)))
         recent.append(key)
         self._seen[key] = self._observed
-        if self._observed % RENEW == 0 or samples <= FEW:
+        if self._observed % CURVE_REFRESH_UPDATES == 0 or samples <= UNSETTLED_SAMPLES:
             self._curves.clear()
 
     def is_overdue(self, rows: int, depth: int) -> bool:
         """Whether the last such pass is so long ago that its cost may have changed. The single row, with
         which others are compared, never is."""
-        return rows > 1 and self._observed - self._seen.get((bucket(depth), rows), 0) > OVERDUE
+        return rows > 1 and self._observed - self._seen.get((context_bucket(depth), rows), 0) > OVERDUE_PASSES
 
-    def _wait(self, place: int, rows: int, depth: int, seconds: float) -> None:
+    def _collect(self, place: int, rows: int, depth: int, seconds: float) -> None:
         """Collect passes of a cell that was never measured, or long ago; they say nothing of the pace.
         ENOUGH of them make a cell, or replace one that they contradict."""
         key = place, rows
         pending = self._pending.setdefault(key, [])
         pending.append(seconds)
-        if len(pending) == ENOUGH:
+        if len(pending) == MIN_OBSERVATIONS:
             del self._pending[key]
             self._seen[key], found = self._observed, median(pending)
             cells = self._cells.seconds.setdefault(place, {})
-            if rows not in cells or abs(math.log(found / cells[rows])) > CLIP:
-                cells[rows], self._cells.samples[key] = found, ENOUGH
+            if rows not in cells or abs(math.log(found / cells[rows])) > MAX_LOG_DEVIATION:
+                cells[rows], self._cells.samples[key] = found, MIN_OBSERVATIONS
             self._depth.setdefault(place, depth)
             self._known()
 
@@ -189,45 +200,50 @@ class PassCosts:
             "depths": list(self.depths),
             "seconds": [[cells.get(n) for n in self.rows] for cells in table.values()],
             "samples": [
-                [self._cells.samples.get((bucket(depth), n), OLD) if n in cells else None for n in self.rows]
+                [
+                    self._cells.samples.get((context_bucket(depth), n), MAX_CELL_SAMPLES)
+                    if n in cells
+                    else None
+                    for n in self.rows
+                ]
                 for depth, cells in table.items()
             ],
-            "noise": self.noise,
+            "noise": self.timing_jitter,
         }
 
     @classmethod
-    def read(cls, said: Any) -> PassCosts:
+    def read(cls, value: Any) -> PassCosts:
         """Read what `as_dict` wrote; samples and noise may be missing. UsageError for anything else."""
         try:
-            rows, samples = said["rows"], said.get("samples")
-            lines = [dict(zip(rows, line, strict=True)) for line in said["seconds"]]
+            rows, samples = value["rows"], value.get("samples")
+            lines = [dict(zip(rows, line, strict=True)) for line in value["seconds"]]
             table = {
                 depth: {n: s for n, s in line.items() if s is not None}
-                for depth, line in zip(said["depths"], lines, strict=True)
+                for depth, line in zip(value["depths"], lines, strict=True)
             }
             counts = samples and {
                 depth: {n: k for n, k in zip(rows, line, strict=True) if k is not None}
-                for depth, line in zip(said["depths"], samples, strict=True)
+                for depth, line in zip(value["depths"], samples, strict=True)
             }
-            return cls(table, said.get("noise", 1.0), counts)
+            return cls(table, value.get("noise", 1.0), counts)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise UsageError(NO_CURVE) from error
 
     @classmethod
     def flat(cls, seconds: float = 1.0, per_row: float = 0.0, rows: int = 64) -> PassCosts:
         """A made-up curve: `seconds`, and `per_row` for every row beyond the first."""
-        return cls({SHALLOW: {n: seconds + per_row * (n - 1) for n in range(1, rows + 1)}})
+        return cls({MIN_CONTEXT_BUCKET: {n: seconds + per_row * (n - 1) for n in range(1, rows + 1)}})
 
 
 def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
     """Raise UsageError for what no measurement can have told."""
     numbers = [(n, s) for cells in table.values() for n, s in cells.items()]
     counts = [k for some in (samples or {}).values() for k in some.values()]
-    if not all(isinstance(n, int) and 1 <= n <= MOST and is_time(s) for n, s in numbers):
-        raise UsageError(f"costs must be seconds above 0, of passes of 1 to {MOST:,} rows")
+    if not all(isinstance(n, int) and 1 <= n <= MAX_BATCH_TOKENS and is_valid_seconds(s) for n, s in numbers):
+        raise UsageError(f"costs must be seconds above 0, of passes of 1 to {MAX_BATCH_TOKENS:,} rows")
     if all(n != 1 for n, _ in numbers):
         raise UsageError("what a pass of one row costs is missing: measure again (paceline doctor)")
-    if not all(isinstance(k, int) and k >= 1 for k in (*table, *counts)) or not 1 <= noise <= MOST_SECONDS:
+    if not all(isinstance(k, int) and k >= 1 for k in (*table, *counts)) or not 1 <= noise <= MAX_SECONDS:
         raise UsageError(
             "costs need depths, samples and noise of at least 1: measure again (paceline doctor)"
         )
@@ -242,7 +258,7 @@ class DecodingCosts:
     target: PassCosts
     draft: PassCosts | None = None
     step: float = 0.0
-    usual: bool = True
+    is_default: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -252,13 +268,13 @@ class DecodingCosts:
         }
 
     @classmethod
-    def read(cls, said: Any) -> DecodingCosts:
+    def read(cls, value: Any) -> DecodingCosts:
         """Read what `as_dict` wrote. Raises UsageError for anything else."""
-        if not isinstance(said, Mapping) or "target" not in said:
+        if not isinstance(value, Mapping) or "target" not in value:
             raise UsageError(NO_CURVE)
-        draft, step = said.get("draft"), said.get("step", 0.0)
-        if type(step) not in (int, float) or not 0 <= step <= MOST_SECONDS:
+        draft, step = value.get("draft"), value.get("step", 0.0)
+        if type(step) not in (int, float) or not 0 <= step <= MAX_SECONDS:
             raise UsageError(f'no cost curve: its "step" is {step!r}, not seconds')
         return cls(
-            PassCosts.read(said["target"]), None if draft is None else PassCosts.read(draft), float(step)
+            PassCosts.read(value["target"]), None if draft is None else PassCosts.read(draft), float(step)
         )

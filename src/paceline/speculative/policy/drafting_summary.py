@@ -10,10 +10,10 @@ from paceline.speculative.policy.calibration import Calibration
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
-FEW = 20  # outcomes that a measured acceptance rests on, at the least
-SHOWN = 16  # rows that a reason looks at
-RARELY = 0.5  # of the steps drafted for: more needs no excuse
-NEVER = 0.95  # the acceptance that hardly any draft has
+MIN_OUTCOMES = 20  # outcomes that a measured acceptance rests on, at the least
+MAX_BATCH_TOKENS = 16  # rows that a reason looks at
+USUAL_DRAFTING_SHARE = 0.5  # of the steps drafted for: more needs no excuse
+MAX_ACCEPTANCE = 0.95  # the acceptance that hardly any draft has
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class BreakEvenReason:
 
     @property
     def never(self) -> bool:
-        return self.break_even is None or self.break_even > NEVER
+        return self.break_even is None or self.break_even > MAX_ACCEPTANCE
 
     def __str__(self) -> str:
-        said = f"{self.rows} rows cost {self.ratio:.1f}x one here"
+        value = f"{self.rows} rows cost {self.ratio:.1f}x one here"
         if self.break_even is None:
-            said += ", more than so many tokens decoded singly"
+            value += ", more than so many tokens decoded singly"
         else:
-            said += f"; break-even acceptance {self.break_even:.2f}"
+            value += f"; break-even acceptance {self.break_even:.2f}"
             if self.measured is not None:
-                said += f", measured there {self.measured:.2f}"
-        return f"{said} (paceline doctor -m MODEL --again measures that anew)" if self.never else said
+                value += f", measured there {self.measured:.2f}"
+        return f"{value} (paceline doctor -m MODEL --again measures that anew)" if self.never else value
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ class DraftingSummary:
     def why(self) -> str:
         """One line where most steps were not drafted for; empty otherwise."""
         off = self.silent + self.declined
-        if not self.steps or off < RARELY * self.steps:
+        if not self.steps or off < USUAL_DRAFTING_SHARE * self.steps:
             return ""
-        said = f"drafting was off at {off / self.steps:.0%} of the steps"
+        message = f"drafting was off at {off / self.steps:.0%} of the steps"
         if self.silent > self.declined:
-            return f"{said}: no drafter had a guess at {self.silent / self.steps:.0%}"
-        if max(self.braked, self.refused) < RARELY * self.declined:
-            return f"{said}: {self.reason}"
+            return f"{message}: no drafter had a guess at {self.silent / self.steps:.0%}"
+        if max(self.braked, self.refused) < USUAL_DRAFTING_SHARE * self.declined:
+            return f"{message}: {self.reason}"
         if self.braked >= self.refused:
-            return f"{said}: drafting had taken longer than it saved, and waits until that is made good"
-        return f"{said}: calling the drafter takes longer than its guesses save"
+            return f"{message}: drafting had taken longer than it saved, and waits until that is made good"
+        return f"{message}: calling the drafter takes longer than its guesses save"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -86,7 +86,7 @@ class DraftingSummary:
             "braked": self.braked,
             "why": self.why,
             "reason": None if self.reason is None else asdict(self.reason),
-            "calibration": {name: told._asdict() for name, told in self.calibration.items()},
+            "calibration": {name: value._asdict() for name, value in self.calibration.items()},
         }
 
 
@@ -106,14 +106,14 @@ class DraftingCounts:
     def summary(
         self, costs: PassCosts, depth: int, calibration: Mapping[str, Calibration]
     ) -> DraftingSummary:
-        measured = self.was_right / self.left_out if self.left_out >= FEW else None
-        why = reason(costs.curve(SHOWN, depth), measured)
+        measured = self.was_right / self.left_out if self.left_out >= MIN_OUTCOMES else None
+        why = break_even_reason(costs.curve(MAX_BATCH_TOKENS, depth), measured)
         return DraftingSummary(
             self.steps, self.silent, self.declined, why, calibration, self.refused, self.braked
         )
 
 
-def reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
+def break_even_reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
     """Return the reason by the rows that ask for the least acceptance. curve: seconds by rows, from 0."""
     ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
     known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}

@@ -26,20 +26,25 @@ from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.drafting_summary import DraftingCounts, DraftingSummary
 from paceline.speculative.policy.goodput_budget import DrafterCalls, GoodputBudget, LossLedger
-from paceline.speculative.policy.interface import fitting, likeliest
+from paceline.speculative.policy.interface import most_probable, within_limits
 from paceline.speculative.policy.row_prices import RowPrices
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
 
-BRAKE, CREDIT = 0.02, 1.0  # what a request may lose: a share of its plain time, and plain passes
-STAKE = 0.1  # and of what drafts have saved so far, in all requests
-CAUTION = 0.95  # what was reached in a few steps flatters what the next ones will reach
-LATELY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
-EARNED = 4  # tokens of a process's first drafts; later ones may have twice what was accepted so far
+MAX_LOSS_SHARE, FREE_PASSES = (
+    0.02,
+    1.0,
+)  # what a request may lose: a share of its plain time, and plain passes
+SAVINGS_AT_RISK = 0.1  # and of what drafts have saved so far, in all requests
+GOODPUT_DISCOUNT = 0.95  # what was reached in a few steps flatters what the next ones will reach
+EMA_DECAY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
+FIRST_DRAFT_TOKENS = (
+    4  # tokens of a process's first drafts; later ones may have twice what was accepted so far
+)
 # Passes that would pay if they took half of what was measured long ago: rows, and a share of the time.
-RETRIED, RETRYING = 8, 0.01
-SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
+RETRY_TOKENS, RETRY_PROBABILITY = 8, 0.01
+MAX_SHARED_REQUESTS = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
 class GoodputPolicy:
@@ -71,7 +76,7 @@ class GoodputPolicy:
         self._tokens = self._seconds = 0.0  # of late
         self._spare = 0.0  # seconds for passes that are made for the sake of their costs
         self._counts = DraftingCounts()
-        self._earned = EARNED
+        self._earned = FIRST_DRAFT_TOKENS
         # Of the pass in the making:
         self._braked: set[int] = set()  # tracks of requests that may lose nothing
         self._deepest = 1  # tokens of the longest text
@@ -85,11 +90,11 @@ class GoodputPolicy:
         """Tokens that a second has to bring."""
         return self._prices.rate
 
-    def track(self, request: ActiveRequest) -> LossLedger:
+    def ledger(self, request: ActiveRequest) -> LossLedger:
         try:
             return self._tracks[request]
         except KeyError:
-            return self._tracks.setdefault(request, LossLedger(plain=request.stats.reading_seconds))
+            return self._tracks.setdefault(request, LossLedger(plain_seconds=request.stats.reading_seconds))
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
@@ -97,31 +102,31 @@ class GoodputPolicy:
         n = len(requests)
         self._reading, self._tails = reading, sum([request.session.pending_tokens for request in requests])
         rows = n + reading + self._tails
-        end = rows + nodes * min(n, SHARED)
+        end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
         self._deepest = max([len(request.session.tokens) for request in requests])
-        pace, curve = self.costs.target.paced(end, self._deepest)
+        pace, curve = self.costs.target.pace_factor(end, self._deepest)
         self._alone = pace * curve[n + reading]
         # Of plain decoding, with no prompt in between. More requests bring no less than fewer would: some
         # number of rows in between may not be known, or have been measured in a bad moment.
         rate = max([m / curve[m] for m in range(1, n + 1)]) / pace
         if self._seconds > 0.0:
-            rate = max(rate, CAUTION * self._tokens / self._seconds)
+            rate = max(rate, GOODPUT_DISCOUNT * self._tokens / self._seconds)
         self._prices = RowPrices(pace, curve, rows, end, rate)
         self._calls.begin(self._prices, self._alone, self.costs.draft)
-        credit = CREDIT * self._alone / n + STAKE * max(0.0, self._calls.saved)
-        tracks = [self.track(request) for request in requests]
-        self._braked = {id(track) for track in tracks if track.brakes(BRAKE, credit)}
+        credit = FREE_PASSES * self._alone / n + SAVINGS_AT_RISK * max(0.0, self._calls.saved)
+        tracks = [self.ledger(request) for request in requests]
+        self._braked = {id(track) for track in tracks if track.exceeds(MAX_LOSS_SHARE, credit)}
         return [
             NO_BUDGET
-            if track.brakes(BRAKE, 2.0 * credit)
+            if track.exceeds(MAX_LOSS_SHARE, 2.0 * credit)
             else GoodputBudget(
                 depth,
                 nodes,
                 width,
                 p_split=self._p_split,
                 rule=self._calls,
-                track=track,
-                brake=id(track) in self._braked,
+                ledger=track,
+                is_limited=id(track) in self._braked,
             )
             for track in tracks
         ]
@@ -130,7 +135,9 @@ class GoodputPolicy:
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         reach_probabilities = [
-            self.belief.reach_probabilities(self.track(request).recent, draft) if draft.tokens else []
+            self.belief.reach_probabilities(self.ledger(request).recent_acceptance, draft)
+            if draft.tokens
+            else []
             for request, draft in zip(requests, drafts, strict=True)
         ]
         now, rows = self._calls.clock(), self._prices.rows
@@ -139,37 +146,37 @@ class GoodputPolicy:
             zip(drafts, reach_probabilities, budgets, strict=True)
         ):
             if isinstance(budget, GoodputBudget) and budget.call.drafter:
-                self._calls.settle(budget, now, self._prices.worth(reach_probability))
+                self._calls.finish_call(budget, now, self._prices.worth(reach_probability))
             if draft.q is not None:
                 rows += len(draft)  # verified whatever it is worth
                 self._calls.sampling.update(draft.source)
-            elif not (isinstance(budget, GoodputBudget) and budget.brake):
-                kept = fitting(likeliest(draft, reach_probability), draft, budget)
-                queue += [(-reach_probability[node], at, node) for node in kept]
+            elif not (isinstance(budget, GoodputBudget) and budget.is_limited):
+                selected = within_limits(most_probable(draft, reach_probability), draft, budget)
+                queue += [(-reach_probability[node], at, node) for node in selected]
         if len(drafts) > 1:
             queue.sort()
         rows = min(rows, self._prices.end)  # many requests may have drawn more than the curve shows
         likely = [entry[0] for entry in queue]
-        n = self._prices.best(likely, rows)[0] or self._retried(likely, rows)
+        n = self._prices.best(likely, rows)[0] or self._retry_tokens(likely, rows)
         taken: list[list[int]] = [[] for _ in drafts]
         for _, at, node in queue[:n]:
             taken[at].append(node)
         return [
-            draft if draft.q is not None else draft.chosen(sorted(nodes), reach_probability)
+            draft if draft.q is not None else draft.subset(sorted(nodes), reach_probability)
             for draft, nodes, reach_probability in zip(drafts, taken, reach_probabilities, strict=True)
         ]
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        n, cost, tracks = len(steps), self.costs.target, [self.track(request) for request in requests]
+        n, cost, tracks = len(steps), self.costs.target, [self.ledger(request) for request in requests]
         for request, track, step in zip(requests, tracks, steps, strict=True):
-            self.belief.learn(track.recent, step.proposal, step.tokens)
+            self.belief.learn(track.recent_acceptance, step.proposal, step.tokens)
             self._earned = max(self._earned, 2 * len(step.path))
             if not request.n_draft:  # it asked for plain decoding: that says nothing of drafts
                 continue
             self._counts.steps += 1
             if len(step.tree) == 0:
                 self._record_skipped(track, step)
-        rows = sum([step.rows for step in steps])
+        rows = sum([step.batch_tokens for step in steps])
         tokens = sum([len(step.tokens) for step in steps])
         deepest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         nodes = sum([len(step.tree) for step in steps])
@@ -184,7 +191,7 @@ class GoodputPolicy:
             times = step.times
             drafting += times.draft
             beside += times.total - times.draft - times.forward
-            track.plain += len(step.tokens) * plain
+            track.plain_seconds += len(step.tokens) * plain
             saved = (len(step.tokens) - 1) * plain
             self._calls.lose(track, extra * len(step.tree) + min(times.other, plain) - saved)
         if self._reading or self._tails:  # what such a pass took is the prompt's matter
@@ -194,9 +201,9 @@ class GoodputPolicy:
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(drafting + beside, pass_)
-        self._spare = min(self._spare + RETRYING * took, RETRIED * self._alone)
-        self._tokens = LATELY * self._tokens + tokens
-        self._seconds = LATELY * self._seconds + took
+        self._spare = min(self._spare + RETRY_PROBABILITY * took, RETRY_TOKENS * self._alone)
+        self._tokens = EMA_DECAY * self._tokens + tokens
+        self._seconds = EMA_DECAY * self._seconds + took
         self._calls.save(took)
 
     def _record_skipped(self, track: LossLedger, step: Step) -> None:
@@ -206,27 +213,30 @@ class GoodputPolicy:
         if guesses:
             guess = guesses[0]
             if len(guesses) > 1:
-                guess = max(guesses, key=self.belief.reach_probabilities(track.recent, proposal).__getitem__)
+                guess = max(
+                    guesses,
+                    key=self.belief.reach_probabilities(track.recent_acceptance, proposal).__getitem__,
+                )
             self._counts.left_out += 1
             self._counts.was_right += proposal.tokens[guess] == step.tokens[0]
         braked, refused = id(track) in self._braked, id(track) in self._calls.refused
-        declined = bool(guesses) or refused or braked or track.brakes(BRAKE, 0.0)
+        declined = bool(guesses) or refused or braked or track.exceeds(MAX_LOSS_SHARE, 0.0)
         self._counts.braked += braked
         self._counts.refused += refused and not braked
         self._counts.declined += declined
         self._counts.silent += not declined
 
     @property
-    def account(self) -> DraftingSummary:
+    def summary(self) -> DraftingSummary:
         return self._counts.summary(self.costs.target, self._deepest, self.belief.calibration())
 
-    def _retried(self, minus_reach: Sequence[float], rows: int) -> int:
+    def _retry_tokens(self, minus_reach: Sequence[float], rows: int) -> int:
         """Return how many nodes are verified where none is worth it, to see what that takes: a cell that was
         measured too dear is avoided, and would stay so."""
         if self._reading or self._tails:  # such a pass is not observed
             return 0
         prices, gained = self._prices, 0.0
-        for n, s in enumerate(minus_reach[: min(RETRIED, prices.end - rows)], 1):
+        for n, s in enumerate(minus_reach[: min(RETRY_TOKENS, prices.end - rows)], 1):
             gained -= s
             extra = prices.pace * (prices.curve[rows + n] - prices.curve[rows])
             pays = gained > 0.5 * prices.rate * extra

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel, Recent
 from paceline.speculative.policy.cost_model import PassCosts
-from paceline.speculative.policy.drafter_value import DrafterValue, certainty
+from paceline.speculative.policy.drafter_value import DrafterValue, confidence_level
 from paceline.speculative.policy.row_prices import RowPrices
 from paceline.speculative.tree import DraftTree
 
-FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
-CAUGHT_UP = 32  # tokens that a drafter may have to read for a call that counts like any other
-NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
+LOOKAHEAD_LEVELS = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
+MAX_CHEAP_CATCH_UP = 32  # tokens that a drafter may have to read for a call that counts like any other
+NEGLIGIBLE_SHARE = (
+    0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
+)
 
 
 class DrafterCall:
@@ -45,14 +47,14 @@ class LossLedger:
     plain: seconds that the prompt took and plain decoding of the text would have taken.
     missed: seconds that a drafter which has not read the text might have saved since its last call."""
 
-    recent: Recent = field(default_factory=dict)
-    lost: float = 0.0
-    plain: float = 0.0
-    missed: float = 0.0
+    recent_acceptance: Recent = field(default_factory=dict)
+    lost_seconds: float = 0.0
+    plain_seconds: float = 0.0
+    missed_seconds: float = 0.0
 
-    def brakes(self, share: float, credit: float) -> bool:
+    def exceeds(self, share: float, credit: float) -> bool:
         """Whether the loss exceeds a share of the plain time, and a credit in seconds."""
-        return self.lost > share * self.plain + credit
+        return self.lost_seconds > share * self.plain_seconds + credit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +62,22 @@ class GoodputBudget(Budget):
     """The budget of one proposal. brake: nothing may be lost."""
 
     rule: DrafterCalls
-    track: LossLedger
-    brake: bool = False
+    ledger: LossLedger
+    is_limited: bool = False
     call: DrafterCall = field(default_factory=DrafterCall)
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
         return self.rule.should_call(self, drafter, draft, behind)
 
     def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
-        return self.rule.reach(self.track, drafter, likely, depth, parent)
+        return self.rule.reach(self.ledger, drafter, likely, depth, parent)
 
-    def goes_on(self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0) -> bool:
+    def should_extend(
+        self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
+    ) -> bool:
         return drafted < self.nodes and depth < self.depth and reach_probability >= self.rule.prices.least
 
-    def deepens(self, drafted: int, depth: int, reach_probability: float) -> bool:
+    def should_deepen(self, drafted: int, depth: int, reach_probability: float) -> bool:
         return depth < self.depth and self.rule.deepens(self, depth, reach_probability)
 
 
@@ -102,11 +106,11 @@ class DrafterCalls:
     def save(self, seconds: float) -> None:
         """So much time has gone by."""
         for value in self.values.values():
-            value.save(seconds)
+            value.add_credit(seconds)
 
     def lose(self, track: LossLedger, seconds: float) -> None:
         """By a draft of one request; below zero where it has saved time."""
-        track.lost += seconds
+        track.lost_seconds += seconds
         self.saved -= seconds
 
     def should_call(
@@ -116,19 +120,21 @@ class DrafterCalls:
         now, value = self.clock(), self.values.get(drafter)
         if value is None:
             value = self.values[drafter] = DrafterValue()
-        negligible = NEGLIGIBLE * self._alone
+        negligible = NEGLIGIBLE_SHARE * self._alone
         worth, kind = 0.0, 0
         last = self.values.get(budget.call.drafter, value)
-        reads = behind > CAUGHT_UP
+        reads = behind > MAX_CHEAP_CATCH_UP
         if reads or max(value.seconds, last.seconds) > negligible:
-            reach = self._belief.reach_probabilities(budget.track.recent, draft())
-            worth, kind = self.prices.worth(reach), certainty(max(reach, default=0.0))
-        self.settle(budget, now, worth)
-        dear = value.seconds > negligible or (budget.brake and (not value.calls or drafter in self.sampling))
-        if (dear and (budget.brake or not value.should_call(kind, self.prices.rate))) or (
-            reads and not self._is_worth_reading(budget.track, value.tokens[kind], value.seconds, behind)
+            reach = self._belief.reach_probabilities(budget.ledger.recent_acceptance, draft())
+            worth, kind = self.prices.worth(reach), confidence_level(max(reach, default=0.0))
+        self.finish_call(budget, now, worth)
+        dear = value.seconds > negligible or (
+            budget.is_limited and (not value.calls or drafter in self.sampling)
+        )
+        if (dear and (budget.is_limited or not value.should_call(kind, self.prices.rate))) or (
+            reads and not self._is_worth_reading(budget.ledger, value.tokens[kind], value.seconds, behind)
         ):
-            self.refused.add(id(budget.track))
+            self.refused.add(id(budget.ledger))
             return False
         self._called[drafter] += 1
         budget.call.begin(drafter, self.clock(), worth, kind, reads)
@@ -140,23 +146,26 @@ class DrafterCalls:
         of a call."""
         if (cost := self._draft_costs) is None:
             return True
-        track.missed += max(0.0, tokens / self.prices.rate - seconds)
-        if track.missed < behind * cost.seconds(cost.most, behind) / cost.most:
+        track.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
+        if (
+            track.missed_seconds
+            < behind * cost.seconds(cost.max_batch_tokens, behind) / cost.max_batch_tokens
+        ):
             return False
-        track.missed = 0.0
+        track.missed_seconds = 0.0
         return True
 
-    def settle(self, budget: GoodputBudget, now: float, worth: float) -> None:
+    def finish_call(self, budget: GoodputBudget, now: float, worth: float) -> None:
         """The drafter that was called, if any, has answered. worth: of the draft now."""
         call = budget.call
         if call.drafter:
             seconds = (now - call.since) / self._called[call.drafter]
             value, won = self.values[call.drafter], worth - call.before
-            self.lose(budget.track, value.update(call.kind, won, seconds, call.levels, reads=call.reads))
+            self.lose(budget.ledger, value.update(call.kind, won, seconds, call.levels, reads=call.reads))
             call.drafter = ""
 
     def reach(self, track: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
-        recent = track.recent.get(drafter, 0.0)
+        recent = track.recent_acceptance.get(drafter, 0.0)
         return parent * self._belief.of(drafter).probability(likely, depth, recent)
 
     def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool:
@@ -169,7 +178,7 @@ class DrafterCalls:
         nodes = call.nodes
         insort(nodes, -reach_probability)
         now = prices.best(nodes, prices.rows)[1]
-        each, last = reach_probability ** (1 / depth), min(FURTHER, budget.depth - depth)
+        each, last = reach_probability ** (1 / depth), min(LOOKAHEAD_LEVELS, budget.depth - depth)
         further = nodes
         for m in range(1, last + 1):
             reach_probability *= each

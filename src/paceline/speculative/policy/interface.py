@@ -26,7 +26,7 @@ class DraftPolicy(Protocol):
         """What it has learned from requests."""
 
     @property
-    def account(self) -> DraftingSummary | None:
+    def summary(self) -> DraftingSummary | None:
         """What it has to say for itself."""
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
@@ -45,7 +45,7 @@ class FixedPolicy:
     """The rules fixed and p_min, which its budget tells apart."""
 
     learns = False
-    account = None
+    summary = None
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -59,13 +59,13 @@ class FixedPolicy:
     def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        return [fitted(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
+        return [truncate_tree(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """Nothing to learn: the numbers are fixed."""
 
 
-def likeliest(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
+def most_probable(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
     """The likeliest node first, each after its parent."""
     nodes = range(len(reach_probability))
     if draft.is_chain and not draft.probe:
@@ -73,26 +73,26 @@ def likeliest(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[
     return sorted(nodes, key=reach_probability.__getitem__, reverse=True)
 
 
-def fitting(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
+def within_limits(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
     """Those nodes of `order`, the likeliest first, that there is room for, each with its parent."""
-    if fits(draft, budget):
+    if fits_tree(draft, budget):
         return order  # as nearly always
     parents, depths = draft.parents, draft.depths()
-    kept, there, bearing, leaves = list[int](), {ROOT}, set[int](), 0
+    selected, there, bearing, leaves = list[int](), {ROOT}, set[int](), 0
     for node in order:
-        if len(kept) == budget.nodes:
+        if len(selected) == budget.nodes:
             break
         parent = parents[node]
-        branches = parent in bearing or not kept
+        branches = parent in bearing or not selected
         if parent in there and depths[node] <= budget.depth and leaves + branches <= budget.width:
             leaves += branches
             there.add(node)
             bearing.add(parent)
-            kept.append(node)
-    return kept
+            selected.append(node)
+    return selected
 
 
-def fits(draft: DraftTree, budget: Budget) -> bool:
+def fits_tree(draft: DraftTree, budget: Budget) -> bool:
     """Whether all of it is within the budget."""
     if draft.is_chain:
         return len(draft.tokens) <= min(budget.nodes, budget.depth) and (budget.width > 0 or not draft.tokens)
@@ -101,7 +101,7 @@ def fits(draft: DraftTree, budget: Budget) -> bool:
     return n <= budget.nodes and leaves <= budget.width and max(draft.depths(), default=0) <= budget.depth
 
 
-def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
+def truncate_tree(draft: DraftTree, budget: Budget) -> DraftTree:
     """The likeliest nodes that fit the budget."""
-    kept = fitting(likeliest(draft, draft.reach_probability), draft, budget)
-    return draft if len(kept) == len(draft) else draft.chosen(sorted(kept), draft.reach_probability)
+    selected = within_limits(most_probable(draft, draft.reach_probability), draft, budget)
+    return draft if len(selected) == len(draft) else draft.subset(sorted(selected), draft.reach_probability)

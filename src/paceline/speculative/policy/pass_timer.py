@@ -11,13 +11,13 @@ import numpy as np
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
 
-SHORTEST = 1e-9  # seconds that anything takes, on a clock that stands still or goes back
+MIN_SECONDS = 1e-9  # seconds that anything takes, on a clock that stands still or goes back
 
 Clock = Callable[[], float]
 Progress = Callable[[float], None]  # is told which share of the work is done; what it raises ends the work
 
 
-def unseen(_share: float) -> None:
+def cold_tokens(_share: float) -> None:
     """Nobody watches the progress."""
 
 
@@ -30,53 +30,53 @@ class PassTimer:
         length = target.caps.n_ctx + 1
         self._text: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
         self._session = target.open()
-        self.depth = 0  # tokens of the text that are in the session, the root included
+        self.context_length = 0  # tokens of the text that are in the session, the root included
 
     def close(self) -> None:
         self._session.close()
         self._target.forget()
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """Another text in a new session: nothing of it is in the cache."""
         self._text.append(self._text.pop(0))
         self._reopen()
 
     def _reopen(self) -> None:
         self._session.close()
-        self._session, self.depth = self._target.open(), 0
+        self._session, self.context_length = self._target.open(), 0
 
-    def read(self, depth: int) -> float:
+    def prefill(self, depth: int) -> float:
         """Seconds until `depth` tokens of the text are in the session, all of them computed. Where that is
         fewer than there are, the text is read again."""
-        if depth < self.depth:
+        if depth < self.context_length:
             self._reopen()
         began = self._clock()
-        self._session.extend(self._text[self.depth : depth])
-        self.depth = depth
-        self.rows(1)
-        return max(SHORTEST, self._clock() - began)
+        self._session.extend(self._text[self.context_length : depth])
+        self.context_length = depth
+        self.time_pass(1)
+        return max(MIN_SECONDS, self._clock() - began)
 
-    def rows(self, n: int) -> float:
+    def time_pass(self, n: int) -> float:
         """Seconds of a forward over n rows after the text so far. Where the target cannot go back, n is 1 and
         the text grows, up to the end of the context."""
         goes_back = self._target.caps.rollback != "none"
         if goes_back:
             self._session.extend(())
-        elif self.depth == len(self._text):
+        elif self.context_length == len(self._text):
             self._reopen()
             self._session.extend(self._text[:1])
-            self.depth = 1
-        tree = chain(self._text[self.depth : self.depth + n - 1], "filler")
+            self.context_length = 1
+        tree = chain(self._text[self.context_length : self.context_length + n - 1], "filler")
         began = self._clock()
         self._target.forward([(self._session, tree)], RequiredOutputs())
         took = self._clock() - began
         if not goes_back:
-            self._session.commit((), self._text[self.depth])
-            self.depth += 1
-        return max(SHORTEST, took)
+            self._session.commit((), self._text[self.context_length])
+            self.context_length += 1
+        return max(MIN_SECONDS, took)
 
 
-def in_rounds(contenders: int, rounds: int, progress: Progress = unseen) -> Iterator[int]:
+def measurement_order(contenders: int, rounds: int, progress: Progress = cold_tokens) -> Iterator[int]:
     """Which contender is measured next: each once a round, in rounds that go there and back, so that a busy
     moment hits all of them alike."""
     there = list(range(contenders))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-FINE = 2**40  # steps from 0 to 1 in which a root is looked for
+BISECTION_STEPS = 2**40  # steps from 0 to 1 in which a root is looked for
 
 
 def acceptance(accepted: int, rejected: int) -> float | None:
@@ -28,7 +28,7 @@ def expected_tokens(acceptance: float, n_draft: int) -> float:
     return sum(acceptance**i for i in range(n_draft + 1))
 
 
-def leviathan(acceptance: float, n_draft: int, cost: float) -> float:
+def chain_speedup(acceptance: float, n_draft: int, cost: float) -> float:
     """(1 - a^(K+1)) / ((1 - a)(cK + 1)), theorem 3.8: a pass over K + 1 rows costs what a single row does."""
     return with_verification_cost(acceptance, n_draft, cost, 1.0)
 
@@ -55,7 +55,12 @@ def break_even(verify: float, n_draft: int) -> float | None:
     v. None where the pass is dearer than K + 1 single ones."""
     if verify > n_draft + 1:
         return None
-    return bisect_left(range(FINE), verify, key=lambda i: expected_tokens(i / FINE, n_draft)) / FINE
+    return (
+        bisect_left(
+            range(BISECTION_STEPS), verify, key=lambda i: expected_tokens(i / BISECTION_STEPS, n_draft)
+        )
+        / BISECTION_STEPS
+    )
 
 
 def distinct_experts(experts: int, used: int, rows: int) -> float:

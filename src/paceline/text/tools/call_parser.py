@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.text.messages import Tool
-from paceline.text.tools.formats import ToolFormat, names
+from paceline.text.tools.formats import ToolFormat, parameters_by_name
 
 MAX_HEAD = 300  # characters in which a function's name, or a parameter's, has to end
 MAX_DEPTH = 100  # levels of lists and objects in one another
 
 NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
-KEYS = (*NAMES, *ARGUMENTS, "type", "id", "tool_call_id")
+CALL_KEYS = (*NAMES, *ARGUMENTS, "type", "id", "tool_call_id")
 # A call in JSON begins with one of these, but for white space.
-BEGINNINGS = tuple(f'{bracket}"{key}":' for bracket in ("{", "[{") for key in KEYS)
+BEGINNINGS = tuple(f'{bracket}"{key}":' for bracket in ("{", "[{") for key in CALL_KEYS)
 FIRST_NAME = re.compile(r'\[?\s*\{\s*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
 TOKEN = re.compile(r'[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
-NEXT = re.compile(r"\s*[,;]?\s*")  # between the calls of one answer
+SEPARATOR = re.compile(r"\s*[,;]?\s*")  # between the calls of one answer
 SPACE = re.compile(r"\s*")
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -46,7 +46,7 @@ class CallParser:
     text: what was not dropped. start: position of that text in the whole."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:
-        self._format, self._tools = form, names(tools)
+        self._format, self._tools = form, parameters_by_name(tools)
         self.text, self.start, self.ended = "", 0, False
         # A JSON value's start, the position up to which it was scanned, and the depth there.
         self._scanned = (-1, 0, 0)
@@ -54,16 +54,16 @@ class CallParser:
     def drop(self, size: int) -> None:
         self.text, self.start = self.text[size:], self.start + size
 
-    def read(self, opener: str, at: int) -> _Read:
+    def parse_calls(self, opener: str, at: int) -> _Read:
         """Read the calls after an opener, and what ends them."""
         at = self._skip(at)
         if self.text[at] in "{[":
-            calls, end = self.objects(at, strict=opener.startswith("`"))
+            calls, end = self.parse_json_calls(at, strict=opener.startswith("`"))
         elif self._format.pairs is not None:
-            calls, end = self._paired(at)
+            calls, end = self._parse_key_value_call(at)
         else:
-            calls, end = self._headed(at)
-        for mark in self._format.opens[opener] if calls else ():
+            calls, end = self._parse_named_call(at)
+        for mark in self._format.start_markers[opener] if calls else ():
             after = self._skip(end, needed=False)
             if self.text.startswith(mark, after):
                 end = after + len(mark)
@@ -81,13 +81,13 @@ class CallParser:
             raise IncompleteError
         return found.end()
 
-    def objects(self, at: int, *, strict: bool) -> _Read:
+    def parse_json_calls(self, at: int, *, strict: bool) -> _Read:
         """Read JSON objects that are calls, in a list or one after the other. strict: they have arguments."""
         calls: list[Call] = []
         end = at
         try:
-            while self.text.startswith(("{", "["), at) and (size := self._size(at)):
-                values = _loaded(self.text[at : at + size])
+            while self.text.startswith(("{", "["), at) and (size := self._json_length(at)):
+                values = _load_json(self.text[at : at + size])
                 made = [
                     self._call(one, strict=strict)
                     for one in (values if isinstance(values, list) else [values])
@@ -96,7 +96,7 @@ class CallParser:
                     break
                 calls += [call for call in made if call is not None]
                 end = at + size
-                between = NEXT.match(self.text, end)
+                between = SEPARATOR.match(self.text, end)
                 assert between is not None
                 at = between.end()
                 if at == len(self.text):
@@ -106,15 +106,15 @@ class CallParser:
                 raise
         return calls, end
 
-    def _size(self, at: int) -> int:
+    def _json_length(self, at: int) -> int:
         """Return the length of the JSON object or list of calls that begins here; 0 where it can't be one."""
         beginning = "".join(self.text[at : at + MAX_HEAD].split())
         if not any(one.startswith(beginning[: len(one)]) for one in BEGINNINGS):
             return 0
         name = FIRST_NAME.match(self.text, at)
-        return 0 if name and name[1] not in self._tools else self._balanced(at)
+        return 0 if name and name[1] not in self._tools else self._balanced_length(at)
 
-    def _balanced(self, at: int) -> int:
+    def _balanced_length(self, at: int) -> int:
         """Return the length of the JSON object or list that begins here; 0 where it is too deep."""
         start, seen, depth = self._scanned
         if start != self.start + at:
@@ -142,55 +142,59 @@ class CallParser:
             return None
         arguments = value.get(key)
         if isinstance(arguments, str):
-            arguments = _loaded(arguments)
+            arguments = _load_json(arguments)
         elif arguments is None:
             arguments = {}
         return Call(name, arguments) if isinstance(arguments, dict) else None
 
-    def _headed(self, at: int) -> _Read:
+    def _parse_named_call(self, at: int) -> _Read:
         """Read a call whose name stands before the brace of its arguments."""
         brace = self.text.find("{", at, at + MAX_HEAD)
         if brace < 0:
-            if self._format.head and len(self.text) - at < MAX_HEAD:
+            if self._format.name_pattern and len(self.text) - at < MAX_HEAD:
                 raise IncompleteError
             return [], at
-        head = self._format.head
+        head = self._format.name_pattern
         found = re.fullmatch(rf"\s*{head}\s*", self.text[at:brace]) if head else None
-        if not found or found["name"] not in self._tools or not (size := self._balanced(brace)):
+        if not found or found["name"] not in self._tools or not (size := self._balanced_length(brace)):
             return [], at
         end = brace + size
-        arguments = _loaded(self.text[brace:end])
+        arguments = _load_json(self.text[brace:end])
         if not isinstance(arguments, dict):
             return [], end
         return [Call(found["name"], arguments, found.groupdict().get("id") or "")], end
 
-    def _paired(self, at: int) -> _Read:
+    def _parse_key_value_call(self, at: int) -> _Read:
         """Read a call whose arguments are pairs of names and values."""
         text, pairs = self.text, self._format.pairs
         assert pairs is not None
-        at = self._literal(pairs.before, at) or at
+        at = self._match_literal(pairs.before, at) or at
         name = NAME.match(text, at)
         if name and name.end() == len(text):
             raise IncompleteError
-        if not name or name[0] not in self._tools or not (after := self._literal(pairs.after, name.end())):
+        if (
+            not name
+            or name[0] not in self._tools
+            or not (after := self._match_literal(pairs.after, name.end()))
+        ):
             return [], at
         types = self._tools[name[0]].get("properties") or {}
         pair = pairs.pattern(MAX_HEAD)
         arguments: dict[str, Any] = {}
         while True:
             after = self._skip(after)
-            if end := self._literal(pairs.end, after):
+            if end := self._match_literal(pairs.end, after):
                 return [Call(name[0], arguments)], end
-            if not self._literal(pairs.open, after):
+            if not self._match_literal(pairs.open, after):
                 return [], at
             found = pair.match(text, after)
             if found is None:
                 raise IncompleteError
             key = found[1].strip()
-            arguments[key] = _typed(found[2], types.get(key))
+            arguments[key] = _coerce_argument(found[2], types.get(key))
             after = found.end()
 
-    def _literal(self, mark: str, at: int) -> int:
+    def _match_literal(self, mark: str, at: int) -> int:
         """Return the position after a mark; 0 where the text goes on otherwise."""
         if self.text.startswith(mark, at):
             return at + len(mark)
@@ -199,7 +203,7 @@ class CallParser:
         return 0
 
 
-def _loaded(text: str) -> Any:
+def _load_json(text: str) -> Any:
     """Return a JSON value, or None. Control characters in strings and backslashes that escape nothing stand
     for themselves."""
     try:
@@ -210,7 +214,7 @@ def _loaded(text: str) -> Any:
         return None
 
 
-def _typed(value: str, schema: Any) -> Any:
+def _coerce_argument(value: str, schema: Any) -> Any:
     """Return a pair's value in the type of its schema; text where it has none or another."""
     value = value.removeprefix("\n").removesuffix("\n")
     types = schema.get("type", "string") if isinstance(schema, dict) else "string"

@@ -55,20 +55,24 @@ class ToolFormat:
     """
 
     name: str
-    signs: tuple[str, ...]
-    opens: Mapping[str, tuple[str, ...]]
-    bare: bool = False
-    head: str = ""
+    template_markers: tuple[str, ...]
+    start_markers: Mapping[str, tuple[str, ...]]
+    accepts_plain_json: bool = False
+    name_pattern: str = ""
     pairs: KeyValueArguments | None = None
-    forced: str = ""
+    forced_prefix: str = ""
     keys: tuple[str, str] = ("name", "arguments")
-    listed: bool = False
-    inner: tuple[str, ...] = ()
+    calls_are_list: bool = False
+    other_markers: tuple[str, ...] = ()
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that may be control tokens in a model's vocabulary."""
-        marks = [*self.opens, *(end for ends in self.opens.values() for end in ends), *self.inner]
+        marks = [
+            *self.start_markers,
+            *(end for ends in self.start_markers.values() for end in ends),
+            *self.other_markers,
+        ]
         return tuple(dict.fromkeys(one for one in marks if "`" not in one))
 
 
@@ -85,37 +89,46 @@ _DEEPSEEK_HEAD = (
 _MISTRAL = MappingProxyType({"[TOOL_CALLS]": ()})
 _MISTRAL_HEAD = _NAME + r"\s*(?:\[CALL_ID\]\s*(?P<id>\w+))?\s*(?:\[ARGS\])?"
 
-GENERIC = ToolFormat("generic", (), {_FENCE: ("```",)}, bare=True)
+GENERIC = ToolFormat("generic", (), {_FENCE: ("```",)}, accepts_plain_json=True)
 HERMES = ToolFormat(
-    "hermes", ("<tool_call>",), {**_TAGGED, _FENCE: ("```",)}, bare=True, forced="<tool_call>\n"
+    "hermes",
+    ("<tool_call>",),
+    {**_TAGGED, _FENCE: ("```",)},
+    accepts_plain_json=True,
+    forced_prefix="<tool_call>\n",
 )  # and Qwen, SmolLM
 TABLE = (
     ToolFormat(
         "mistral-args",
         ("[TOOL_CALLS]", "[ARGS]"),
         _MISTRAL,
-        head=_MISTRAL_HEAD,
-        forced="[TOOL_CALLS]{name}[ARGS]",
-        inner=("[CALL_ID]", "[ARGS]"),
+        name_pattern=_MISTRAL_HEAD,
+        forced_prefix="[TOOL_CALLS]{name}[ARGS]",
+        other_markers=("[CALL_ID]", "[ARGS]"),
     ),
     ToolFormat(
-        "mistral", ("[TOOL_CALLS]",), _MISTRAL, head=_MISTRAL_HEAD, forced="[TOOL_CALLS]", listed=True
+        "mistral",
+        ("[TOOL_CALLS]",),
+        _MISTRAL,
+        name_pattern=_MISTRAL_HEAD,
+        forced_prefix="[TOOL_CALLS]",
+        calls_are_list=True,
     ),
     ToolFormat(
         "deepseek-fenced",  # V3, R1
         ("<｜tool▁call▁begin｜>", "```json"),
         _DEEPSEEK,
-        head=_DEEPSEEK_HEAD,
-        forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
-        inner=("<｜tool▁sep｜>",),
+        name_pattern=_DEEPSEEK_HEAD,
+        forced_prefix="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
+        other_markers=("<｜tool▁sep｜>",),
     ),
     ToolFormat(
         "deepseek",  # V3.1
         ("<｜tool▁call▁begin｜>",),
         _DEEPSEEK,
-        head=_DEEPSEEK_HEAD,
-        forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
-        inner=("<｜tool▁sep｜>",),
+        name_pattern=_DEEPSEEK_HEAD,
+        forced_prefix="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
+        other_markers=("<｜tool▁sep｜>",),
     ),
     ToolFormat(
         "kimi",
@@ -124,26 +137,26 @@ TABLE = (
             "<|tool_calls_section_begin|>": ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
             "<|tool_call_begin|>": ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
         },
-        head=r"(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?"
+        name_pattern=r"(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?"
         + _NAME
         + r"(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
-        forced="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
-        inner=("<|tool_call_argument_begin|>",),
+        forced_prefix="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
+        other_markers=("<|tool_call_argument_begin|>",),
     ),
     ToolFormat(
         "granite",  # and Phi-4-mini
         ("<|tool_call|>",),
         {"<|tool_call|>": ("<|/tool_call|>",)},
-        forced="<|tool_call|>",
-        listed=True,
+        forced_prefix="<|tool_call|>",
+        calls_are_list=True,
     ),
     ToolFormat(
         "command-r",
         ("<|START_ACTION|>",),
         {"<|START_ACTION|>": ("<|END_ACTION|>",)},
-        forced="<|START_ACTION|>",
+        forced_prefix="<|START_ACTION|>",
         keys=("tool_name", "parameters"),
-        listed=True,
+        calls_are_list=True,
     ),
     ToolFormat(
         "qwen-coder",
@@ -163,15 +176,15 @@ TABLE = (
         "functionary",
         ("<function=",),
         {"<function=": ("</function>",)},
-        head=_NAME + ">",
-        forced="<function={name}>",
+        name_pattern=_NAME + ">",
+        forced_prefix="<function={name}>",
     ),
     HERMES,
     ToolFormat(
         "llama3",
         ("<|start_header_id|>ipython",),
         {"<|python_tag|>": ()},
-        bare=True,
+        accepts_plain_json=True,
         keys=("name", "parameters"),
     ),
     GENERIC,
@@ -180,10 +193,10 @@ TABLE = (
 
 def format_of(template: str) -> ToolFormat:
     """Return the format of models with this chat template."""
-    return next(one for one in TABLE if all(sign in template for sign in one.signs))
+    return next(one for one in TABLE if all(sign in template for sign in one.template_markers))
 
 
-def spelled(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
+def visible_control_tokens(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
     """Return the control tokens that are a part of the format, each with its spelling for the parser."""
     tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
     return {
@@ -198,19 +211,19 @@ class ForcedCall:
 
     format: format in which both together are parsed."""
 
-    begin: str
+    prefix: str
     json_schema: dict[str, Any]
     format: ToolFormat
 
 
-def forced(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
+def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     """Return what makes the model call a tool; None where the model is free not to."""
-    tools = [tool["function"] for tool in choice.tools if tool["function"]["name"] in choice.forced]
+    tools = [tool["function"] for tool in choice.tools if tool["function"]["name"] in choice.required_names]
     if not tools:
         return None
-    outside = form.pairs is not None or "{name}" in form.forced
-    if len(tools) == 1 and "{name}" in form.forced:
-        begin = form.forced.replace("{name}", tools[0]["name"])
+    outside = form.pairs is not None or "{name}" in form.forced_prefix
+    if len(tools) == 1 and "{name}" in form.forced_prefix:
+        begin = form.forced_prefix.replace("{name}", tools[0]["name"])
         return ForcedCall(begin, _parameters(tools[0]), form)
     name, arguments = form.keys
     calls = [
@@ -227,21 +240,21 @@ def forced(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
         for number, tool in enumerate(tools)
     ]
     schema: dict[str, Any] = {"anyOf": calls}
-    if form.listed and not outside:
+    if form.calls_are_list and not outside:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
-    return ForcedCall("", schema, GENERIC) if outside else ForcedCall(form.forced, schema, form)
+    return ForcedCall("", schema, GENERIC) if outside else ForcedCall(form.forced_prefix, schema, form)
 
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", **(function.get("parameters") or {"properties": {}})}
 
 
-def openers(form: ToolFormat) -> re.Pattern[str]:
+def start_pattern(form: ToolFormat) -> re.Pattern[str]:
     """Return the pattern of what may begin a call: marks, and a brace or bracket in a bare format."""
-    marks: Iterable[str] = map(re.escape, sorted(form.opens, key=len, reverse=True))
-    return re.compile("|".join([*marks, r"[{\[]"] if form.bare else marks))
+    marks: Iterable[str] = map(re.escape, sorted(form.start_markers, key=len, reverse=True))
+    return re.compile("|".join([*marks, r"[{\[]"] if form.accepts_plain_json else marks))
 
 
-def names(tools: Collection[Tool]) -> dict[str, Any]:
+def parameters_by_name(tools: Collection[Tool]) -> dict[str, Any]:
     """Return the parameters of each function by its name."""
     return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}

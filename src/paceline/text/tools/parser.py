@@ -17,7 +17,7 @@ from typing import Any
 from paceline.text.detokenizer import certain
 from paceline.text.messages import Tool
 from paceline.text.tools.call_parser import Call, CallParser, IncompleteError
-from paceline.text.tools.formats import ToolFormat, openers
+from paceline.text.tools.formats import ToolFormat, start_pattern
 
 LETTERS = string.ascii_letters + string.digits
 ID_LENGTH = 9  # Mistral's templates take no other
@@ -73,7 +73,7 @@ def new_id() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(ID_LENGTH))
 
 
-def parsed(
+def parse_tool_calls(
     form: ToolFormat,
     tools: Collection[Tool],
     text: str,
@@ -93,11 +93,11 @@ class ToolCallParser:
     def __init__(self, form: ToolFormat, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
         self._format, self._ids = form, ids
         self._parser = CallParser(form, tools)
-        self._openers = re.compile(f"{openers(form).pattern}|{THOUGHT}")
+        self._openers = re.compile(f"{start_pattern(form).pattern}|{THOUGHT}")
         self._deltas: list[MessageDelta] = []
         self._thinking = False
-        self._fresh = True  # no content since the beginning, or since the last call
-        self.calls = 0  # so far
+        self._at_line_start = True  # no content since the beginning, or since the last call
+        self.n_calls = 0  # so far
 
     def feed(self, text: str) -> list[MessageDelta]:
         self._parser.text += text
@@ -120,9 +120,9 @@ class ToolCallParser:
             end = self._parser.text.find(THOUGHT_END)
             self._thinking = end < 0
             if end >= 0:
-                self._say(end + len(THOUGHT_END))
+                self._emit_content(end + len(THOUGHT_END))
             else:
-                self._say(
+                self._emit_content(
                     len(self._parser.text)
                     if self._parser.ended
                     else certain(self._parser.text, (THOUGHT_END,))
@@ -130,52 +130,54 @@ class ToolCallParser:
             return end >= 0
         found = self._openers.search(self._parser.text)
         if found is None:
-            self._say_until_mark(cut=cut)
+            self._emit_until_marker(cut=cut)
             return False
-        opener, bare = found.group(), found.group() not in self._format.opens
+        opener, bare = found.group(), found.group() not in self._format.start_markers
         if opener == THOUGHT:
-            self._say(found.end())
+            self._emit_content(found.end())
             self._thinking = True
             return True
         before = len(self._parser.text[: found.start()].rstrip())
-        self._say(before)
+        self._emit_content(before)
         start, after = found.start() - before, found.end() - before
         calls: list[Call] = []
         try:
             if not bare:
-                calls, end = self._parser.read(opener, after)
-            elif self._fresh or "\n" in self._parser.text[:start]:
-                calls, end = self._parser.objects(start, strict=True)
+                calls, end = self._parser.parse_calls(opener, after)
+            elif self._at_line_start or "\n" in self._parser.text[:start]:
+                calls, end = self._parser.parse_json_calls(start, strict=True)
         except IncompleteError:
             if self._parser.ended:
-                self._say(0 if cut else len(self._parser.text))
+                self._emit_content(0 if cut else len(self._parser.text))
                 self._parser.text = ""
             return False
         if not calls:
-            self._say(after)
+            self._emit_content(after)
             return True
         self._parser.drop(end)
         for call in calls:
-            arguments = _dumped(call.arguments)
-            self._deltas.append(MessageDelta("", 0, self.calls, call.id or self._ids(), call.name, arguments))
-            self.calls += 1
-        self._fresh = True
+            arguments = _dump_json(call.arguments)
+            self._deltas.append(
+                MessageDelta("", 0, self.n_calls, call.id or self._ids(), call.name, arguments)
+            )
+            self.n_calls += 1
+        self._at_line_start = True
         return True
 
-    def _say_until_mark(self, *, cut: bool) -> None:
+    def _emit_until_marker(self, *, cut: bool) -> None:
         """Pass on all text before what may be the beginning of a call, or white space before one."""
         if not self._parser.ended:
-            size = certain(self._parser.text, (*self._format.opens, THOUGHT))
-            self._say(len(self._parser.text[:size].rstrip()))
+            size = certain(self._parser.text, (*self._format.start_markers, THOUGHT))
+            self._emit_content(len(self._parser.text[:size].rstrip()))
             return
         if cut:
-            size = certain(self._parser.text, tuple(self._format.opens))
+            size = certain(self._parser.text, tuple(self._format.start_markers))
             if len(self._parser.text) - size > 1:
                 self._parser.text = self._parser.text[:size].rstrip()
-        if not (self.calls and self._fresh and self._parser.text.isspace()):
-            self._say(len(self._parser.text))
+        if not (self.n_calls and self._at_line_start and self._parser.text.isspace()):
+            self._emit_content(len(self._parser.text))
 
-    def _say(self, size: int) -> None:
+    def _emit_content(self, size: int) -> None:
         """Pass on so much text as content."""
         if not size:
             return
@@ -184,10 +186,10 @@ class ToolCallParser:
             self._deltas[-1] = replace(last, content=last.content + self._parser.text[:size])
         else:
             self._deltas.append(MessageDelta(content=self._parser.text[:size], start=self._parser.start))
-        self._fresh = False
+        self._at_line_start = False
         self._parser.drop(size)
 
 
-def _dumped(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return json.dumps(value) if any("\ud800" <= letter <= "\udfff" for letter in text) else text

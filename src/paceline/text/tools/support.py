@@ -25,8 +25,8 @@ PROBE: Tool = {
         "parameters": {"type": "object", "properties": {KEY: {"type": "string", "description": "probe"}}},
     },
 }
-ASKED: Message = {"role": "user", "content": "probe"}
-ANSWERED: Message = {"role": "tool", "content": RESULT, "tool_call_id": "probe0id0", "name": NAME}
+PROBE_QUESTION: Message = {"role": "user", "content": "probe"}
+PROBE_RESULT: Message = {"role": "tool", "content": RESULT, "tool_call_id": "probe0id0", "name": NAME}
 
 INTRODUCTION = """# Tools
 
@@ -50,27 +50,27 @@ class ToolSupport:
     format: how the model writes calls, or is told to."""
 
     tools: bool
-    calls: str
-    empty: Message
+    argument_form: str
+    empty_content: Message
     system: bool
     format: ToolFormat
 
     @property
     def native(self) -> bool:
         """Whether the template does all that tools need."""
-        return self.tools and bool(self.calls)
+        return self.tools and bool(self.argument_form)
 
 
-def support(text: Text) -> ToolSupport:
+def detect_tool_support(text: Text) -> ToolSupport:
     """Return what the model's chat template can do."""
-    tools = NAME in _shown(text, [ASKED])
+    tools = NAME in _render_probe(text, [PROBE_QUESTION])
     calls, empty = _calls(text)
-    system = SYSTEM in _shown(text, [{"role": "system", "content": SYSTEM}, ASKED])
+    system = SYSTEM in _render_probe(text, [{"role": "system", "content": SYSTEM}, PROBE_QUESTION])
     own = format_of(text.template(tools=True)) if tools and calls else HERMES
     return ToolSupport(tools, calls, empty, system, own)
 
 
-def _shown(text: Text, messages: list[Message]) -> str:
+def _render_probe(text: Text, messages: list[Message]) -> str:
     """ "" where the template refuses them."""
     try:
         return text.render(messages, [PROBE])
@@ -80,46 +80,46 @@ def _shown(text: Text, messages: list[Message]) -> str:
 
 def _calls(text: Text) -> tuple[str, Message]:
     for form, arguments in (("mapping", {KEY: VALUE}), ("text", json.dumps({KEY: VALUE}))):
-        full = _shown(text, _conversation({"content": ""}, arguments))
+        full = _render_probe(text, _conversation({"content": ""}, arguments))
         # transformers leaves out what is None, and some templates ask for it.
         empties: list[Message] = [{}, {"content": None}, {"content": ""}]
         for empty in empties:
-            said = _shown(text, _conversation(empty, arguments))
+            value = _render_probe(text, _conversation(empty, arguments))
             # Python's own spelling of a mapping, text within text, and None as a word are mistakes.
-            mistaken = f"'{KEY}'" in said or f'\\"{KEY}' in said
-            mistaken |= bool(full) and said.count("None") > full.count("None")
-            if VALUE in said and NAME in said and RESULT in said and not mistaken:
+            mistaken = f"'{KEY}'" in value or f'\\"{KEY}' in value
+            mistaken |= bool(full) and value.count("None") > full.count("None")
+            if VALUE in value and NAME in value and RESULT in value and not mistaken:
                 return form, empty
     return "", {}
 
 
 def _conversation(content: Message, arguments: Any) -> list[Message]:
     call = {"id": "probe0id0", "type": "function", "function": {"name": NAME, "arguments": arguments}}
-    return [ASKED, {"role": "assistant", **content, "tool_calls": [call]}, ANSWERED]
+    return [PROBE_QUESTION, {"role": "assistant", **content, "tool_calls": [call]}, PROBE_RESULT]
 
 
-def fitted(
+def adapt_messages(
     can: ToolSupport, messages: list[Message], tools: list[Tool]
 ) -> tuple[list[Message], list[Tool] | None]:
     """Return messages and tools as the template takes them. Where it does not show all of them, all is said
     in messages."""
     if can.native:
-        return [_as_taken(can, message) for message in messages], tools or None
-    messages = _told(messages)
+        return [_native_message(can, message) for message in messages], tools or None
+    messages = _tool_turns_as_text(messages)
     if not tools:
         return messages, None
     described = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    return _introduced(messages, INTRODUCTION.format(tools=described), system=can.system), None
+    return _insert_instructions(messages, INTRODUCTION.format(tools=described), system=can.system), None
 
 
-def _as_taken(can: ToolSupport, message: Message) -> Message:
+def _native_message(can: ToolSupport, message: Message) -> Message:
     if "tool_calls" not in message:
         return message
     taken = {name: value for name, value in message.items() if name != "content" or value is not None}
     calls = message["tool_calls"]
-    if can.calls == "text":
+    if can.argument_form == "text":
         calls = [{**one, "function": {**one["function"], "arguments": _json(one)}} for one in calls]
-    return {**can.empty, **taken, "tool_calls": calls}
+    return {**can.empty_content, **taken, "tool_calls": calls}
 
 
 def _json(call: dict[str, Any]) -> str:
@@ -127,25 +127,27 @@ def _json(call: dict[str, Any]) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _told(messages: list[Message]) -> list[Message]:
+def _tool_turns_as_text(messages: list[Message]) -> list[Message]:
     """Return calls as an answer's text, and results in a row as one message of the user."""
-    told: list[Message] = []
+    reported: list[Message] = []
     results = False
     for message in messages:
-        kept = {name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")}
+        selected = {
+            name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")
+        }
         if message["role"] == "tool":
-            said = f"<tool_response>\n{message['content']}\n</tool_response>"
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
             if results:
-                told[-1]["content"] += f"\n{said}"
+                reported[-1]["content"] += f"\n{text}"
             else:
-                told.append({"role": "user", "content": said})
+                reported.append({"role": "user", "content": text})
         elif "tool_calls" in message:
             calls = [_call(call) for call in message["tool_calls"]]
-            told.append({**kept, "content": "\n".join([*filter(None, [message["content"]]), *calls])})
+            reported.append({**selected, "content": "\n".join([*filter(None, [message["content"]]), *calls])})
         else:
-            told.append(kept)
+            reported.append(selected)
         results = message["role"] == "tool"
-    return told
+    return reported
 
 
 def _call(call: dict[str, Any]) -> str:
@@ -153,7 +155,7 @@ def _call(call: dict[str, Any]) -> str:
     return f'<tool_call>\n{{"name": {name}, "arguments": {_json(call)}}}\n</tool_call>'
 
 
-def _introduced(messages: list[Message], introduction: str, *, system: bool) -> list[Message]:
+def _insert_instructions(messages: list[Message], introduction: str, *, system: bool) -> list[Message]:
     """Put it at the end of the system message, or before what the user says first."""
     role = "system" if system else "user"
     at = next((at for at, message in enumerate(messages) if message["role"] == role), None)
@@ -161,6 +163,6 @@ def _introduced(messages: list[Message], introduction: str, *, system: bool) -> 
         if not system:
             raise UsageError("the model takes no system message, and no user says anything: add a message")
         return [{"role": role, "content": introduction}, *messages]
-    said = messages[at]["content"]
-    both = f"{said}\n\n{introduction}" if system else f"{introduction}\n\n{said}"
+    value = messages[at]["content"]
+    both = f"{value}\n\n{introduction}" if system else f"{introduction}\n\n{value}"
     return [*messages[:at], {**messages[at], "content": both}, *messages[at + 1 :]]

@@ -24,7 +24,7 @@ _status: KernelStatus | None = None
 _entering, _watching = threading.Lock(), threading.Lock()
 
 
-def enter(path: str = "") -> KernelStatus:
+def load_kernels(path: str = "") -> KernelStatus:
     """Load the library, compiled first if needed, and enter ggml; once a process, before the first model is
     loaded. path: the instruction set to use, or "" for the best."""
     global _status
@@ -46,7 +46,7 @@ def _entered(path: str) -> KernelStatus:
         library = _loaded(file)
         if reason := library.paceline_kernels_enter(path.encode(), llama._handle):
             return KernelStatus(reason=reason.decode())
-        left = amx.left_to_amx(
+        left = amx.types_faster_with_amx(
             lambda n, rows, to: library.paceline_kernels_seconds(n, rows, to.encode()), file
         )
     except (KernelError, MissingExtraError) as error:
@@ -72,15 +72,15 @@ def _loaded(file: Path) -> ctypes.CDLL:
             getattr(library, f"paceline_kernels_{name}").restype = None
     except (OSError, AttributeError) as error:
         reason = f"the library cannot be loaded ({error})"
-        build.reject(file, reason)
+        build.mark_failed(file, reason)
         raise KernelError(reason) from error
     return library
 
 
-def usable(sizes: Sequence[int], name: object) -> bool:
+def fits_memory(sizes: Sequence[int], name: object) -> bool:
     """Return whether a model whose files have these sizes can be loaded with the kernels. A line on stderr
     says where only the room is missing."""
-    if not enter().path:
+    if not load_kernels().path:
         return False
     size, free = sum(sizes), free_memory()
     if size <= MEMORY_SHARE * free:
@@ -92,7 +92,7 @@ def usable(sizes: Sequence[int], name: object) -> bool:
     return False
 
 
-def use(on: bool) -> None:
+def set_enabled(on: bool) -> None:
     """Whether loads and passes of this thread use the kernels from now on."""
     if _library is not None:
         _library.paceline_kernels_use(int(on))
@@ -103,26 +103,26 @@ def paths() -> tuple[str, ...]:
     return () if _library is None else tuple(_library.paceline_kernels_paths().decode().split())
 
 
-def watch() -> None:
+def start_watching_ggml() -> None:
     """Begin to note which operations ggml computes itself, in the whole process."""
     if _library is not None:
         _library.paceline_kernels_watch()
 
 
-def foreign() -> tuple[str, ...]:
+def ggml_operations() -> tuple[str, ...]:
     """Return the operations since `watch` whose rows may depend on what else is in a pass."""
     return () if _library is None else tuple(_library.paceline_kernels_foreign().decode().split())
 
 
-def leaves_nothing_to_ggml(compute: Callable[[], None]) -> bool:
+def covers_all_operations(compute: Callable[[], None]) -> bool:
     """Return whether the kernels compute all that the passes of `compute` compute from several rows at
     once."""
-    if not enter().path:
+    if not load_kernels().path:
         return False
     with _watching:
-        watch()
+        start_watching_ggml()
         try:
             compute()
         finally:
-            left = foreign()
+            left = ggml_operations()
     return not left

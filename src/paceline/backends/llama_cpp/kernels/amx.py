@@ -9,41 +9,43 @@ from pathlib import Path
 
 from paceline.backends.llama_cpp.kernels.build import to_stderr
 from paceline.system.identity import cpu_name
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 
 # Of a product: by a type's number, rows of activations, and a buffer's name.
 Seconds = Callable[[int, int, str], float]
 
 AMX = "AMX"  # ggml's name for the type of buffer
-OURS = ""
+OWN_KERNELS = ""
 # ggml's numbers of the types that it has AMX kernels for.
 TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
 # What is compared: a prompt of so many tokens, and an answer in so many passes of so many rows.
 PROMPT, PASSES, ROWS = 512, 128, 4
 # How much less time AMX has to take: what is left to it loses equal rows.
-MARGIN = 1.1
+MIN_ADVANTAGE = 1.1
 
 
-def left_to_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
+def types_faster_with_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
     """Names of types. What was found is kept beside `library`."""
     file = library.with_suffix(".amx.json")
     with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(file.read_bytes())
-        if kept["processor"] == cpu_name():
-            return tuple(name for name in TYPES if name in kept["left"])
+        cached = json.loads(file.read_bytes())
+        if cached["processor"] == cpu_name():
+            return tuple(name for name in TYPES if name in cached["left"])
     if seconds(TYPES["Q8_0"], 1, AMX) < 0:
         return ()
     to_stderr("comparing kernels with AMX, this once")
     left = tuple(
         name
         for name, number in TYPES.items()
-        if 0 < MARGIN * work(seconds, number, AMX) < work(seconds, number, OURS)
+        if 0
+        < MIN_ADVANTAGE * benchmark_seconds(seconds, number, AMX)
+        < benchmark_seconds(seconds, number, OWN_KERNELS)
     )
-    with suppress(OSError), whole(file) as part:
+    with suppress(OSError), atomic_write(file) as part:
         part.write_text(json.dumps({"processor": cpu_name(), "left": left}), "utf-8")
     return left
 
 
-def work(seconds: Seconds, number: int, buffer: str) -> float:
+def benchmark_seconds(seconds: Seconds, number: int, buffer: str) -> float:
     """Seconds; negative where the buffer takes no such weights."""
     return seconds(number, PROMPT, buffer) + PASSES * seconds(number, ROWS, buffer)

@@ -20,14 +20,14 @@ from pathlib import Path
 
 from paceline.backends.llama_cpp.kernels.commands import run_all
 from paceline.speculative.errors import KernelError
-from paceline.system.home import caches, private_folder
-from paceline.system.locks import alone
+from paceline.system.home import caches, make_private_folder
+from paceline.system.locks import folder_lock
 from paceline.system.scratch import scratch_folder
-from paceline.system.whole import whole
+from paceline.system.whole import atomic_write
 
 Warn = Callable[[str], None]
 
-HERE = Path(__file__).parent
+SOURCE_FOLDER = Path(__file__).parent
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-rtti", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
 LINKED = ("-shared", "-pthread", *(["-ldl"] if sys.platform == "linux" else []))
 ENTRY = "entry.cpp"  # is told which of the optional sources were compiled
@@ -52,13 +52,15 @@ OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "arm64": ARM,
 }
 COMPILERS = ("c++", "g++", "clang++")
-KEPT = 4  # libraries in a folder: other versions of Paceline or llama.cpp may be in use beside this one
-FAILED = ".failed"  # the suffix of a note that tells why a build failed
-FAILED_FOR = 24 * 3600  # seconds, for which a build that failed is not tried again
+MAX_CACHED_LIBRARIES = (
+    4  # libraries in a folder: other versions of Paceline or llama.cpp may be in use beside this one
+)
+FAILURE_SUFFIX = ".failed"  # the suffix of a note that tells why a build failed
+FAILURE_SECONDS = 24 * 3600  # seconds, for which a build that failed is not tried again
 NO_COMPILER = (
     "no C++ compiler was found: install one (Debian: apt install g++; macOS: xcode-select --install)"
 )
-STARTS = "compiling kernels for this processor, which takes some tens of seconds"
+COMPILING_NOTICE = "compiling kernels for this processor, which takes some tens of seconds"
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def find_compiler() -> tuple[str, ...]:
     return next(((name,) for name in COMPILERS if shutil.which(name)), ())
 
 
-def recipe_for(folder: Path = HERE) -> BuildRecipe:
+def recipe_for(folder: Path = SOURCE_FOLDER) -> BuildRecipe:
     return BuildRecipe(folder, find_compiler(), platform.machine().lower())
 
 
@@ -152,39 +154,39 @@ def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
 def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
     """Return the library in a cache folder, built by the first process that wants it. Raises OSError where
     the folder cannot be written to, and KernelError."""
-    private_folder(folder)
+    make_private_folder(folder)
     path = folder / recipe.name
-    failed = path.with_suffix(FAILED)
-    with alone(folder):
+    failed = path.with_suffix(FAILURE_SUFFIX)
+    with folder_lock(folder):
         if path.is_file():
             return path
         if not again and (reason := _failure(failed)):
             raise KernelError(reason)
         with scratch_folder(folder) as work:
-            warn(f"{STARTS}, this once")
+            warn(f"{COMPILING_NOTICE}, this once")
             try:
                 built = build(recipe, work)
             except KernelError as error:
                 failed.write_text(str(error), "utf-8")
                 raise
-            with whole(path) as part:
+            with atomic_write(path) as part:
                 shutil.copyfile(built, part)
         failed.unlink(missing_ok=True)
         _tidy(folder)
     return path
 
 
-def reject(path: Path, reason: str) -> None:
+def mark_failed(path: Path, reason: str) -> None:
     """Remove a library that cannot be loaded; it is not built again before a failed build would be."""
     with suppress(OSError):
         path.unlink()
-        path.with_suffix(FAILED).write_text(reason, "utf-8")
+        path.with_suffix(FAILURE_SUFFIX).write_text(reason, "utf-8")
 
 
 def _failure(note: Path) -> str:
     """Why a build failed not long ago; "" if none did."""
     try:
-        recent = time.time() - note.stat().st_mtime < FAILED_FOR
+        recent = time.time() - note.stat().st_mtime < FAILURE_SECONDS
         return note.read_text("utf-8") if recent else ""
     except (OSError, ValueError):
         return ""
@@ -193,10 +195,10 @@ def _failure(note: Path) -> str:
 def _tidy(folder: Path) -> None:
     """Remove the libraries that were not used for longest, and old notes of failures."""
     libraries = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
-    kept = {path.stem for path in libraries[:KEPT]}
+    selected = {path.stem for path in libraries[:MAX_CACHED_LIBRARIES]}
     for path in folder.iterdir():
-        beside = path.suffix in (".so", ".json") and path.name.partition(".")[0] not in kept
-        if beside or (path.suffix == FAILED and not _failure(path)):
+        beside = path.suffix in (".so", ".json") and path.name.partition(".")[0] not in selected
+        if beside or (path.suffix == FAILURE_SUFFIX and not _failure(path)):
             path.unlink(missing_ok=True)
 
 
@@ -212,15 +214,15 @@ def build(recipe: BuildRecipe, work: Path) -> Path:
             compiled.append(source)
             macros += [f"-D{recipe.optional[source][0]}"] if source in recipe.optional else []
         elif source not in recipe.optional:
-            raise KernelError(_refusal(recipe, source, result.said))
+            raise KernelError(_refusal(recipe, source, result.output))
     (entry,) = run_all([recipe.compiling(ENTRY, work, macros)], work)
     if not entry.ok:
-        raise KernelError(_refusal(recipe, ENTRY, entry.said))
+        raise KernelError(_refusal(recipe, ENTRY, entry.output))
     out = work / "kernels.so"
     objects = [str(work / f"{source}.o") for source in compiled]
     (linked,) = run_all([[*recipe.compiler, *objects, *LINKED, "-o", str(out)]], work)
     if not linked.ok:
-        raise KernelError(_refusal(recipe, "the library", linked.said))
+        raise KernelError(_refusal(recipe, "the library", linked.output))
     return out
 
 
@@ -233,16 +235,16 @@ def _identity(compiler: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KernelError(f"{shlex.join(compiler)}: does not run ({error})") from error
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace")
-        raise KernelError(f"{shlex.join(compiler)}: does not run: {first_error(said)}")
+        output = done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace")
+        raise KernelError(f"{shlex.join(compiler)}: does not run: {first_error(output)}")
     return done.stdout.decode(errors="replace").partition("\n")[0]
 
 
-def _refusal(recipe: BuildRecipe, what: str, said: str) -> str:
-    return f"{shlex.join(recipe.compiler)} could not make {what}: {first_error(said)}"
+def _refusal(recipe: BuildRecipe, what: str, text: str) -> str:
+    return f"{shlex.join(recipe.compiler)} could not make {what}: {first_error(text)}"
 
 
-def first_error(said: str) -> str:
+def first_error(text: str) -> str:
     """The first line of a compiler's output that tells of an error, or else the first line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it said nothing"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
     return next((line for line in lines if "error" in line.lower()), lines[0])

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.speculative.errors import KernelError
-from paceline.system.leaving import undone
+from paceline.system.leaving import cleanup_on_exit
 
-LIMIT = 900.0  # seconds for all commands of a call
+TIMEOUT_SECONDS = 900.0  # seconds for all commands of a call
 
 
 class CommandResult(NamedTuple):
     ok: bool
-    said: str  # everything that the program printed
+    output: str  # everything that the program printed
 
 
 def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult]:
@@ -27,7 +27,7 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
     those that are running are killed. Raises KernelError for one that cannot start or takes too long."""
     import psutil
 
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + TIMEOUT_SECONDS
     running: list[subprocess.Popen[bytes]] = []
     logs = [work / f"{number}.log" for number in range(len(commands))]
 
@@ -38,14 +38,14 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
                 if child.environ().get("TMPDIR") == str(work):
                     os.killpg(child.pid, signal.SIGKILL)  # what a compiler has started, too
 
-    with undone(stop):
+    with cleanup_on_exit(stop):
         try:
             for command, log in zip(commands, logs, strict=True):
                 running.append(_start(command, work, log))
             for process in running:
                 process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise KernelError(f"{commands[0][0]}: has not ended after {LIMIT:.0f} s") from None
+            raise KernelError(f"{commands[0][0]}: has not ended after {TIMEOUT_SECONDS:.0f} s") from None
         finally:
             stop()
             for process in running:

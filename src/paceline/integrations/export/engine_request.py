@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from paceline.config import MOST, Drafting, checked
+from paceline.config import MAX_TOKENS, Drafting, validate_drafting
 from paceline.speculative.errors import UsageError
 
 # What engines do whether or not it is asked for.
-ANYWAY: dict[str, tuple[Any, ...]] = {
+ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "width": (1,),
     "temperature": (0.0,),
     "verify": ("auto", "token"),
@@ -21,7 +21,7 @@ ANYWAY: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """Everything that a command for another engine is made from.
 
     model, draft: a folder, a GGUF file, or USER/REPO on the hub; "" for no draft.
@@ -47,19 +47,19 @@ class Asked:
     name: str = ""
     api_key: str = ""
     corpora: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    extra: tuple[str, ...] = ()
+    drafting_settings: Mapping[str, Any] = field(default_factory=dict)
+    extra_args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.model:
             raise UsageError("no model is named: give one (-m)")
-        for what, most in (("n_draft", MOST), ("port", 65535), ("n_ctx", 1 << 31)):
+        for what, most in (("n_draft", MAX_TOKENS), ("port", 65535), ("n_ctx", 1 << 31)):
             if not 0 <= getattr(self, what) <= most:
                 raise UsageError(f"{what} {getattr(self, what)}: must be from 0 to {most:,}")
         if self.method and self.drafters != ("auto",):
             names = ",".join(self.drafters)
             raise UsageError(f"the method {self.method} and the drafters {names}: name one of the two")
-        if self.drafting.plain and (self.settings or self.draft):
+        if self.drafting.plain and (self.drafting_settings or self.draft):
             raise UsageError(
                 "nothing is drafted (none): leave out the draft model and the settings of drafts"
             )
@@ -68,19 +68,19 @@ class Asked:
     def drafting(self) -> Drafting:
         """Return the settings as Drafting. Raises UsageError."""
         n_draft = {"n_draft": self.n_draft} if self.n_draft else {}
-        return checked(Drafting, {**self.settings, **n_draft, "drafters": self.drafters})
+        return validate_drafting(Drafting, {**self.drafting_settings, **n_draft, "drafters": self.drafters})
 
-    def require_settled(self, engine: str, translated: Collection[str]) -> None:
+    def require_supported_settings(self, engine: str, translated: Collection[str]) -> None:
         """Raise UsageError for a setting without a counterpart, unless the engine does just that anyway.
 
         translated: names of the settings that have a counterpart.
         """
-        for name in self.settings:
+        for name in self.drafting_settings:
             value = getattr(self.drafting, name)
-            if name not in translated and value not in ANYWAY.get(name, ()):
+            if name not in translated and value not in ENGINE_DEFAULTS.get(name, ()):
                 raise UsageError(f"{engine} has no counterpart of {name} {value}: leave it out")
 
-    def serving(self, context: str, taken: Collection[str]) -> list[str]:
+    def server_args(self, context: str, taken: Collection[str]) -> list[str]:
         """Return the arguments that engines have in common, and those that are passed on.
 
         context: the engine's flag for the context. taken: beginnings of other flags that Paceline makes.
@@ -94,10 +94,13 @@ class Asked:
             "--served-model-name": self.name,
             "--api-key": self.api_key,
         }
-        for argument in self.extra:
+        for argument in self.extra_args:
             flag = argument.partition("=")[0].replace("_", "-")
             if flag in flags or flag.startswith(tuple(taken)):
                 raise UsageError(
                     f"{flag} is made by Paceline, which checks it, and not passed on: use its option"
                 )
-        return [*(word for flag, value in flags.items() if value for word in (flag, str(value))), *self.extra]
+        return [
+            *(word for flag, value in flags.items() if value for word in (flag, str(value))),
+            *self.extra_args,
+        ]
