@@ -202,10 +202,10 @@ def test_one_that_is_interrupted_leaves_nothing_and_no_compiler(
     script(tmp_path / "slow", *lines)
     code = f"""
 from pathlib import Path
-from paceline.cli.interrupts import end_cleanly
+from paceline.cli.interrupts import install_exit_handlers
 from paceline.backends.llama_cpp.kernels.build import BuildRecipe, library
 if {cleanly}:
-    end_cleanly()
+    install_exit_handlers()
 recipe = BuildRecipe(Path({str(sources)!r}), ({str(tmp_path / "slow")!r},), "x86_64")
 library(recipe, [Path({str(cache)!r})])
 """

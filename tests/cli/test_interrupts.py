@@ -99,10 +99,10 @@ def test_a_signal_outside_of_any_work_ends_the_process_and_what_it_was_writing(t
     script = """
         import sys, time
         from pathlib import Path
-        from paceline.cli.interrupts import end_cleanly
+        from paceline.cli.interrupts import install_exit_handlers
         from paceline.system.scratch import scratch_file
 
-        end_cleanly()
+        install_exit_handlers()
         with scratch_file(Path(sys.argv[1])):
             print("writing", flush=True)
             time.sleep(60)
@@ -203,7 +203,7 @@ AGAIN = """
 """
 IGNORED = """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    end_cleanly()
+    install_exit_handlers()
     with Interrupts():
         signal.raise_signal(signal.SIGHUP)
     print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
@@ -227,7 +227,7 @@ FROM_C = """
     ids=["a second interrupt ends it", "what is ignored stays so, as with nohup", "in a callback from C"],
 )
 def test_signals_end_the_process_at_once_or_are_noted(script: str, code: int, out: bytes) -> None:
-    head = "import ctypes, signal, time\nfrom paceline.cli.interrupts import Interrupts, end_cleanly\n"
+    head = "import ctypes, signal, time\nfrom paceline.cli.interrupts import Interrupts, install_exit_handlers\n"
     args = [sys.executable, "-c", head + textwrap.dedent(script)]
     done = subprocess.run(args, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, out, b"")

@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 SCRIPT = """
-    from paceline.system.leaving import at_leaving, leave, undone
+    from paceline.system.leaving import cleanup_on_exit, exit_now, register_cleanup
 
     def say(word):
         return lambda: print(word, flush=True)
@@ -15,11 +15,11 @@ SCRIPT = """
     def gone():
         raise OSError
 
-    at_leaving(say("always"))
-    with undone(say("over")):
+    register_cleanup(say("always"))
+    with cleanup_on_exit(say("over")):
         pass
-    with undone(say("first")), undone(gone), undone(say("second")):
-        leave(7)
+    with cleanup_on_exit(say("first")), cleanup_on_exit(gone), cleanup_on_exit(say("second")):
+        exit_now(7)
 """
 
 

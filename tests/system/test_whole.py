@@ -158,11 +158,11 @@ def test_a_folder_that_is_not_ours_to_write_in_is_told_before_and_in_the_end(tmp
 import os, sys
 from pathlib import Path
 from paceline.speculative.errors import PacelineError
-from paceline.system.whole import check_output, output
+from paceline.system.whole import check_output, write_output
 if os.getuid() == 0:
     os.setuid(65534)
 out = Path(sys.argv[1])
-for use in (lambda: check_output(out, force=False), lambda: output(out, force=False).__enter__()):
+for use in (lambda: check_output(out, force=False), lambda: write_output(out, force=False).__enter__()):
     try:
         use()
     except PacelineError as error:

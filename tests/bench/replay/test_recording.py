@@ -33,11 +33,11 @@ import os, resource, sys
 from pathlib import Path
 from paceline.speculative.stats import Stats
 from paceline.speculative.sampling import Sampling
-from paceline.backends.recorded import numbered
+from paceline.backends.recorded import numeric_vocab
 from paceline.bench.replay.recording import Recorder
 from paceline.request_handle import Generation
 recorder = Recorder(Path(sys.argv[1]), lambda said: print(said, flush=True))
-recorder.begin(numbered(300), "m")
+recorder.begin(numeric_vocab(300), "m")
 def add(n, who="w"):
     said = Generation("", tuple(range(n)), "length", 1, n, 0.0, 0.0, Stats())
     recorder.add([1], said, id_=who, sampling=Sampling(), seed=0)

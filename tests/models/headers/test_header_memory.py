@@ -19,7 +19,7 @@ MEASURE = """
 import sys
 from peak import peak_megabytes
 from paceline.speculative.errors import ModelError
-from paceline.models.headers.header import read
+from paceline.models.headers.header import read_model_facts
 from paceline.models.headers.gguf_header import read_header
 for reader in (read, read_header):
     try:
