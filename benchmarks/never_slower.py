@@ -41,7 +41,7 @@ from paceline.bench.prompts import RequestBuilder, earlier_in_session
 from paceline.bench.record import Interval
 from paceline.bench.replay import traces
 from paceline.bench.replay.lane import ReplayContext
-from paceline.bench.replay.record import MethodResult
+from paceline.bench.replay.record import Record
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.replay.replay import Replay, methods_of
 from paceline.bench.replay.traces import Trace
@@ -97,7 +97,7 @@ class Row:
 
 def replayed(
     recorded: Sequence[Trace], methods: str, target: Any, draft: Any, costs: DecodingCosts
-) -> list[MethodResult]:
+) -> list[Record]:
     means = ReplayContext(target.vocab, target.text, draft=draft, costs=costs)
     replay = Replay(recorded, methods_of(methods, {}, draft=True, costs=True), means)
     try:
@@ -107,9 +107,8 @@ def replayed(
         replay.close()
 
 
-def speed(result: MethodResult) -> float:
-    assert result.predicted is not None  # costs are given
-    return result.predicted.tokens_per_second.value
+def speed(result: Record) -> float:
+    return float(result["predicted"]["tokens_per_second"]["value"])
 
 
 def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) -> Row:
@@ -124,8 +123,8 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
         draft = drafts_of(arguments)
         with both_models(target, draft, settings(arguments)) as (big, small, costs):
             grid = ",".join([*COPIED, *SURE, *GUESSED])
-            best = max(replayed(recorded, grid, big, small, costs), key=speed)
-        methods = [ALONE, AUTO] if best.method == "plain" else [best.method, ALONE, AUTO]
+            best = max(replayed(recorded, grid, big, small, costs), key=speed)["method"]
+        methods = [ALONE, AUTO] if best == "plain" else [best, ALONE, AUTO]
         recordings = [request.recording for trace in recorded for request in trace.requests]
         with SideBySide(
             target,
@@ -144,17 +143,17 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
             big_means = ReplayContext(big.vocab, big.text, draft=small, costs=in_use)
             reached = share_of_bound(recorded, by_auto, big_means)
     auto, fixed, plain = (
-        next(result for result in both if result.method == name) for name in (AUTO, best.method, "plain")
+        next(result for result in both if result["method"] == name) for name in (AUTO, best, "plain")
     )
     predicted, measured = speed(auto), sides.speed(AUTO)
     return Row(
         type=ftype,
         workload=name,
-        best=best.method,
+        best=best,
         plain=sides.over(AUTO, "plain"),
         alone=sides.over(ALONE, "plain"),
-        fixed=sides.over(AUTO, best.method),
-        best_over_plain=sides.over(best.method, "plain"),
+        fixed=sides.over(AUTO, best),
+        best_over_plain=sides.over(best, "plain"),
         bound=reached,
         fixed_bound=reached * speed(fixed) / predicted,
         measured=measured,
@@ -230,9 +229,8 @@ def record_plainly(
         )
 
 
-def calibrated(auto: MethodResult) -> Calibration:
-    assert auto.account is not None  # it decides by the rate
-    return auto.account.calibration[ALL_DRAFTERS]
+def calibrated(auto: Record) -> Calibration:
+    return Calibration(**auto["policy"]["calibration"][ALL_DRAFTERS])
 
 
 def said(told: Calibration) -> str:

@@ -43,7 +43,7 @@ from oracle import share_of_bound
 from paceline.api import LLM
 from paceline.bench.replay import traces
 from paceline.bench.replay.lane import MethodReplay, ReplayContext
-from paceline.bench.replay.record import MethodResult
+from paceline.bench.replay.record import Record
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.replay.replay import methods_of
 from paceline.bench.replay.traces import Trace
@@ -83,7 +83,7 @@ def costs(curve: dict[int, float], draft: Path) -> DecodingCosts:
 
 def predicted(
     recorded: Sequence[Trace], methods: str, llm: LLM, draft: Path, curve: dict[int, float]
-) -> list[MethodResult]:
+) -> list[Record]:
     """By replay, with the draft."""
     model = load(draft, drafters="none").target  # who replays with it closes it
     return replayed(recorded, methods, llm.target, model, costs(curve, draft))
@@ -151,19 +151,19 @@ def main() -> None:
                 both = [
                     predicted(recorded, methods, llm, draft, curve) for methods in (grid, arguments.methods)
                 ]
-                plain = next(speed(one) for one in both[0] if one.method == "plain")
+                plain = next(speed(one) for one in both[0] if one["method"] == "plain")
                 best = max(both[0], key=speed)
                 twice = again(recorded, llm, draft, curve) / speed(best)
                 for one in both[1]:
-                    if one.method == "plain":
+                    if one["method"] == "plain":
                         continue
-                    reached = bound_share(recorded, one.method, llm, draft, curve)
+                    reached = bound_share(recorded, one["method"], llm, draft, curve)
                     over = speed(one) / speed(best)
-                    ratios += [over] * (one.method == arguments.methods.split(",")[0])
+                    ratios += [over] * (one["method"] == arguments.methods.split(",")[0])
                     print(
                         f"{name:5} {workload:8} {speed(one) / plain:6.2f}x     {speed(best) / plain:4.2f}x "
-                        f"{best.method:26} {over:5.2f} {twice:8.2f} {reached:7.2f}  "
-                        f"{said(calibrated(one))} {one.method}",
+                        f"{best['method']:26} {over:5.2f} {twice:8.2f} {reached:7.2f}  "
+                        f"{said(calibrated(one))} {one['method']}",
                         flush=True,
                     )
     mean = exp(sum(map(log, ratios)) / len(ratios))

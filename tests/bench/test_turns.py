@@ -328,7 +328,7 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
         read.append(n)
         plan(self, n, batch)
 
-    monkeypatch.setattr(LlamaSession, "plan_reading", noting)
+    monkeypatch.setattr(LlamaSession, "plan_prefill", noting)
     tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
     said = []
     for name, draft in (("none", None), ("lookup", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):

@@ -36,18 +36,24 @@ def played(
 def test_sums_are_over_all_requests_and_speeds_over_plain_decoding() -> None:
     plain = [result(20, 20, 10.0), result(9, 9, 4.5)]
     out = sum_requests([played(0, result(20, 10, 4.0), plain[0]), played(1, result(9, 9, 6.0), plain[1])])
-    assert (out.requests, out.n_prompt, out.n_tokens, out.steps) == (2, 12, 29, 19)
-    assert (out.drafted, out.accepted, out.acceptance_rate) == (8, 10, 10 / 8)
-    assert out.tokens_per_step.value == 29 / 19
-    speeds = out.predicted
-    assert speeds is not None
-    assert (speeds.seconds, speeds.tokens_per_second.value, speeds.speedup.value) == (10.0, 2.9, 1.45)
-    assert (speeds.speedup.low, speeds.speedup.high) == pytest.approx((4.5 / 6.0, 2.5))
-    itself = sum_requests([played(i, one, one) for i, one in enumerate(plain)]).predicted
-    assert itself is not None
-    assert itself.speedup == Interval(1.0, 1.0, 1.0)
+    assert (out["requests"], out["n_prompt"], out["n_tokens"], out["steps"]) == (2, 12, 29, 19)
+    assert (out["drafted"], out["accepted"], out["acceptance_rate"]) == (8, 10, 10 / 8)
+    assert out["tokens_per_step"]["value"] == 29 / 19
+    speeds = out["predicted"]
+    assert (speeds["seconds"], speeds["tokens_per_second"]["value"], speeds["speedup"]["value"]) == (
+        10.0,
+        2.9,
+        1.45,
+    )
+    assert (speeds["speedup"]["low"], speeds["speedup"]["high"]) == pytest.approx((4.5 / 6.0, 2.5))
+    itself = sum_requests([played(i, one, one) for i, one in enumerate(plain)])["predicted"]
+    assert itself["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     nothing = sum_requests([played(0, ReplayResult(3, 3, 0, 0))])
-    assert (nothing.acceptance_rate, nothing.tokens_per_step.value, nothing.predicted) == (None, 1.0, None)
+    assert (nothing["acceptance_rate"], nothing["tokens_per_step"]["value"], nothing["predicted"]) == (
+        None,
+        1.0,
+        None,
+    )
 
 
 def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:
@@ -56,10 +62,10 @@ def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:
         for i, category in enumerate(("prose", "code", "prose", ""))
     ]
     parts = by_category(some)
-    assert [(name, part.requests, part.n_tokens) for name, part in parts.items()] == [
+    assert [(name, part["requests"], part["n_tokens"]) for name, part in parts.items()] == [
         ("prose", 2, 40), ("code", 1, 20), ("", 1, 40),
     ]  # fmt: skip
-    assert [part.predicted.speedup.value for part in parts.values() if part.predicted] == [2.0, 2.0, 2.0]
+    assert [part["predicted"]["speedup"]["value"] for part in parts.values()] == [2.0, 2.0, 2.0]
     assert by_category(some[3:]) == {}
 
 
@@ -70,8 +76,8 @@ def test_a_prediction_is_checked_against_what_was_measured_with_the_same_setting
     some = [played(0, result(10, 10, 4.0), seconds=took, drafting=how) for took, how in known]
     found = check_prediction(some, plain)
     assert found is not None
-    assert (found.requests, found.measured, found.predicted) == (2, 4.0, 2.5)
-    assert found.off == pytest.approx(2.5 / 4.0 - 1)
+    assert (found["requests"], found["measured"], found["predicted"]) == (2, 4.0, 2.5)
+    assert found["off"] == pytest.approx(2.5 / 4.0 - 1)
     assert check_prediction(some, lookup | {"n_draft": 5}) is None
     assert check_prediction([played(0, result(10, 10), seconds=2.0, drafting=plain)], plain) is None
 

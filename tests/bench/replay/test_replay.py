@@ -125,13 +125,13 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
     done = replaying([traces.read(file, None)], "plain,lookup")
     done.run()
     plain, lookup = done.results()
-    for one, (tokens, steps, drafted, accepted) in zip(lookup.each, expected, strict=True):
-        assert (one.tokens, one.steps, one.drafted, one.accepted) == (tokens, steps, drafted, accepted)
-    assert lookup.accepted > 0
-    assert [one.steps for one in plain.each] == [tokens for tokens, *_ in expected]
-    assert plain.tokens_per_step.value == 1.0
-    assert lookup.by_source["lookup"].accepted == lookup.accepted
-    assert lookup.by_source["lookup"].tried == lookup.steps
+    for one, (tokens, steps, drafted, accepted) in zip(lookup["each"], expected, strict=True):
+        assert [*one.values()][:4] == [tokens, steps, drafted, accepted]
+    assert lookup["accepted"] > 0
+    assert [one["steps"] for one in plain["each"]] == [tokens for tokens, *_ in expected]
+    assert plain["tokens_per_step"]["value"] == 1.0
+    assert lookup["by_source"]["lookup"]["accepted"] == lookup["accepted"]
+    assert lookup["by_source"]["lookup"]["tried"] == lookup["steps"]
 
 
 def engine_of(recording: Recording, drafter: Drafter, budget: Budget) -> InferenceEngine:
@@ -155,7 +155,12 @@ def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Par
     files = [trace(tmp_path, SAME, SAME, name=name) for name in ("a", "b")]
     done = replaying(files)
     done.run()
-    assert [one.accepted for one in done.results()[0].each] == [0, 5, 0, 5]  # learned from the request before
+    assert [one["accepted"] for one in done.results()[0]["each"]] == [
+        0,
+        5,
+        0,
+        5,
+    ]  # learned from the request before
     record = done.as_dict()
     assert [request["file"] for request in record["requests"]] == [0, 0, 1, 1]
     assert [file["file"] for file in record["files"]] == ["a", "b"]
@@ -164,7 +169,7 @@ def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Par
     assert [parrot.closed for parrot in parrots] == [1]
     fresh = replaying(files, fresh=True)
     fresh.run()
-    assert [one.accepted for one in fresh.results()[0].each] == [0, 0, 0, 0]
+    assert [one["accepted"] for one in fresh.results()[0]["each"]] == [0, 0, 0, 0]
 
 
 def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Path) -> None:
@@ -182,8 +187,8 @@ def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Pat
     whole.run()
     assert (cut.done, cut.as_dict()["status"], whole.as_dict()["status"]) == (2, "interrupted", "done")
     for part, every in zip(cut.results(), whole.results(), strict=True):
-        assert part.each == every.each[:2]
-        assert part.steps == sum(one.steps for one in every.each[:2])
+        assert part["each"] == every["each"][:2]
+        assert part["steps"] == sum(one["steps"] for one in every["each"][:2])
 
 
 def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
@@ -194,8 +199,8 @@ def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
         requests = [TraceRequest("a", first, said[0]), TraceRequest("b", second, said[1])]
         done = replaying([Trace(tmp_path, requests)])
         done.run()
-        interval = done.results()[0].tokens_per_step
-        spans.append(interval.high - interval.low)
+        interval = done.results()[0]["tokens_per_step"]
+        spans.append(interval["high"] - interval["low"])
     assert spans[0] > 0.0 == spans[1]
 
 
@@ -217,7 +222,7 @@ def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
         making(monkeypatch, partial(composed, wanted))
         done = Replay([known], methods_of("lookup", {}), ReplayContext(numeric_vocab(8192)))
         done.run()
-        assert [one.partial for one in done.results()] == [wanted > 0]
+        assert [one["partial"] for one in done.results()] == [wanted > 0]
         shown = said(done.as_dict())
         assert ("after wrong guesses too" in shown) == ("\nlookup*" in shown) == (wanted > 0)
     making(monkeypatch, lambda: Parrot(8))
@@ -264,13 +269,13 @@ def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
     done = replaying([trace(tmp_path, CYCLE, SAME)], "lookup", costs=FLAT)
     done.run()
     plain, lookup = done.results()
-    assert plain.predicted is not None
-    assert lookup.predicted is not None
-    assert plain.predicted.seconds == pytest.approx(16 * 0.75)
-    assert lookup.predicted.seconds == pytest.approx(0.75 * lookup.steps + 0.125 * lookup.drafted)
-    assert plain.predicted.speedup.value == 1.0
-    assert lookup.predicted.speedup.value == pytest.approx(plain.predicted.seconds / lookup.predicted.seconds)
-    assert [one.seconds for one in plain.each] == [pytest.approx(7.5), pytest.approx(4.5)]
+    assert plain["predicted"]["seconds"] == pytest.approx(16 * 0.75)
+    assert lookup["predicted"]["seconds"] == pytest.approx(0.75 * lookup["steps"] + 0.125 * lookup["drafted"])
+    assert plain["predicted"]["speedup"]["value"] == 1.0
+    assert lookup["predicted"]["speedup"]["value"] == pytest.approx(
+        plain["predicted"]["seconds"] / lookup["predicted"]["seconds"]
+    )
+    assert [one["seconds"] for one in plain["each"]] == [pytest.approx(7.5), pytest.approx(4.5)]
     assert "predicted from what passes cost" in said(done.as_dict())
 
 
@@ -287,9 +292,8 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     done = Replay([some], chosen, ReplayContext(vocab, draft=toy, costs=price))
     done.run()
     model = done.results()[1]
-    assert (model.steps, model.accepted, model.drafted) == (6, 24, 24)
-    assert model.predicted is not None
-    assert model.predicted.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
+    assert (model["steps"], model["accepted"], model["drafted"]) == (6, 24, 24)
+    assert model["predicted"]["seconds"] == pytest.approx(6 * (1.0 + 4 * 0.125))
     with pytest.raises(UsageError, match=r"'model:n_draft=4:p_min=0': the cost curve knows no draft model"):
         Replay([some], chosen, ReplayContext(vocab, draft=toy, costs=DecodingCosts(PassCosts.flat())))
     done.close()
@@ -314,12 +318,10 @@ def test_categories_and_measured_speeds_come_from_the_lines(tmp_path: Path) -> N
     done = replaying([traces.read(file, None)], "lookup", costs=FLAT)
     done.run()
     plain, lookup = done.results()
-    assert plain.measured is not None
-    assert lookup.measured is not None
-    assert (plain.measured.requests, plain.measured.measured) == (2, 20 / 8.0)
-    assert plain.measured.predicted == pytest.approx(1 / 0.75)
-    assert (lookup.measured.requests, lookup.measured.measured) == (1, 5.0)
-    assert {name: part.requests for name, part in lookup.by_category.items()} == {
+    assert (plain["measured"]["requests"], plain["measured"]["measured"]) == (2, 20 / 8.0)
+    assert plain["measured"]["predicted"] == pytest.approx(1 / 0.75)
+    assert (lookup["measured"]["requests"], lookup["measured"]["measured"]) == (1, 5.0)
+    assert {name: part["requests"] for name, part in lookup["by_category"].items()} == {
         "code": 3, "prose": 1, "": 1,
     }  # fmt: skip
     shown = said(done.as_dict())

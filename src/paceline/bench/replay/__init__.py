@@ -1,1 +1,1 @@
-"""Recorded requests decoded again, by any drafter and without a model: what would have been accepted."""
+"""Replays of recorded requests by any drafter, without a model."""

@@ -1,9 +1,8 @@
-"""The forms that a line of a trace may have, and the requests in it.
+"""Parsers of the forms that a line of a trace may have.
 
-A message is joined to those before it as plain text, "Role:", a newline, the content and an empty line; or
-all of them go through the model's chat template. Tool calls follow their message's content, a JSON object a
-line: a log does not say how a model wrote them.
-"""
+Messages are joined as plain text ("Role:", a newline, the content and an empty line) or rendered by the
+model's chat template. Tool calls follow their message's content, a JSON object per line, since a log does not
+contain the model's syntax for them."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ NumberedRecording = tuple[int, Recording | None]  # number within the line, and 
 
 
 class MissingTokenizerError(UsageError):
-    """A line holds text, and no tokenizer was named."""
+    """A line holds text and no tokenizer is given."""
 
 
 def requests_of(
     line: Mapping[str, Any], tokenizer: Text | None, *, template: bool
 ) -> list[NumberedRecording]:
-    """Return the requests of a line with their numbers, 0 where a line has only one.
+    """Return the requests of a line with their numbers, 0 if the line has only one.
 
     template: messages go through the model's chat template. Raises UsageError for a line that cannot be used,
     and MissingTokenizerError."""
@@ -58,11 +57,11 @@ def requests_of(
         return turns
     if exchange:
         return _exchanged(line, tokenizer, template)
-    return [(0, _completed(line["prompt"], line["completion"], tokenizer))]
+    return [(0, _completion(line["prompt"], line["completion"], tokenizer))]
 
 
 def _from_tokens(line: Mapping[str, Any]) -> Recording | None:
-    # Other programs' lines may have a format too, which says nothing about ours.
+    # A "format" of another type is another program's field.
     if type(line.get("format")) is int and line["format"] > FORMAT:
         raise LineError(f"is of format {line['format']}, and this Paceline reads {FORMAT}; update Paceline")
     prompt, tokens = _ids(line, "prompt_tokens"), _ids(line, "tokens")
@@ -76,7 +75,7 @@ def _from_tokens(line: Mapping[str, Any]) -> Recording | None:
 
 
 def noise_of(line: Mapping[str, Any]) -> GumbelNoise | None:
-    """Return the noise that the tokens were drawn with, where the line tells it."""
+    """Return the noise that the tokens were sampled with, if the line records it."""
     settings, seed = line.get("sampling"), line.get("seed")
     if line.get("draws") != RNG_NAME or not isinstance(settings, dict) or type(seed) is not int or seed < 0:
         return None
@@ -95,7 +94,7 @@ def _ids(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _completed(prompt: Any, answer: Any, tokenizer: Text) -> Recording | None:
+def _completion(prompt: Any, answer: Any, tokenizer: Text) -> Recording | None:
     return _recording(
         tokenizer.encode(typed.text("prompt", prompt)), typed.text("completion", answer), tokenizer
     )
@@ -107,8 +106,8 @@ def _recording(prompt: Sequence[int], answer: str, tokenizer: Text) -> Recording
 
 
 def _exchanged(line: Mapping[str, Any], tokenizer: Text, template: bool) -> list[NumberedRecording]:
-    """Read what a proxy logs, or an OpenAI batch with the request beside its response. Only the response is
-    an answer: those before it in the messages stand in lines of their own."""
+    """Read a request logged with its response, as proxies and OpenAI batches write them. Only the response is
+    replayed: earlier answers have lines of their own."""
     request, response = _body(line.get("request", line.get("body"))), _body(line["response"])
     choices = response.get("choices") if isinstance(response, dict) else None
     if not isinstance(request, dict) or not isinstance(choices, list) or not choices:
@@ -119,7 +118,7 @@ def _exchanged(line: Mapping[str, Any], tokenizer: Text, template: bool) -> list
             choice.get(name) if isinstance(choice, dict) else None for name in ("message", "text")
         )
         if "messages" not in request:
-            recordings.append(_completed(request.get("prompt"), answer, tokenizer))
+            recordings.append(_completion(request.get("prompt"), answer, tokenizer))
             continue
         if not isinstance(message, dict):
             raise LineError("a choice of its response has no message; log the whole answer, not its pieces")
@@ -130,21 +129,23 @@ def _exchanged(line: Mapping[str, Any], tokenizer: Text, template: bool) -> list
 
 
 def _body(logged: Any) -> Any:
-    """Return the body of a request or a response that was logged with its headers."""
+    """Return the body of a request or response that may be logged with its headers."""
     return logged["body"] if isinstance(logged, dict) and "body" in logged else logged
 
 
 def _parts(messages: Any) -> list[RoleAndContent]:
-    """Return the role and the content of each message, tool calls included. Raises UsageError."""
-    read = parse_messages(messages if isinstance(messages, list) else None)  # type: ignore[arg-type]
-    return [(one["role"], _spelled(one, logged)) for one, logged in zip(read, messages, strict=True)]
+    """Return the role and content of each message, tool calls included. Raises UsageError."""
+    parsed = parse_messages(messages if isinstance(messages, list) else None)  # type: ignore[arg-type]
+    return [
+        (one["role"], _with_tool_calls(one, logged)) for one, logged in zip(parsed, messages, strict=True)
+    ]
 
 
-def _spelled(message: Mapping[str, Any], logged: Mapping[str, Any]) -> str:
+def _with_tool_calls(message: Mapping[str, Any], logged: Mapping[str, Any]) -> str:
     calls = []
     for call in logged.get("tool_calls") or ():
         name, arguments = call["function"]["name"], call["function"].get("arguments", "{}")
-        if not isinstance(arguments, str):  # text is JSON already, as the model wrote it
+        if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
         calls.append(f'{{"name": "{name}", "arguments": {arguments}}}')
     content = message["content"] or ""
@@ -152,13 +153,13 @@ def _spelled(message: Mapping[str, Any], logged: Mapping[str, Any]) -> str:
 
 
 def _turns(parts: Sequence[RoleAndContent], tokenizer: Text, template: bool) -> Iterator[NumberedRecording]:
-    """Yield a request for each of the assistant's messages, numbered from 1. Its prompt is all that was said
-    before it. Raises LineError where the template refuses the messages."""
+    """Yield a request for each assistant message, numbered from 1. Its prompt is all earlier messages. Raises
+    LineError if the template rejects the messages."""
     return _rendered(parts, tokenizer) if template else _joined(parts, tokenizer)
 
 
 def _joined(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[NumberedRecording]:
-    """All requests are slices of one list, so that a prompt begins with the tokens of those before it."""
+    """Encode all turns into one list, so that each prompt begins with the tokens of earlier ones."""
     waiting, turn, tokens = "", 0, list[int]()
     for role, content in parts:
         waiting += f"{role.capitalize()}:\n"
@@ -174,8 +175,8 @@ def _joined(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[Number
 
 
 def _rendered(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[NumberedRecording]:
-    """Each prompt is rendered by itself, as a server does: a template may spell earlier answers in another
-    way than they were given, and leave out reasoning."""
+    """Render each prompt separately, as a server does: a template may change earlier answers or drop
+    reasoning."""
     begin = tokenizer.encode("")[:1]
     answers = [at for at, (role, _) in enumerate(parts) if role == ASSISTANT]
     for turn, at in enumerate(answers, 1):
@@ -183,7 +184,7 @@ def _rendered(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[Numb
             text = tokenizer.render([{"role": role, "content": content} for role, content in parts[:at]])
         except ModelError as error:
             raise LineError(f"answer {turn} cannot be replayed, {error}") from error
-        # A template spells BOS itself, as a rule.
+        # Most templates write BOS themselves.
         prompt = tokenizer.encode(text, special=True, add_bos=False)
         prompt = prompt if prompt[:1] == begin else [*begin, *prompt]
         yield turn, _recording(prompt, parts[at][1], tokenizer)

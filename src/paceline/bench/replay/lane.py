@@ -1,4 +1,4 @@
-"""One method's part in a replay: recorded requests through the engine, one after another."""
+"""A replay by one method: recorded requests through the engine, one after another."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab
 
-MAX_TOKENS_UNLIMITED = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand
+MAX_TOKENS_UNLIMITED = 1 << 30  # tokens; drafters must not know where the recording ends
 
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """What every method of a replay may use.
+    """Resources shared by the methods of a replay.
 
-    text: the tokenizer, where there is one.
-    draft: a draft model, which runs along the record.
-    costs: seconds of passes; None where no speeds are predicted."""
+    text: the tokenizer, if any. costs: of passes; None predicts no speeds."""
 
     vocab: Vocab
     text: object = None
@@ -41,8 +39,7 @@ class ReplayContext:
 
 
 def replay_recording(engine: InferenceEngine, recording: Recording) -> Stats:
-    """Decode one recording to its end. Raises ContractError where another text was decoded than was
-    recorded."""
+    """Decode one recording to its end. Raises ContractError if the output differs from the recording."""
     request = GenerationRequest(
         prompt=recording.prompt,
         max_tokens=MAX_TOKENS_UNLIMITED,
@@ -61,7 +58,7 @@ def replay_recording(engine: InferenceEngine, recording: Recording) -> Stats:
 
 
 def stop_after(left: int) -> Callable[[int], bool]:
-    """Stop a request after so many tokens."""
+    """Return a stop condition that is true at the token number `left`."""
 
     def stop(_token: int) -> bool:
         nonlocal left
@@ -72,7 +69,7 @@ def stop_after(left: int) -> Callable[[int], bool]:
 
 
 class MethodReplay:
-    """The owner of a method's drafters and of its sums so far. recordings: all that will be played."""
+    """A method with its drafter, engine and counts by source. recordings: all that will be replayed."""
 
     def __init__(self, method: Method, recordings: Sequence[Recording], means: ReplayContext) -> None:
         self.method, self.means = method, means
@@ -88,7 +85,7 @@ class MethodReplay:
         self.drafter, self.drafting = make_drafter(
             method.drafting, target, draft, means.corpora, costs, to_stderr
         )
-        # The policy's own costs: what it learns of them must not change what passes take.
+        # A copy: what the policy learns must not change the simulated costs.
         self.policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
         self.engine = InferenceEngine(target, self.drafter, self.policy, clock=clock, detokenize=False)
 

@@ -1,9 +1,7 @@
-"""Recording of answered requests as a trace that `traces.read` reads again.
+"""Recording of answered requests as a trace that `traces.read` can read.
 
-A request is one line, and a line is written at once. A killed process leaves whole lines, and at most the
-last one cut short, which readers leave out and the next writer goes on after. Nothing is held open between
-two lines, and several processes may record into one file.
-"""
+Each request is one line, written at once. A killed process leaves at most its last line cut short, which
+readers skip and the next writer ends. Several processes may record into one file."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
@@ -27,7 +25,7 @@ from paceline.speculative.rng import RNG_NAME
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.vocabulary import Vocab
 
-FORMAT = 1  # goes up when a name changes its meaning or goes away
+FORMAT = 1  # raised when a field changes its meaning or is removed
 BEGIN = b'{"format":'
 KNOWN_BY = {"prompt_tokens", "prompt", "messages", "request", "body"}
 INTERRUPTED = "interrupted"
@@ -37,9 +35,9 @@ PLAIN_DRAFTING = Drafting(drafters=("none",))
 class Recorder:
     """A writer that appends answered requests to `path`, which need not exist.
 
-    top_k: how many of the target's likeliest tokens are recorded at each answered token, of its logprobs.
-    warn: called once, with the reason, when a request cannot be written; nothing more is added then.
-    Raises UsageError for a file that cannot be written or holds something else."""
+    top_k: number of the target's likeliest tokens recorded at each token, from its logprobs.
+    warn: called once with the reason if a request cannot be written; recording then stops.
+    Raises UsageError for a file that cannot be written or holds other data."""
 
     def __init__(self, path: Path, warn: Callable[[str], None], *, top_k: int = 0) -> None:
         if top_k < 0:
@@ -51,8 +49,8 @@ class Recorder:
         self._first = _first(path)
 
     def begin(self, vocab: Vocab, model: str) -> None:
-        """Take the model's name and vocabulary. Raises UsageError where the file holds requests of another
-        vocabulary: they could not be replayed together."""
+        """Set the model's name and vocabulary. Raises UsageError if the file holds requests of another
+        vocabulary, which could not be replayed together."""
         if self.top_k > vocab.size:
             raise UsageError(f"--record-top-k {self.top_k}: the model has {vocab.size:,} tokens")
         head = {"n_vocab": vocab.size, "vocab": vocab_fingerprint(vocab)}
@@ -72,11 +70,12 @@ class Recorder:
         category: str = "",
         session: str = "",
     ) -> None:
-        """Append a request, unless its answer has no token. session: requests that share it are one
-        conversation, in the order in which they are added."""
+        """Append a request, unless its answer is empty. session: requests that share it are one conversation,
+        in the order added."""
         if not self.adding or not generation.tokens:
             return
-        by_place = not sampling.greedy and drafting.temperature == 0.0  # else drafts had a part in it
+        # With sampled drafts, the noise of a token depends on the drafts.
+        by_place = not sampling.greedy and drafting.temperature == 0.0
         names = {"id": id_, "category": category, "session": session}
         line: dict[str, Any] = {
             **self._head,
@@ -84,7 +83,7 @@ class Recorder:
             "seed": seed,
             **({"draws": RNG_NAME} if by_place else {}),
             "sampling": non_default_settings(sampling, Sampling()),
-            # The names always: they say whose the times are.
+            # The names always: the times are those of the drafters.
             "drafting": {"drafters": drafting.drafters} | non_default_settings(drafting, Drafting()),
             "stop_reason": generation.stop_reason or INTERRUPTED,
             "times": {
@@ -100,7 +99,8 @@ class Recorder:
         if self.top_k:
             line["top_k"] = [[token for token, _ in one.top[: self.top_k]] for one in generation.logprobs]
         try:
-            append_line(self.path, _line(line))
+            data = json.dumps(line, separators=(",", ":"), allow_nan=False)
+            append_line(self.path, data.encode() + b"\n")
         except OSError as error:
             self.adding = False
             self._warn(
@@ -109,7 +109,8 @@ class Recorder:
 
 
 def non_default_settings(settings: Any, default: Any) -> dict[str, Any]:
-    """What differs, as JSON can hold it: an infinite logit bias as text, as in the records of `run`."""
+    """Return the settings that differ from the default, as JSON can hold them: an infinite logit bias as
+    text."""
     usual = asdict(default)
     out = {name: value for name, value in asdict(settings).items() if value != usual[name]}
     if "logit_bias" in out:
@@ -119,14 +120,14 @@ def non_default_settings(settings: Any, default: Any) -> dict[str, Any]:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """The whole line or nothing of it, on a line of its own. Raises OSError."""
+    """Append a whole line or nothing. Raises OSError."""
     opened = _open(path)
     with os.fdopen(opened, "ab+", buffering=0) as file:
         _wait_for_others(opened)
         if end := file.seek(0, os.SEEK_END):
             file.seek(end - 1)
             if file.read(1) != b"\n":
-                line = b"\n" + line  # after what a killed process left
+                line = b"\n" + line  # a killed process left the last line cut short
         written = file.write(line)
         if written < len(line):
             file.truncate(file.tell() - written)
@@ -134,23 +135,23 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def _wait_for_others(opened: int) -> None:
-    """Lock the file until it is closed: how it ends can only be seen while nobody writes."""
+    """Lock the file until it is closed, since its end is stable only while nobody writes."""
     try:
         import fcntl
-    except ImportError:  # Windows: the worst that comes of it is an empty line
+    except ImportError:  # Windows: at worst there is an empty line
         return
     with suppress(OSError):  # as on some network file systems
         fcntl.flock(opened, fcntl.LOCK_EX)
 
 
 def _open(path: Path) -> int:
-    # For the user's eyes only: what people ask is in it.
+    # Private: it holds users' prompts.
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
 
 
 def _first(path: Path) -> dict[str, Any]:
-    """Return the first recorded request, {} where there is none. Raises UsageError for a file that cannot be
-    written or holds something else: nothing is added to a text or a model by mistake."""
+    """Return the first recorded request, {} if there is none. Raises UsageError for a file that cannot be
+    written or holds other data."""
     if path.exists() and not path.is_file():
         raise UsageError(f"--record {path}: is no file; name one, or one to be made")
     try:
@@ -161,12 +162,8 @@ def _first(path: Path) -> dict[str, Any]:
         ) from error
     first: dict[str, Any] = {}
     for line in islice(raw_lines(path), 1):
-        with suppress(LineError):  # ours may be cut short
+        with suppress(LineError):  # may be cut short
             first = object_of(line)
         if not KNOWN_BY & first.keys() and not line.data.startswith(BEGIN):
             raise UsageError(f"--record {path}: holds no recorded requests; name another file")
     return first
-
-
-def _line(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode() + b"\n"

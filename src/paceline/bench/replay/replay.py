@@ -1,9 +1,7 @@
-"""Recorded requests through the real loop, for several methods: what each would have accepted, and how fast
-it would have been.
+"""Replays of recorded requests by several methods through the real decoding loop.
 
-Requests are played in their order, and each by every method before the next one: whatever a replay was cut
-short by, all methods have played the same requests.
-"""
+Every method replays a request before the next request begins, so that an interrupted replay compares the same
+requests."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from typing import Any
 from paceline.bench.method import PLAIN, Method, parse_all
 from paceline.bench.replay import record
 from paceline.bench.replay.lane import MethodReplay, ReplayContext
-from paceline.bench.replay.record import MethodResult, ReplayedRequest, ReplayResult
+from paceline.bench.replay.record import Record, ReplayedRequest, ReplayResult
 from paceline.bench.replay.recording import non_default_settings
 from paceline.bench.replay.traces import Trace
 from paceline.config import Drafting
@@ -29,10 +27,10 @@ REQUEST_PHASE = "replaying"
 def methods_of(
     text: str, settings: Mapping[str, Any], *, draft: bool = False, costs: bool = False
 ) -> list[Method]:
-    """Read a comma list of methods.
+    """Parse a comma-separated list of methods.
 
-    draft: there is a draft model. costs: the costs of passes are known; plain decoding is then always there,
-    for speeds to be compared with. Raises UsageError."""
+    draft: a draft model is given. costs: pass costs are known; plain decoding is then always included, as the
+    base of speedups. Raises UsageError."""
     named = {part.strip() for part in text.split(",")}
     methods = [m for m in parse_all(text, settings) if not m.plain or costs or named & {PLAIN, "none"}]
     if all(m.plain for m in methods) and not named & {PLAIN, "none"}:
@@ -56,11 +54,10 @@ def methods_of(
 
 
 class Replay:
-    """All requests of all traces, by all methods.
+    """All requests of all traces with all methods.
 
-    fresh: a drafter that remembers across requests forgets before each of them, not only before each file.
-    Raises UsageError for a method that needs more of the target than was recorded, or a cost that is not
-    known."""
+    fresh: learning drafters forget before each request, not only before each file. Raises UsageError for a
+    method that needs target output that was not recorded, or a cost that is unknown."""
 
     def __init__(
         self,
@@ -90,17 +87,17 @@ class Replay:
         self._played: list[list[ReplayResult]] = []  # by request and method
 
     def work(self) -> dict[str, int]:
-        """Return the number of ticks, as `progress` takes it."""
+        """Return the number of ticks."""
         return {REQUEST_PHASE: len(self._requests)}
 
     @property
     def done(self) -> int:
-        """The number of requests that every method has played."""
+        """Number of requests that every method has replayed."""
         return len(self._played)
 
     def run(self, tick: Callable[[str], None] = lambda _: None) -> None:
-        """Play all requests. tick: called with REQUEST after each; what it raises ends the replay, and
-        `results` tell of what is done."""
+        """Replay all requests. tick: called after each; an exception from it ends the replay, and `results`
+        covers the requests before it."""
         previous = None
         for file, one in self._requests:
             if self.fresh or file != previous:
@@ -110,8 +107,11 @@ class Replay:
             self._played.append([lane.play(one.recording) for lane in self._lanes])
             tick(REQUEST_PHASE)
 
-    def results(self) -> list[MethodResult]:
-        """Return one result a method, of the requests that are done."""
+    def results(self) -> list[Record]:
+        """Return a record for each method over the requests that are done.
+
+        partial: the drafter reads the target's likeliest tokens at every node, which are known only along the
+        recorded tokens. policy: its summary since it last forgot. each: results by request."""
         plain = None
         if self.means.costs is not None:
             plain = next((i for i, lane in enumerate(self._lanes) if lane.method.plain), None)
@@ -127,18 +127,20 @@ class Replay:
                 )
                 for (file, one), results in zip(self._requests, self._played, strict=False)
             ]
-            result = MethodResult(
-                **vars(record.sum_requests(played)),
-                method=lane.method.name,
-                drafting=asdict(lane.drafting),
-                by_source=lane.by_source,
-                by_category=record.by_category(played),
-                partial=lane.drafter.required_outputs.top_k > 0,
-                measured=record.check_prediction(played, recorded_settings(lane.drafting)),
-                account=lane.policy.summary,
-                each=tuple(one.result for one in played),
+            summary = lane.policy.summary
+            out.append(
+                record.sum_requests(played)
+                | {
+                    "method": lane.method.name,
+                    "drafting": asdict(lane.drafting),
+                    "by_source": {name: asdict(source) for name, source in lane.by_source.items()},
+                    "by_category": record.by_category(played),
+                    "partial": lane.drafter.required_outputs.top_k > 0,
+                    "measured": record.check_prediction(played, recorded_settings(lane.drafting)),
+                    "each": [asdict(one.result) for one in played],
+                    "policy": None if summary is None else summary.as_dict(),
+                }
             )
-            out.append(result)
         return out
 
     def as_dict(self) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class Replay:
                 }
                 for file, one in self._requests[: self.done]
             ],
-            "results": [one.as_dict() for one in self.results()],
+            "results": self.results(),
         }
 
     def close(self) -> None:
@@ -177,6 +179,6 @@ class Replay:
 
 
 def recorded_settings(drafting: Drafting) -> dict[str, Any]:
-    """Return the settings as `recording` writes them; what does not draft has none."""
+    """Return the settings as `recording` writes them; plain decoding has only the drafter's name."""
     names = {"drafters": list(drafting.drafters)}
     return names if drafting.drafters == ("none",) else non_default_settings(drafting, Drafting()) | names

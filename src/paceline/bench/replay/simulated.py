@@ -1,7 +1,4 @@
-"""A clock for replays that runs on the known costs of passes, and on nothing else.
-
-The real loop reads this clock in place of the machine's: steps, policies and sums see predicted times.
-"""
+"""A virtual clock for replays, which advances by the known costs of passes."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from paceline.speculative.vocabulary import Vocab
 
 
 class VirtualClock:
-    """Seconds since it was made; they pass where somebody spends them."""
+    """A clock that only `spend` advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,11 +25,9 @@ class VirtualClock:
 
 
 class SimulatedTarget:
-    """`target`, whose passes take the time that `cost` gives for their rows, at the mean depth of their
-    sessions.
+    """A target whose passes advance the clock by the cost of their rows at the sessions' mean context length.
 
-    step: seconds that a request's step takes beside its passes; they go by when its tokens are committed.
-    prompts: whether the first text of a session costs anything."""
+    step: seconds of each commit. prompts: the first prefill of a session costs time too."""
 
     def __init__(
         self,
@@ -50,7 +45,7 @@ class SimulatedTarget:
 
     @property
     def text(self) -> Any:
-        """The tokenizer, where the target has one."""
+        """The tokenizer, if the target has one."""
         return self.inner.text  # type: ignore[attr-defined]  # backends have one, the contract does not
 
     def open(self, beside: Session | None = None) -> SimulatedSession:
@@ -74,7 +69,7 @@ class SimulatedTarget:
 
 
 class SimulatedSession:
-    """Owns a session, and how many of its rows are still for nothing."""
+    """A session with the number of prompt rows that are still free of cost."""
 
     def __init__(self, target: SimulatedTarget, inner: Session) -> None:
         self._target, self.inner = target, inner
@@ -95,7 +90,7 @@ class SimulatedSession:
             self._free = self.inner.pending_tokens
 
     def paid(self, computed: int) -> int:
-        """Return the rows of a pass that cost time."""
+        """Return the number of rows of a pass that cost time."""
         free = min(self._free, computed)
         self._free -= free
         return computed - free

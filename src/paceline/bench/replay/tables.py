@@ -1,4 +1,4 @@
-"""A replay for a terminal, from what `paceline replay --json` prints."""
+"""Terminal tables of a replay, from the record that `paceline replay --json` prints."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 NONE = "-"
-CACHED_COSTS = "kept"  # in place of a cost curve's file
-MARK = "*"  # a method that reads more of the target than can be recorded
+CACHED_COSTS = "kept"  # JSON value for costs measured on this machine
+MARK = "*"  # after methods that read target output which cannot be recorded
 SOURCE = ("tried", "proposed", "right", "drafted", "accepted")
 
 
@@ -38,8 +38,8 @@ def header(record: Record) -> Iterator[tuple[str, str]]:
     if record["draft_model"] is not None:
         yield "draft", printable(record["draft_model"])
     if record["cost_curve"] is not None:
-        selected = record["cost_curve"] == CACHED_COSTS
-        yield "costs", "as measured on this machine before" if selected else printable(record["cost_curve"])
+        cached = record["cost_curve"] == CACHED_COSTS
+        yield "costs", "as measured on this machine before" if cached else printable(record["cost_curve"])
     done = record["requests"]
     tokens, prompts = (sum(request[name] for request in done) for name in ("n_tokens", "n_prompt"))
     yield "replayed", f"{len(done):,} requests, {tokens:,} tokens after {prompts:,} of prompts"
@@ -48,7 +48,8 @@ def header(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def tables(record: Record) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]], int]]:
-    """Yield columns, rows, and how many columns are words, for speeds, methods, drafters and categories."""
+    """Yield columns, rows and the number of left-aligned columns for speeds, methods, drafters and
+    categories."""
     results = record["results"]
     timed = [one for one in results if one["predicted"] is not None]
     yield (
@@ -107,12 +108,12 @@ def speed(predicted: Record) -> tuple[str, str]:
     return within(predicted["tokens_per_second"], "{:.1f}"), within(predicted["speedup"], "{:.2f}")
 
 
-def measured(found: Record | None) -> str:
-    return NONE if found is None else f"{found['measured']:.1f} ({found['off']:+.0%})"
+def measured(check: Record | None) -> str:
+    return NONE if check is None else f"{check['measured']:.1f} ({check['off']:+.0%})"
 
 
 def within(interval: Record, form: str) -> str:
-    """A value, and its interval where there is one."""
+    """Format a value with its interval, if the interval has a width."""
     value, low, high = (form.format(interval[name]) for name in ("value", "low", "high"))
     return f"{value} ({low} to {high})" if low != high else value
 
@@ -137,6 +138,6 @@ def notes(record: Record) -> Iterator[str]:
     yield "Speeds are predicted from what passes cost; what prompts take is not in them."
     yield "Measured: when recorded with the same settings. Off by: how much too fast the prediction is."
     for one in record["results"]:
-        # A policy's account is of what it remembers.
+        # The policy's summary covers the time since it last forgot.
         if len(record["files"]) == 1 and not record["fresh"] and (one["policy"] or {}).get("why"):
             yield f"{one['method']}: {one['policy']['why']}."

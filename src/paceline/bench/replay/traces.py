@@ -1,18 +1,15 @@
 """Files of recorded requests: JSON lines, each an answered request or a conversation of several.
 
-    {"prompt_tokens": [...], "tokens": [...]}        token ids; what `recording` writes has more beside them
+    {"prompt_tokens": [...], "tokens": [...]}        token ids; `recording` writes further fields
     {"prompt": "...", "completion": "..."}           text
-    {"messages": [{"role": ..., "content": ...}]}    a conversation; the last answer may also stand beside it,
-                                                     as "completion"
+    {"messages": [{"role": ..., "content": ...}]}    a conversation; "completion" may hold the last answer
     {"request": {"messages": ...}, "response": {"choices": ...}}
-                                                     what a proxy logs; a "body" inside either, or "body" for
-                                                     "request" as in OpenAI's batches, is the same
+                                                     a proxy's log; "body" inside either, or "body" for
+                                                     "request" as in OpenAI's batches, works too
 
-Each of the assistant's messages is a request, and its prompt all that was said before it, so that a drafter
-sees what a server would. Of a request with its response, the response alone is one. Other fields are ignored.
-A line that cannot be used is left out and reported; only lines of several vocabularies cannot be read
-together.
-"""
+Each assistant message is a request whose prompt is all earlier messages; in a request with a response, only
+the response is. A line that cannot be used is skipped and reported, but all lines must share one
+vocabulary."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from paceline.speculative.errors import UsageError
 from paceline.text.interface import Text
 
 LINE = "reading"
-REPORTED = 100  # lines that are reported one by one; a log of garbage has millions
+REPORTED = 100  # skipped lines reported one by one; a file of another kind has millions
 FINGERPRINT = 64  # letters
 
 
@@ -37,11 +34,11 @@ FINGERPRINT = 64  # letters
 class TraceRequest:
     """A request of a file.
 
-    id: the line's own or its number; in a conversation, the turn's number after it.
-    line: requests of one line are one conversation, and so are those of one session that is not "".
-    category: what it was asked for, "" where unknown.
-    seconds: of the recorded decoding, None where unknown.
-    drafting: the settings it was decoded with, those that are not the usual ones; None where unknown."""
+    id: of the line, or its number, and the turn's number in a conversation.
+    line, session: requests of one line, or of one session that is not "", are one conversation.
+    category: "" if unknown.
+    seconds: of the recorded decoding, None if unknown.
+    drafting: settings of the recorded decoding that differ from the defaults, None if unknown."""
 
     id: str
     line: int
@@ -53,16 +50,18 @@ class TraceRequest:
 
     @property
     def conversation(self) -> int | str:
-        """An id among the conversations of the file."""
+        """Identifier of the conversation within the file."""
         return self.session or self.line
 
 
 @dataclass
 class Trace:
-    """skipped: answers without a token.
-    n_vocab, vocab: the size and the fingerprint of the vocabulary, where they are known.
-    needed: the size of the smallest vocabulary that all tokens fit in.
-    unusable: the first REPORTED lines that were left out, with the reason; n_unusable: all of them."""
+    """The requests of a file.
+
+    skipped: answers without a token.
+    n_vocab, vocab: size and fingerprint of the vocabulary, if known.
+    needed: size of the smallest vocabulary that contains all tokens.
+    unusable: number and reason of the first REPORTED skipped lines. n_unusable: of all."""
 
     path: Path
     requests: list[TraceRequest] = field(default_factory=list)
@@ -74,8 +73,8 @@ class Trace:
     n_unusable: int = 0
 
     def add(self, number: int, line: Mapping[str, Any], turns: list[NumberedRecording]) -> None:
-        """Raises UsageError for a line of another vocabulary than those before: ids of several mean nothing
-        together."""
+        """Add the requests of a line. Raises UsageError if its vocabulary differs from that of earlier
+        lines."""
         self._agree(line, [one for _, one in turns if one is not None])
         name = line.get("id", line.get("custom_id"))
         name = str(number) if not isinstance(name, str | int) else str(name)
@@ -95,7 +94,7 @@ class Trace:
         for name, kind in (("n_vocab", int), ("vocab", str)):
             found, known = line.get(name), getattr(self, name)
             if type(found) is not kind or (isinstance(found, str) and len(found) != FINGERPRINT):
-                continue  # another program's name
+                continue  # another program's field of that name
             if known not in (None, found):
                 raise UsageError(
                     f"is of another vocabulary ({name} {found!s:.12} and not {known!s:.12}); replay it by "
@@ -112,7 +111,7 @@ class Trace:
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of lines that are not empty."""
+    """Return the number of lines that are not empty. Raises UsageError for a pipe."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(f"{path}: is read twice, which a pipe cannot be; give a .jsonl file")
     return sum(1 for _ in raw_lines(path))
@@ -130,12 +129,12 @@ def read(
 ) -> Trace:
     """Read a file of recorded requests.
 
-    n_vocab, vocab: the size and the fingerprint of its vocabulary, where they are known.
+    n_vocab, vocab: size and fingerprint of the vocabulary, if known.
     template: messages go through the tokenizer's chat template.
-    limit: most requests.
+    limit: maximum number of requests.
     tick: called with LINE after each line.
-    Raises UsageError for a file without a request, for one of another vocabulary or of several, for text
-    without a tokenizer, and for a model without a chat template."""
+    Raises UsageError for a file without a request, for a vocabulary that differs, for text without a
+    tokenizer, and for a model without a chat template."""
     if template and tokenizer is not None and not tokenizer.has_chat_template:
         raise UsageError("--chat-template: this model has no chat template; leave it out")
     trace = Trace(path, n_vocab=n_vocab, vocab=vocab)
@@ -167,7 +166,7 @@ def read(
 
 
 def warnings(trace: Trace, most: int = 5) -> list[str]:
-    """Describe the first `most` lines that were left out, and how many more there are."""
+    """Describe the first `most` skipped lines, and count the others."""
     shown = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:most]]
     if trace.n_unusable > most:
         shown.append(f"{trace.path}: {trace.n_unusable - most:,} more lines are left out")
@@ -175,11 +174,11 @@ def warnings(trace: Trace, most: int = 5) -> list[str]:
 
 
 def _measured(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a line says that its answer was decoded, and how long that took."""
+    """Return the recorded drafting settings and decoding time of a line."""
     times, drafting = line.get("times"), line.get("drafting")
     times = times if isinstance(times, dict) else {}
     seconds = times.get("seconds")
-    # Python's JSON has NaN, and whole numbers that no float can hold.
+    # Python's JSON accepts NaN, and integers too large for a float.
     usable = isinstance(seconds, int | float) and 0 < seconds < 1e9
     if not isinstance(drafting, dict):
         drafting = {"drafters": ["none"]} if times.get("drafted") == 0 else None
