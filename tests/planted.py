@@ -168,7 +168,7 @@ def softened(n_vocab: int) -> Change:
     return wrong
 
 
-ADD = "growth.add(node, token, likely, growth.reaches(node, likely), q)"
+ADD = "growth.add(node, token, likely, growth.child_reach(node, likely), q)"
 NEVER_RENORMALISED = (ADD, ADD.replace(", q)", ", whole)"))
 LIKELY = "likely = float(whole[token])"
 STOPPED = (LIKELY, LIKELY + "\n        if likely < growth.budget.p_min: break")

@@ -1,4 +1,4 @@
-"""The bench: every system answers the same requests in turn, and only what passed the gate has a speed."""
+"""The bench: systems answer the same requests in turn, and only lossless ones get a speed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ from paceline.models.headers.header import read_model_facts as read_header
 from paceline.models.names import model_path
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 
-LONG_ITEM_CHARACTERS, LONGEST_CONTEXT = (
-    12_000,
-    8_192,
-)  # characters of an item that want a longer context, and tokens of it
-FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
-TIMED_MAX_TOKENS = 128  # tokens of an answer where time is given: more items tell more than longer answers
-GATE_TIME_SHARE = 1 / 3  # of the time that is given: where the bench samples, for the gate
+LONG_ITEM_CHARACTERS = 12_000  # an item of this length needs a longer context
+LONGEST_CONTEXT = 8192  # tokens
+FULL_CONTEXT = 4096  # a target with a shorter context gets the tiny items of a suite
+TIMED_MAX_TOKENS = 128  # tokens of an answer under a time limit
+GATE_TIME_SHARE = 1 / 3  # of a time limit, for the gate of a sampled bench
 
 
 @contextmanager
@@ -44,10 +42,11 @@ def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
 
 
 class Bench:
-    """One bench. history: where measurements are kept as they come. run: one of its runs, to go on with.
-    watch: called with how much work each phase is. recorder: takes every plain answer. Raises UsageError for
-    a plan that cannot be carried out and PeerError for a program that is not there, before anything is
-    loaded."""
+    """One bench.
+
+    history: stores measurements as they come. run: a stored run to continue. watch: called with the amount of
+    work of each phase. recorder: records the plain answers. Raises UsageError for a plan that cannot be run
+    and PeerError for a missing program, before anything is loaded."""
 
     def __init__(
         self,
@@ -66,24 +65,24 @@ class Bench:
         self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
         self.record = BenchRecord(plan, run=run)
         self._every = load(plan.suite)
-        self._started = False  # until then a run to go on with stays as it was
+        self._started = False  # before the start, a stored run is not changed
 
     def _files(self) -> tuple[Path, Path | None]:
-        needed = any(method.needs_draft for method in self._methods)
         used = any(method.uses_draft for method in self._methods)
         models = self._plan.models
         target, draft, _ = choose_drafting(
             models.get("target"), models.get("draft"), ["model" if used else "lookup"]
         )
-        if needed and draft is None:
+        if draft is None and any(method.needs_draft for method in self._methods):
             raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
         if draft is not None and not used:
             raise UsageError("a draft model is given (-md), but no method names 'model'")
-        assert target is not None  # choose() fills it in
+        assert target is not None  # choose_drafting() sets it
         return Path(target), None if draft is None else Path(draft)
 
     def measure(self) -> BenchRecord:
-        """Measure all there is; after Ctrl-C, what there is so far, with the status "interrupted"."""
+        """Run the bench and return its record. After Ctrl-C its status is "interrupted", with the results so
+        far."""
         record = self.record
         try:
             with ExitStack() as stack:
@@ -99,7 +98,7 @@ class Bench:
     def _measure(self, stack: ExitStack) -> None:
         plan, record = self._plan, self.record
         longest = max(method.drafting.n_draft for method in self._methods)
-        # Passes of one shape (exact_greedy) are as wide as the longest draft.
+        # Passes of one shape (exact_greedy) fit the longest draft.
         given = {**plan.models, "target": self._target, "n_draft": longest}
         given["n_ctx"] = given.get("n_ctx") or self._context()
         turns: Runner | None = None
@@ -132,12 +131,11 @@ class Bench:
             record.skipped, record.reading = turns.skipped, turns.reading
             if record.groups:
                 results = summarize([entry.row for entry in turns.entries], record.groups, PLAIN)
-                # Where prompts are kept, the time to the first token says nothing.
+                # With cached prompts the time to the first token means nothing.
                 record.results = [replace(one, ttft=None) if plan.keep_prompts else one for one in results]
 
     def _keep(self, write: Callable[[History, int], None]) -> None:
-        """Write to the history. One that can no longer be written ends no bench: what is measured can still
-        be shown."""
+        """Write to the history. A write error is reported in the record and does not end the bench."""
         if self._history is None or self.record.run is None:
             return
         try:
@@ -147,7 +145,7 @@ class Bench:
             self.record.lost = str(error)
 
     def _join(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        """Add the drafted methods, and the other programs."""
+        """Add the drafted methods and the other programs."""
         turns.add(self._methods[1:], self._draft)
         target = self._models.plain.target
         usual = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
@@ -156,7 +154,7 @@ class Bench:
         systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, engine)
 
     def _context(self) -> int:
-        """Return a context as long as the suite's prompts want it, where the model has it; 0 leaves it to the
+        """Return a context length for the suite's longest prompts, up to the model's; 0 leaves it to the
         model."""
         longest = max(map(length, self._every))
         if longest < LONG_ITEM_CHARACTERS:
@@ -167,8 +165,8 @@ class Bench:
             return 0
 
     def _items(self, models: LoadedModels) -> list[Item]:
-        """Return the items that are made for such a model; where time is given, in an order whose beginning
-        stands for all of them."""
+        """Return the items for the model's size; with a time limit, in an order whose prefixes are good
+        samples."""
         plan = self._plan
         size = plan.size or ("tiny" if models.plain.target.caps.n_ctx < FULL_CONTEXT else "full")
         fitting = filter_size(self._every, size)
@@ -182,17 +180,17 @@ class Bench:
         if not plan.n:
             items = [replace(item, max_tokens=min(item.max_tokens, TIMED_MAX_TOKENS)) for item in items]
         alone = [item for item in items if not item.session]
-        if alone:  # the first item is asked whatever it takes
+        if alone:  # the first item is measured even if its time is over
             items.insert(0, items.pop(items.index(min(alone, key=length))))
         return items
 
     def _begin(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        """Begin a run, or go on with one. Raises UsageError where that was measured under other conditions:
-        its figures could not stand beside what would be."""
+        """Start a run or continue one. Raises UsageError if the stored run was measured under other
+        conditions."""
         record, plan, history = self.record, self._plan, self._history
         text = json.dumps([asdict(item) for item in self._every], sort_keys=True)
         request = {name: getattr(plan, name) for name in ("size", "items", "n", "ignore_eos", "seed")}
-        # Of two suites of one name.
+        # Two suites may share a name.
         request |= {"questions": hashlib.sha256(text.encode()).hexdigest()[:16], **asdict(plan.sampling)}
         engine = {n: given.get(n) for n in ("flash_attention", "cache_type", "gpu_layers", "kernels")}
         known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}

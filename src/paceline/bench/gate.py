@@ -1,4 +1,4 @@
-"""The lossless gate: what every system must pass in this very run before its speed is shown."""
+"""The lossless gate: the checks that a system must pass before its speed is shown."""
 
 from __future__ import annotations
 
@@ -29,50 +29,52 @@ from paceline.speculative.errors import PeerError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
-# Enough to see a bias of about a tenth of all draws in a second or two; `paceline certify` looks closer.
-# Where nothing is drafted there, more contexts are tried, each fewer times.
+# Detects a bias of about a tenth of all draws in a second or two. If nothing is drafted, the next size has
+# more contexts with fewer runs.
 SAMPLED_CHECK_SIZES = ((4, 400), (16, 200), (40, 100))  # contexts, runs
 IDENTICAL, NEAR_TIE = "identical", "near-tie"
-DEFAULT_BUDGET = Drafting().budget  # for the noise between two programs that draft nothing
+DEFAULT_BUDGET = Drafting().budget  # for the noise between two programs without drafts
 
 
 class DifferenceClassifier:
-    """Tells near-ties from defects by the target's own logits. Many systems part from plain output at the
-    same token, and each look at it takes a decoding of the text: what was found is kept."""
+    """A classifier of differences as near-ties or defects, by the target's logits. Results are cached, since
+    many systems differ from plain output at the same token."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         self._noise: dict[tuple[str, int], float] = {}
-        self._singly: tuple[tuple[str, list[int]], Rows] | None = None
-        self._found: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
+        self._sequential: tuple[tuple[str, list[int]], Rows] | None = None
+        self._known: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
 
     def compare(
         self, item: str, ask: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
     ) -> tuple[Difference | None, int | None]:
-        """Return how two greedy outputs differ, and the first token after a near-tie that plain decoding
-        would not say there."""
+        """Return the first difference of two greedy outputs, and the first token after a near-tie that plain
+        decoding would not choose there."""
         target, rows = self.llm.target, rows_of(self.llm.target, budget)
         key = (item, rows, tuple(plain), tuple(tokens))
-        if key in self._found or first_difference(plain, tokens) is None:
-            return self._found.get(key, (None, None))
+        if key in self._known or first_difference(plain, tokens) is None:
+            return self._known.get(key, (None, None))
         if (item, rows) not in self._noise:
-            self._noise[item, rows] = 0.0 if target.caps.exact else self._measured(item, ask, plain, rows)
+            self._noise[item, rows] = (
+                0.0 if target.caps.exact else self._measure_noise(item, ask, plain, rows)
+            )
         noise = self._noise[item, rows]
         difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling, noise)
         stray = None
-        if difference is not None and difference.near_tie:  # what comes after it is another text
+        if difference is not None and difference.near_tie:  # the texts differ after it
             stray = first_non_greedy_token(
                 target, ask.tokens, tokens, difference.index + 1, noise, ask.sampling
             )
-        self._found[key] = difference, stray
+        self._known[key] = difference, stray
         return difference, stray
 
-    def _measured(self, item: str, ask: BenchRequest, plain: Sequence[int], rows: int) -> float:
-        """Return the noise of an item's text. Passes of every size are compared with the same single ones."""
+    def _measure_noise(self, item: str, ask: BenchRequest, plain: Sequence[int], rows: int) -> float:
+        """Return the noise of an item's text."""
         target, text = self.llm.target, [*ask.tokens, *plain]
-        if self._singly is None or self._singly[0] != (item, text):
-            self._singly = (item, text), sequential_logits(target, text)
-        return batch_logit_drift(target, text, rows, self._singly[1])
+        if self._sequential is None or self._sequential[0] != (item, text):
+            self._sequential = (item, text), sequential_logits(target, text)
+        return batch_logit_drift(target, text, rows, self._sequential[1])
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,15 @@ NOT_CHECKED = GateVerdict(False, "not checked to the end")
 
 @dataclass
 class Contestant:
-    """A system in a bench, and what the gate has found of it so far.
+    """A system in a bench with its gate results.
 
-    budget: what it drafts at most; None for plain decoding. reference: the contestant whose greedy output it
-    must repeat; None where there is nothing to repeat. own_plain: it is another program's plain decoding,
-    which may say something else: that is only reported. said: its greedy answers, by item. outcomes: what
-    they came to, of several to one item the worst. sampled: the verdict on its sampled output, where it
-    samples. failed: why it can be asked no more. remark: what else is to be said of it. alters: what the
-    target is besides the model in its file: then nothing is lossless."""
+    budget: of its drafts; None for plain decoding.
+    reference: the contestant whose greedy output it must repeat, if any.
+    other_program_plain: plain decoding of another program, whose different text is only reported.
+    greedy_tokens, outcomes: by item; of several outcomes the worst.
+    sampled: verdict on sampled output.
+    failed: reason why the system can no longer answer.
+    target_alteration: difference of the target from the model in its file; nothing is lossless then."""
 
     system: System
     budget: Budget | None = None
@@ -111,12 +114,12 @@ class Contestant:
         return self.system.name
 
     def judge(self, examiner: DifferenceClassifier, item: str, ask: BenchRequest, answer: BenchAnswer) -> str:
-        """Take in a greedy answer, and return its outcome."""
+        """Record a greedy answer and return its outcome."""
         reference = self.reference or self
         while item not in reference.greedy_tokens and reference.reference is not None:
-            reference = reference.reference  # it failed before it came to that
+            reference = reference.reference  # it failed before this item
         plain = reference.greedy_tokens.get(item)
-        tokens = tokens_of(examiner.llm, answer, plain)[: ask.max_tokens]  # some programs say a few more
+        tokens = tokens_of(examiner.llm, answer, plain)[: ask.max_tokens]  # some programs add a few
         self.greedy_tokens.setdefault(item, tokens)
         if answer.n_prompt != len(ask.tokens):
             self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
@@ -135,7 +138,7 @@ class Contestant:
     @property
     def row(self) -> SystemSummary:
         verdict, memory = self.verdict, None
-        with suppress(PeerError):  # a program that has ended meanwhile
+        with suppress(PeerError):  # the program has ended
             memory = self.system.memory()
         return SystemSummary(self.name, verdict.lossless, verdict.description, memory)
 
@@ -169,8 +172,10 @@ class Contestant:
 
 
 def greedy_outcome(difference: Difference | None, stray: int | None = None) -> str:
-    """Return what a greedy output came to. difference: from plain output; None without one. stray: the first
-    token after a near-tie that plain decoding would not say there."""
+    """Return the outcome of a greedy output.
+
+    difference: from plain output, if any. stray: the first token after a near-tie that plain decoding would
+    not choose."""
     if difference is None:
         return IDENTICAL
     if difference.near_tie and stray is None:
@@ -183,8 +188,8 @@ def severity(found: str) -> int:
 
 
 def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the answer in the target's tokens. Of a program that tells none: plain decoding's where it is
-    the same text, and otherwise what its text comes to, which need not be the tokens it had."""
+    """Return an answer in the target's tokens. Without token ids, they are plain decoding's if the text is
+    the same, and otherwise the text's encoding."""
     if answer.tokens is not None:
         return answer.tokens
     if plain is not None:
@@ -195,8 +200,9 @@ def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tup
 
 
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> GateVerdict:
-    """Return whether sampled output has the target's distribution: the certificate's check, at a small size.
-    texts: prompts with what greedy decoding made of them."""
+    """Check that sampled output has the target's distribution, as the certificate does at a small size.
+
+    texts: prompts with their greedy outputs."""
     for contexts, runs in SAMPLED_CHECK_SIZES:
         plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
         some = extend_texts(texts[:contexts], llm.target.caps.n_ctx)

@@ -1,9 +1,7 @@
-"""Every bench's findings in one file of JSON lines, added to as they come, so that a bench that was cut short
-can go on.
+"""The bench history: a file of JSON lines that benches append to, so that an interrupted one can continue.
 
-A run begins with a line of its plan, and ends with one of its results. A run without an end was killed, or is
-being measured.
-"""
+A run begins with a line of its plan and ends with one of its results. A run without an end was killed, or is
+being measured."""
 
 from __future__ import annotations
 
@@ -21,13 +19,12 @@ from paceline.bench.replay.recording import append_line
 from paceline.speculative.errors import HistoryError, UsageError
 from paceline.system.home import home
 
-FORMAT = 1  # goes up when a name changes its meaning or goes away
+FORMAT = 1  # raised when a field changes its meaning or is removed
 
 
 @dataclass(frozen=True)
 class HistoryRun:
-    """One bench. started: UTC, ISO 8601. plan: what going on needs. results: with the names of `BenchResult`;
-    empty until the bench is finished."""
+    """One bench. started: UTC, ISO 8601. results: with the names of `BenchResult`; empty until the end."""
 
     id: int
     started: str
@@ -43,16 +40,15 @@ def default_path() -> Path:
 
 
 class History:
-    """Runs are numbered in the order they began. Several processes may add to one file at once; every line is
-    written when its method returns. Raises HistoryError where the file cannot be used; it is never deleted or
-    repaired."""
+    """The stored runs, numbered in the order they began. Several processes may append to one file. Raises
+    HistoryError if the file cannot be used; it is never deleted or repaired."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines()
 
     def begin(self, plan: Mapping[str, Any], provenance: Mapping[str, Any]) -> int:
-        """Return the number of a new run."""
+        """Add a run and return its number."""
         key = uuid.uuid4().hex
         started = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"format": FORMAT, "started": started, "paceline": paceline.__version__}
@@ -63,11 +59,11 @@ class History:
         self._append(self._key(run), asdict(group))
 
     def finish(self, run: int, status: Status, results: Sequence[BenchResult]) -> None:
-        """The last end of a run is the one that counts."""
+        """Add the end of a run; the last one counts."""
         self._append(self._key(run), {"status": status, "results": [asdict(one) for one in results]})
 
     def groups(self, run: int) -> list[ItemMeasurements]:
-        """Return what is measured; of the same item and round only what came first."""
+        """Return the measurements of a run, for each item and round the first ones."""
         key, out = self._key(run), dict[tuple[int, str], ItemMeasurements]()
         for line in self._lines():
             if line["run"] == key and "measurements" in line:
@@ -76,7 +72,7 @@ class History:
         return list(out.values())
 
     def runs(self, limit: int | None = 20) -> list[HistoryRun]:
-        """Return the last ones, newest first."""
+        """Return the last runs, newest first."""
         ends = {line["run"]: line for line in self._lines() if "results" in line}
         out = []
         for number, line in enumerate((line for line in self._lines() if "plan" in line), 1):
@@ -107,7 +103,7 @@ class History:
             raise self._unusable(error) from error
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Return all of them but those that a killed process has left cut short."""
+        """Return all lines except those that a killed process left cut short."""
         try:
             value = self.path.read_bytes()
         except FileNotFoundError:

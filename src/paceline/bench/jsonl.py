@@ -1,4 +1,4 @@
-"""Files of JSON lines, read a line at a time, so that a log may be larger than the memory."""
+"""JSON Lines files, read one line at a time, since a log may be larger than the memory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from paceline.speculative.printable import truncated
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-LONGEST = 1 << 26  # bytes of a line; a longer one is no line but some other kind of file
+LONGEST = 1 << 26  # bytes of a line
 ADVICE = "write one JSON object a line"
-MARK = "\ufeff"  # what Windows' editors put before a text
+MARK = "\ufeff"  # a byte order mark, as Windows editors write it
 
 
 class LineError(UsageError):
-    """A line that cannot be used. Its text is the reason alone: what stands in the others may still do."""
+    """A line that cannot be used; the message is the reason alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """start: its first byte's place in the file. data: without the end of the line; of one longer than
-    LONGEST, a little more than that."""
+    """A line with its byte offset in the file. data: without the line end, cut after LONGEST bytes."""
 
     number: int
     start: int
@@ -36,7 +35,7 @@ class Line:
 
 
 def raw_lines(path: Path) -> Iterator[Line]:
-    """Yield the lines that are not empty, each read when it is asked for. Raises UsageError."""
+    """Yield the lines that are not empty. Raises UsageError for an unreadable file."""
     try:
         with path.open("rb") as file:
             start = 0
@@ -44,7 +43,7 @@ def raw_lines(path: Path) -> Iterator[Line]:
                 data = piece = file.readline(LONGEST + 1)
                 if not data:
                     return
-                end = start + len(data)  # a pipe does not tell where it is
+                end = start + len(data)  # a pipe has no tell()
                 while len(piece) > LONGEST and not piece.endswith(b"\n"):
                     piece = file.readline(LONGEST + 1)
                     end += len(piece)
@@ -56,7 +55,7 @@ def raw_lines(path: Path) -> Iterator[Line]:
 
 
 def text_of(line: Line) -> str:
-    """Raises LineError for what is no text, or not of one line."""
+    """Return the text of a line. Raises LineError if it is too long or not UTF-8."""
     if len(line.data) > LONGEST:
         raise LineError(f"is longer than {LONGEST >> 20} MiB; {ADVICE}")
     try:
@@ -67,7 +66,7 @@ def text_of(line: Line) -> str:
 
 
 def object_of(line: Line) -> dict[str, Any]:
-    """Raises LineError for what is no JSON object."""
+    """Return the JSON object of a line. Raises LineError."""
     try:
         one = json.loads(text_of(line))
     except (ValueError, RecursionError) as error:
@@ -78,7 +77,7 @@ def object_of(line: Line) -> dict[str, Any]:
 
 
 def describe(error: ValidationError) -> str:
-    """Return the first thing that is wrong, in one printable line."""
+    """Return the first validation error as one printable line."""
     first: Mapping[str, Any] = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "it"
     return truncated(f"{where} is {reprlib.repr(first['input'])}: {first['msg']}", 200)

@@ -1,4 +1,4 @@
-"""A way to decode, as it is named on a command line: `plain`, `lookup+model`, `model:n_draft=12:p_min=0`."""
+"""Decoding methods as named on a command line: `plain`, `lookup+model`, `model:n_draft=12:p_min=0`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Method:
-    """name: as it was given. drafting: the bench's settings with the method's own changes."""
+    """A decoding method. drafting: the shared settings with the changes in its name."""
 
     name: str
     drafting: Drafting = field(repr=False)
@@ -30,18 +30,17 @@ class Method:
 
     @property
     def uses_draft(self) -> bool:
-        """Return whether it takes a draft model where there is one."""
+        """True if it uses a draft model that is given."""
         return bool(users(self.drafting.drafters, DRAFT))
 
 
 def parse(text: str, settings: Mapping[str, Any]) -> Method:
-    """Read a method. settings: fields of Drafting for every method; what the method names itself comes on
-    top. Raises UsageError."""
+    """Parse a method. settings: fields of Drafting that its name may override. Raises UsageError."""
     names, *changes = text.strip().split(":")
     drafters = ("none",) if names == PLAIN else tuple(names.split("+"))
     own = dict(_change(text, change) for change in changes)
     try:
-        # A translation is for a draft model; the others have nothing to translate.
+        # Only a draft model has a vocabulary to translate.
         shared = {n: v for n, v in settings.items() if n != "cross_vocab" or users(drafters, DRAFT)}
         return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}))
     except UsageError as error:
@@ -49,7 +48,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
 
 
 def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
-    """Read a comma list; plain decoding comes first whether it is named or not."""
+    """Parse a comma-separated list; plain decoding always comes first."""
     given = [parse(one, settings) for one in text.split(",") if one.strip()]
     methods = [parse(PLAIN, settings), *(method for method in given if not method.plain)]
     names = [method.name for method in methods]

@@ -1,4 +1,4 @@
-"""The models of a bench: one target, and the drafts that are tried beside it, each loaded once."""
+"""The models of a bench: one target and the draft models tried with it, each loaded once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from paceline.speculative.policy.cost_model import DecodingCosts
 
 
 class LoadedModels:
-    """All models of a bench, which this object owns. given: what `load` takes besides the drafters.
+    """The owner of the models of a bench. given: arguments of `load` without the drafters.
 
-    A draft is loaded when a method first needs it, so that what it adds to the process can be told from what
-    the target takes: `memory` has the resident bytes of the process without drafts, `added` each draft's.
-    """
+    A draft model is loaded at its first use, so that memory can be attributed: `memory` is resident bytes
+    without draft models, `added` those of each draft model."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         left = ("target", "draft", "corpora")
@@ -36,7 +35,8 @@ class LoadedModels:
         self._costs: dict[Path | None, DecodingCosts] = {}  # by draft
 
     def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
-        """Return the target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
+        """Return the target with the drafters of `drafting`. Raises VocabError and UsageError as `load`
+        does."""
         small = self._small(draft)
         costs = self._measured(draft) if drafting.policy == "rate" else None
         drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs, to_stderr)
@@ -44,7 +44,7 @@ class LoadedModels:
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
 
     def _measured(self, draft: Path | None) -> DecodingCosts:
-        """Return what passes cost, which all methods keep up to date: the target's are the same for all."""
+        """Return the pass costs with this draft model. All methods update them and share the target's."""
         if draft not in self._costs:
             small = self._small(draft)
             costs = costs_of(self.plain.target, small)
@@ -83,5 +83,5 @@ class LoadedModels:
 
 
 def resident() -> int:
-    """Return the bytes of this process in memory, the parts of model files that were read among them."""
+    """Return the resident bytes of this process, mapped parts of model files included."""
     return int(psutil.Process().memory_info().rss)

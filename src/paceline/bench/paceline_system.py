@@ -22,10 +22,10 @@ NOTHING = RequiredOutputs()
 
 @dataclass
 class AnswerTimer:
-    """When an answer came, in seconds since it was asked for.
+    """Times of an answer, in seconds since the request.
 
-    alone: whether the prompt was read before decoding; a short one is read with the first step. read: when
-    decoding began. n_read, beginning: tokens and statistics until then."""
+    alone: the prompt was prefilled before the first step. read: start of decoding. n_read, beginning: tokens
+    and statistics until then."""
 
     first: float = 0.0
     last: float = 0.0
@@ -46,7 +46,7 @@ class AnswerTimer:
 
 
 class PacelineSystem:
-    """Paceline's own engine. The text is made as it comes, as for a user, so that its cost counts."""
+    """Paceline's engine. It detokenizes during decoding, as for a user, so that the cost counts."""
 
     def __init__(
         self, method: Method, models: LoadedModels, draft: Path | None, *, keep_prompts: bool = False
@@ -66,7 +66,7 @@ class PacelineSystem:
                 llm.draft.forget()
         run, progress = llm.engine.run_batch(), AnswerTimer()
         began = perf_counter()
-        self._read_draft(ask)
+        self._prefill_draft(ask)
         try:
             request = GenerationRequest(
                 prompt=ask.tokens,
@@ -79,7 +79,7 @@ class PacelineSystem:
             handle = run.add(request)
             run.begin()
             active = handle.scheduled.active
-            if active is not None and active.session.pending_tokens == 0:  # read for another method
+            if active is not None and active.session.pending_tokens == 0:  # prefilled for another method
                 progress.read, progress.alone = perf_counter() - began, True
             while not run.is_over:
                 for _, output in run.step():
@@ -91,28 +91,28 @@ class PacelineSystem:
             raise handle.finish.error
         return to_answer(ask, handle, progress)
 
-    def _read_draft(self, ask: BenchRequest) -> None:
-        """Let the draft read a prompt now, not when it first drafts, so that decoding is what other systems'
-        clocks call decoding."""
+    def _prefill_draft(self, ask: BenchRequest) -> None:
+        """Prefill the draft model now rather than at its first draft, so that decoding times match those of
+        other systems."""
         draft = self.llm.draft
         if draft is None or len(ask.tokens) <= MAX_SHARED_REQUESTS or self.llm.drafting.cross_vocab != "off":
-            return  # what another vocabulary's draft reads are other tokens
+            return  # a draft of another vocabulary has other tokens
         session = draft.open()
         try:
             session.extend([token if token < draft.vocab.size else 0 for token in ask.tokens])
             draft.forward([(session, session.pending_tokens)], NOTHING)
         finally:
-            session.close()  # which leaves the prompt for the next one
+            session.close()  # leaves the prompt in the cache
 
     @property
     def learns(self) -> bool:
-        """Return whether one answer may change the drafts of the next."""
+        """True if an answer may change later drafts."""
         drafter = self.llm.drafter
         remembers = isinstance(drafter, LearningDrafter) and bool(getattr(drafter, "learners", True))
         return remembers or self.llm.policy.learns
 
     def forget(self) -> None:
-        """Forget what was learned from answers."""
+        """Discard what was learned from answers."""
         if isinstance(self.llm.drafter, LearningDrafter):
             self.llm.drafter.forget()
         self.llm.policy.forget()
@@ -121,7 +121,7 @@ class PacelineSystem:
         return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])
 
     def close(self) -> None:
-        """The models are not its own."""
+        """The models belong to LoadedModels."""
 
 
 def to_answer(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:
@@ -145,7 +145,7 @@ def to_answer(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -
 
 
 def record(recorder: Recorder, llm: LLM, ask: BenchRequest, item: Item) -> None:
-    """Record a plain answer, with the time that it took when nothing was asked for beside it."""
+    """Record a plain answer, timed without logprobs."""
 
     def generated(logprobs: int | None) -> Generation:
         llm.target.forget()

@@ -1,4 +1,4 @@
-"""The plan of a bench: all that it is asked to do, so that a stored one can go on."""
+"""The plan of a bench: everything it is configured with, so that a stored bench can continue."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ FULL_ROUNDS = 5
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What a bench is asked to do.
+    """The configuration of a bench.
 
-    models: what `load` takes of files and engine settings. drafting: fields of Drafting, for every method.
-    methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a comma list or a
-    file; "" is what fits the model, and so is size "". items, n: most items, most tokens of an answer; 0 is
-    all, 0 is the item's. rounds: times that each is measured. keep_prompts: a prompt stays in the cache for
-    the methods that come next; their times to the first token then say nothing. minutes: as many items are
-    taken as fit into so many; 0 takes all.
-    """
+    models: arguments of `load`: files and engine settings. drafting: fields of Drafting, for every method.
+    methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
+    suite: name, comma-separated names or file; "" chooses by the model, as does size "".
+    items, n: maximum number of items and of tokens per answer; 0 is unlimited.
+    rounds: measurements of each item.
+    keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing.
+    minutes: time limit; 0 is unlimited."""
 
     models: Mapping[str, Any] = field(default_factory=dict)
     drafting: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class BenchPlan:
             raise UsageError("1 token an answer: the speed of decoding shows from the second on")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, with whole paths: it may be read again in another folder."""
+        """Return the plan with absolute paths, since it may be read in another folder."""
         models = {
             name: _whole(str(value)) if name in ("target", "draft") and value else value
             for name, value in self.models.items()
@@ -77,23 +77,22 @@ class BenchPlan:
     def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
         known = {f.name for f in fields(cls)}
         sampling = dict(stored["sampling"])
-        # JSON's keys are text.
+        # JSON keys are strings.
         sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
-        selected = {name: value for name, value in stored.items() if name in known}
-        return cls(
-            **selected | {"sampling": validate_drafting(Sampling, sampling), "peers": tuple(stored["peers"])}
-        )
+        plan = {name: value for name, value in stored.items() if name in known}
+        plan |= {"sampling": validate_drafting(Sampling, sampling), "peers": tuple(stored["peers"])}
+        return cls(**plan)
 
 
 def suite_for(target: Path) -> str:
-    """Return what a model is asked by default: with a chat template what people ask, else to go on with
-    texts."""
+    """Return the default suite: real requests for a model with a chat template, otherwise texts to
+    complete."""
     try:
         return "real" if read_model_facts(model_path(target), tokens=False).chat_template else "toy"
-    except (PacelineError, OSError):  # the toy model, or one that loading will say more about
+    except (PacelineError, OSError):  # the toy model, or a file that loading will report
         return "toy"
 
 
 def _whole(text: str) -> str:
-    """Return a path from the root where the text names a file, and the text itself elsewhere."""
+    """Return the absolute path if the text names a file, and otherwise the text."""
     return str(Path(text).resolve()) if text and Path(text).is_file() else text

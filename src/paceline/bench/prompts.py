@@ -1,4 +1,4 @@
-"""Items to requests: chat templates, earlier answers, and what does not fit."""
+"""Requests from suite items: chat templates, earlier answers, and the context limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.speculative.sampling import Sampling
 
 
 class RequestBuilder:
-    """Turns items into requests to one target. n: most tokens of each, None leaves it to the item."""
+    """Converts items to requests to one target. n: maximum tokens of each; None uses the item's."""
 
     def __init__(self, llm: LLM, *, n: int | None, ignore_eos: bool, sampling: Sampling, seed: int) -> None:
         self._llm = llm
@@ -20,9 +20,10 @@ class RequestBuilder:
         self._sampling, self._seed = sampling, seed
 
     def ask(self, item: Item, answers: Mapping[str, str], before: Sequence[Item]) -> BenchRequest:
-        """Return the request of `item`. answers: item id -> what the target said. before: the items before it
-        in its session. Raises UsageError where it does not fit the context, or goes on from what was not
-        asked."""
+        """Return the request of `item`.
+
+        answers: by id of earlier items. before: earlier items of its session. Raises UsageError if the
+        request does not fit the context, or an earlier answer is missing."""
         open_ = sum(content is None for _, content in item.messages)
         referred = before[len(before) - open_ :]
         if missing := [one.id for one in referred if one.id not in answers]:
@@ -41,8 +42,7 @@ class RequestBuilder:
         return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
     def size(self, item: Item) -> tuple[int, int]:
-        """Return about how many tokens its prompt and its answer have; answers that are still to be given are
-        taken for their longest."""
+        """Return the approximate tokens of prompt and answer, with missing answers at their maximum."""
         answer = self._n or item.max_tokens
         open_ = sum(content is None for _, content in item.messages)
         return len(self._tokens(item, [""] * open_)) + open_ * answer, answer
@@ -57,13 +57,13 @@ class RequestBuilder:
         ]
         try:
             return self._llm.chat_tokens(messages)
-        except ModelError:  # a base model: the conversation as plain text
+        except ModelError:  # a base model has no chat template
             lines = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
             return self._llm.tokens("\n\n".join([*lines, "Assistant:"]))
 
 
 def earlier_in_session(items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Return the items before each in its session, in order, by id."""
+    """Return for each item id the session's earlier items, in order."""
     sessions: dict[str, list[Item]] = {}
     out: dict[str, list[Item]] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""Where a number came from: models, engine, machine, settings. Stored with every record."""
+"""The provenance of a measurement: models, engine, machine and settings. Stored with every record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def model(engine: Backend) -> dict[str, Any]:
-    """alters: only where it is another model than its file says."""
+    """Describe a model. alters: present only if it differs from its file."""
     is_file = engine.path.is_file()
     known = {
         "name": engine.name,

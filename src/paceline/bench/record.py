@@ -1,4 +1,4 @@
-"""Findings of a bench: measurements by item and round, a Result for each system, and the whole Record."""
+"""Records of a bench: measurements by item and round, a result for each system, and the whole record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ Status = Literal["running", "done", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one system did with one item, with the names of `BenchAnswer`: tokens and seconds are those of
-    decoding."""
+    """The measurement of one answer, with the names of `BenchAnswer`. tokens, seconds: of decoding."""
 
     system: str
     tokens: int
@@ -38,8 +37,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class ItemMeasurements:
-    """One turn of every system at the same item, in the same minute. measurements, and outcomes of the
-    lossless gate's look at greedy answers: by system."""
+    """The measurements of one item in one round, and the outcomes of greedy answers, by system."""
 
     round: int
     item: str
@@ -68,16 +66,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One row. A measure is None where the system does not tell it, and every speed where its output was not
-    the target's own: no speed without proof.
+    """One row of the results.
 
-    category: of the suite's items; "" for all of them. verdict: the lossless gate's, in words. n_tokens:
-    decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds.
-    speedup: over plain decoding. ttft, tpot: seconds to the first token and for each later one, mean.
-    draft_share: of the time of decoding. acceptance: the chance that the next drafted token is kept, given
-    that those before it were. memory: bytes. clear: whether its speed differs from plain decoding's by more
-    than chance.
-    """
+    A measure is None if the system does not report it. Speeds are None unless the output was lossless.
+
+    category: of the items; "" for all. verdict: of the lossless gate, as text. n_tokens: decoded in all
+    rounds.
+    speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds.
+    speedup: over plain decoding. clear: the speedup differs from 1 by more than chance.
+    ttft, tpot: mean seconds to the first token and for each later one.
+    draft_share: of decoding time. memory: bytes.
+    acceptance: probability that a drafted token is accepted after its predecessors."""
 
     system: str
     category: str
@@ -102,8 +101,10 @@ class BenchResult:
 
 @dataclass
 class BenchRecord:
-    """What a bench came to. run: its number in the history. skipped: why which items were not asked. reading:
-    tokens and seconds of prompts that were read. lost: why the history could not be written any more."""
+    """The results of a bench.
+
+    run: its number in the history. skipped: reasons of items that were not measured. reading: tokens and
+    seconds of prefills. lost: error of a failed write to the history."""
 
     plan: BenchPlan
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class BenchRecord:
 
     @property
     def prompt_speed(self) -> float | None:
-        """Tokens/s of reading prompts."""
+        """Tokens/s of prefill."""
         seconds = sum(took for _, took in self.reading)
         return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
 

@@ -24,19 +24,18 @@ from paceline.speculative.sampling import Sampling
 
 Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
-TokenTimes = list[tuple[int, float]]  # tokens, and the seconds they took
+TokenTimes = list[tuple[int, float]]  # tokens and seconds
 
-WARM_UP_TOKENS = 8  # tokens of a system's first answer, which is not timed
-MIN_ANSWER_TOKENS = 2  # tokens: the speed of decoding shows from the second on
-MAX_ITEM_TIME_SHARE = (
-    0.25  # of the time that is given: what one item may take, or it would stand in for all others
-)
+WARM_UP_TOKENS = 8  # of a system's first answer, which is not timed
+MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
+MAX_ITEM_TIME_SHARE = 0.25  # of a time limit, so that no item dominates
 
 
 class Runner:
-    """Systems that answer the same items in turn. entries: plain decoding first, the reference of all.
-    keep_prompts: see BenchPlan. skipped: why which items are not asked. asks: by item. reading: tokens of
-    prompts that were read, and the seconds that took."""
+    """Systems that answer the same items in turn.
+
+    entries: plain decoding first, the reference of all. keep_prompts: see BenchPlan. skipped: reasons of
+    items that are not measured. asks: requests by item. reading: tokens and seconds of prefills."""
 
     def __init__(
         self,
@@ -60,15 +59,15 @@ class Runner:
         self._plain_texts: dict[str, str] = {}
 
     def warm_up(self, items: Sequence[Item]) -> None:
-        """Answer the first item that can be asked plainly, which warms the target up and shows what memory it
-        takes. Raises UsageError where no item fits the context."""
+        """Answer the first possible item plainly, which warms the target up and shows its memory. Raises
+        UsageError if no item fits the context."""
         before = earlier_in_session(items)
         if not any(self._ask(item, before[item.id]) for item in items):
             raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
         self._models.memory = self._models.memory or resident()
 
     def answer_plain(self, items: Sequence[Item]) -> list[Item]:
-        """Answer all items plainly, and return those that can be asked."""
+        """Answer all items plainly, and return those that have a request."""
         before = earlier_in_session(items)
         return [item for item in items if self._ask(item, before[item.id])]
 
@@ -83,19 +82,19 @@ class Runner:
 
     @property
     def llm(self) -> LLM:
-        """The last method's target and drafter, of those with a draft model if there are any."""
+        """The last method's target and drafter, preferably one with a draft model."""
         ours = [system.llm for system in self._ours]
         return next((llm for llm in reversed(ours) if llm.draft is not None), ours[-1])
 
     @property
     def peers(self) -> dict[str, str]:
-        """Other programs, with their version where they tell it."""
+        """Other programs, with their version if they report it."""
         others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
 
     def _ask(self, item: Item, before: Sequence[Item]) -> bool:
-        """Return whether an item can be asked; why not is noted. Its plain answer is there then, which the
-        others have to repeat and later items of a session refer to."""
+        """Prepare an item and return whether it has a request; if not, note the reason. Its plain answer is
+        computed, which other systems must repeat and later items of a session refer to."""
         if item.id in self._tried:
             return item.id in self.asks
         self._tried.add(item.id)
@@ -106,35 +105,35 @@ class Runner:
             return False
         answer = self._answer(self.plain, as_greedy(ask))
         assert answer is not None  # our own systems raise
-        if not before and answer.decoded == answer.n_tokens:  # else it was not read, or not alone
+        if not before and answer.decoded == answer.n_tokens:  # the whole prompt was prefilled separately
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
         self._decoded.append((answer.decoded, answer.decoding))
-        # No more than the model has to say: beyond its end some programs forbid the token that ends a text,
-        # others go on after it, and no two texts would be alike.
+        # Cut at the end token: beyond it some programs forbid the token and others continue after it.
         ends = [
             i for i, token in enumerate(answer.tokens or ()) if token in self.examiner.llm.target.vocab.eos
         ]
-        value = (answer.tokens or ())[: ends[0] if ends else None]
-        self.plain.greedy_tokens[item.id] = value
-        text = b"".join(map(self.examiner.llm.target.text.piece, value))
+        tokens = (answer.tokens or ())[: ends[0] if ends else None]
+        self.plain.greedy_tokens[item.id] = tokens
+        text = b"".join(map(self.examiner.llm.target.text.piece, tokens))
         self._plain_texts[item.id] = text.decode(errors="replace")
-        if len(value) < MIN_ANSWER_TOKENS:
+        if len(tokens) < MIN_ANSWER_TOKENS:
             self.skipped.append(f"item {item.id}: the model has nothing to say to it")
             return False
-        self.asks[item.id] = replace(ask, max_tokens=len(value))
+        self.asks[item.id] = replace(ask, max_tokens=len(tokens))
         return True
 
     def check(
         self, items: Sequence[Item], sampling: Sampling, seed: int, until: float = math.inf
     ) -> list[Item]:
-        """Pass the gate before anything is measured, which sampled benches need: every system repeats plain
-        greedy output, and the drafted distribution is the target's own. Return the items that were asked;
-        after `until` (by perf_counter) no further one is."""
-        before, requested = earlier_in_session(items), list[Item]()
+        """Run the gate before the measurement, which sampled benches need.
+
+        Every system must repeat plain greedy output, and drafted sampling must have the target's
+        distribution. Returns the checked items; after `until` (by perf_counter) no further one is checked."""
+        before, checked = earlier_in_session(items), list[Item]()
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
-                if (not requested or perf_counter() < until) and self._ask(item, before[item.id]):
-                    requested.append(item)
+                if (not checked or perf_counter() < until) and self._ask(item, before[item.id]):
+                    checked.append(item)
                     ask = as_greedy(self.asks[item.id])
                     for entry in self.entries[1:]:
                         if (answer := self._answer(entry, ask)) is not None:
@@ -144,7 +143,7 @@ class Runner:
                 if not sampling.greedy and not entry.other_program_plain:
                     entry.sampled = NOT_CHECKED
                     entry.sampled = self._sampled(entry, sampling, seed)
-        return requested
+        return checked
 
     def _sampled(self, entry: Contestant, sampling: Sampling, seed: int) -> GateVerdict:
         if not isinstance(entry.system, PacelineSystem):
@@ -160,13 +159,13 @@ class Runner:
         until: float = math.inf,
         first: int = 0,
     ) -> Iterator[ItemMeasurements]:
-        """Yield the measurements of each item but those that are done. At each item the systems take turns in
-        another order; what they say greedily is the gate. first: how many groups there were before. until: by
-        perf_counter; items that would not be done by then are left out, of each round its part.
+        """Yield the measurements of each item except those in `done`.
 
-        Drafters that learn start each round knowing no answer, and learn from those of the round. In a round
-        that is gone on with, they answer again what is done.
-        """
+        At each item the systems answer in another order, and greedy answers are judged. Learning drafters
+        forget before each round and learn from its answers; in a continued round they repeat the answers that
+        are done.
+        first: number of earlier groups. until: time by perf_counter; items that would end later are left
+        out."""
         before = earlier_in_session(items)
         learners = [system for system in self._ours if system.learns]
         known = {(group.round, group.item) for group in done}
@@ -207,7 +206,7 @@ class Runner:
     def _turn(
         self, item: Item, round_: int, number: int, again: Sequence[PacelineSystem] | None, tick: Tick
     ) -> ItemMeasurements:
-        """again: those that answer only to learn, since all is measured; None where it is not."""
+        """Measure an item. again: the learning systems that repeat a measured item; None for a new one."""
         ask = self.asks[item.id]
         ask = replace(ask, seed=ask.seed + round_)
         answers: dict[str, BenchAnswer] = {}
@@ -216,13 +215,13 @@ class Runner:
                 answers[entry.name] = answer
             tick("measure")
         judged = [entry for entry in self.entries if entry.name in answers and ask.sampling.greedy]
-        # In their order: a program's drafts are held to its plain decoding.
+        # In their order: a program's drafts are compared with its plain decoding.
         outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
         measured = {name: Measurement.of(name, answer) for name, answer in answers.items()}
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
 
     def _seconds(self, item: Item) -> float:
-        """Return what an item will take, by what prompts and plain answers have taken up to now."""
+        """Return the expected seconds of an item, from the prefills and plain answers so far."""
         prompt, answer = self._prompts.size(item)
         systems = 1 + len(self.entries)
         return systems * answer * seconds_per_token(self._decoded) + (
@@ -230,7 +229,7 @@ class Runner:
         )
 
     def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
-        """Let every system answer before it is timed, and learn nothing from it."""
+        """Let every system answer once without timing, and forget what it learned."""
         ask = self.asks[item.id]
         for entry in self.entries[1:]:
             self._answer(entry, replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS)))
@@ -238,7 +237,7 @@ class Runner:
             system.forget()
 
     def _answer(self, entry: Contestant, ask: BenchRequest) -> BenchAnswer | None:
-        """Return None from a program that has failed: the others go on without it."""
+        """Return the answer, or None from a program that has failed."""
         if entry.failed:
             return None
         try:
@@ -250,9 +249,8 @@ class Runner:
             return None
 
     def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
-        """Record the plain answers for replays: the greedy ones, which the others have to repeat, and where
-        the bench samples those of its first round too. They are decoded anew, on a warm engine: the time is
-        this text's alone."""
+        """Record the plain answers for replays: greedy ones, and in a sampled bench also those of its first
+        round. They are decoded again on a warm engine, to be timed alone."""
         known = {item.id: item for item in items}
         todo = [(id_, as_greedy(ask)) for id_, ask in self.asks.items()]
         todo += [(id_, ask) for id_, ask in self.asks.items() if not ask.sampling.greedy]
@@ -272,13 +270,13 @@ def as_greedy(ask: BenchRequest) -> BenchRequest:
 
 
 def seconds_per_token(known: TokenTimes) -> float:
-    """Return the seconds a token; 0 where nothing is known."""
+    """Return the seconds per token; 0 if nothing is known."""
     tokens = sum(n for n, _ in known)
     return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
 
 
 def rotate_order(entries: Sequence[Contestant], number: int) -> list[Contestant]:
-    """Let each come first as often as any other, and as often before its neighbour as after it."""
+    """Return an order in which each comes first, and before its neighbour, equally often."""
     cycles, first = divmod(number, len(entries))
     order = [*entries[first:], *entries[:first]]
     return order[::-1] if cycles % 2 else order

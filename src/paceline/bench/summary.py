@@ -1,4 +1,4 @@
-"""Measurements to Results: sums, means, and what the noise of a busy machine leaves certain."""
+"""Results from measurements: sums, means, and intervals."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ Floats = NDArray[np.float64]
 
 def speedup(method: Sequence[Sequence[tuple[float, float]]], plain: Sequence[Sequence[tuple[float, float]]],
             seed: int = 0) -> Interval | None:  # fmt: skip
-    """Return the ratio of two speeds, each given as (tokens, seconds) by item and round, the same ones in
-    both; None where a speed is not to be had. The interval is a percentile bootstrap: items are drawn anew,
-    and rounds within each item, so that it speaks of other texts of the kind as well as of another try."""
+    """Return the ratio of two speeds, given as (tokens, seconds) by item and round; None if one is undefined.
+
+    The interval is a percentile bootstrap that resamples items, and rounds within each item, so that it
+    covers other texts of the kind and other measurements."""
     n = np.array([len(rounds) for rounds in method])
     widest = int(n.max(initial=0))
     table = np.zeros((4, len(n), widest))
-    for i, (ours, its) in enumerate(zip(method, plain, strict=True)):
-        table[:2, i, : len(ours)] = np.array(ours).T
-        table[2:, i, : len(its)] = np.array(its).T
+    for i, (rounds, base) in enumerate(zip(method, plain, strict=True)):
+        table[:2, i, : len(rounds)] = np.array(rounds).T
+        table[2:, i, : len(base)] = np.array(base).T
     value = _ratio(table.sum(axis=(1, 2))[:, None])
     if value is None:
         return None
@@ -35,10 +36,10 @@ def speedup(method: Sequence[Sequence[tuple[float, float]]], plain: Sequence[Seq
         return Interval(float(value[0]), float(value[0]), float(value[0]))
     rng = np.random.default_rng(seed)
     items = rng.integers(len(n), size=(RESAMPLES, len(n)))
-    rounds = (rng.random((RESAMPLES, len(n), widest)) * n[items][:, :, None]).astype(np.int64)
-    # An item with fewer rounds (a run that was cut short) is drawn as often, for as many rounds as it has.
+    draws = (rng.random((RESAMPLES, len(n), widest)) * n[items][:, :, None]).astype(np.int64)
+    # An item with fewer rounds (an interrupted run) contributes as many rounds as it has.
     real = np.arange(widest)[None, None, :] < n[items][:, :, None]
-    drawn = np.stack([(part[items[:, :, None], rounds] * real).sum(axis=(1, 2)) for part in table])
+    drawn = np.stack([(part[items[:, :, None], draws] * real).sum(axis=(1, 2)) for part in table])
     ratios = _ratio(drawn)
     if ratios is None:
         return None
@@ -56,7 +57,7 @@ def _ratio(sums: Floats) -> Floats | None:
 
 @dataclass(frozen=True)
 class SystemSummary:
-    """What is known of a system before its groups are summed up."""
+    """A system with its verdict and memory, before its measurements are summed."""
 
     system: str
     lossless: bool
@@ -67,13 +68,14 @@ class SystemSummary:
 def summarize(
     rows: Sequence[SystemSummary], groups: Sequence[ItemMeasurements], plain: str
 ) -> list[BenchResult]:
-    """Return a result for each category and system, then one for each system over several categories. plain:
-    the system that speed-ups refer to."""
+    """Return a result for each category and system, then one for each system over several categories.
+
+    plain: the system that is the base of speedups."""
     categories = list(dict.fromkeys(group.category for group in groups))
-    chosen = [(category, [g for g in groups if g.category == category]) for category in categories]
+    parts = [(category, [g for g in groups if g.category == category]) for category in categories]
     if len(categories) != 1:
-        chosen.append(("", list(groups)))
-    return [_result(row, category, some, plain) for category, some in chosen for row in rows]
+        parts.append(("", list(groups)))
+    return [_result(row, category, some, plain) for category, some in parts for row in rows]
 
 
 def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements], plain: str) -> BenchResult:
@@ -91,7 +93,7 @@ def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements
     if not ours:
         return BenchResult(**base)
     base |= _acceptance(ours)
-    if row.lossless and len(ours) < len(groups):  # a program that had failed, and was started again
+    if row.lossless and len(ours) < len(groups):  # a program failed
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
     if not base["lossless"]:
         return BenchResult(**base)
@@ -134,7 +136,7 @@ def _over(a: float | None, b: float | None) -> float | None:
 
 
 def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
-    """tokens/s of each round."""
+    """Return the tokens/s of each round."""
     sums: dict[int, list[float]] = {}
     for group in groups:
         if (m := group.measurements.get(system)) is not None:
@@ -145,7 +147,7 @@ def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
 
 
 def ratio(groups: Sequence[ItemMeasurements], system: str, to: str) -> Interval | None:
-    """How much faster one system is than another, where both took their turns."""
+    """Return the speedup of a system over another, from the groups that have both."""
     both = [group for group in groups if {system, to} <= set(group.measurements)]
     return speedup(_by_item(both, system), _by_item(both, to)) if both else None
 

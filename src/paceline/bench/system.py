@@ -1,4 +1,4 @@
-"""What can be measured: whatever answers requests, be it Paceline with some drafter or another program."""
+"""The interface of measured systems: Paceline with some drafter, or another program."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from paceline.speculative.sampling import Sampling
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """One request. tokens: the prompt as the target's own tokens; prompt: the same as text, for programs that
-    take nothing else. ignore_eos: go on to max_tokens, so that every system decodes as much. sampling: greedy
-    unless it says otherwise."""
+    """A request. tokens: the prompt in the target's tokens. prompt: its text, for programs without token
+    input. ignore_eos: always decode max_tokens."""
 
     prompt: str
     tokens: tuple[int, ...]
@@ -24,14 +23,13 @@ class BenchRequest:
 
 @dataclass(frozen=True)
 class BenchAnswer:
-    """What one request came to, timed by the asker's clock, or the program's own where a docstring says so.
+    """An answer and its measurements; None where the system does not report a value.
 
-    tokens: None where the system tells no token ids. first, seconds: from asking to the first token, or the
-    first few that came together, and to the last. decoded, decoding: how many tokens were decoded once the
-    prompt was read, and the seconds that took: a first token that comes of the prompt's own pass is left out.
-    rejected: the steps that kept less than was drafted. draft_seconds, decode_seconds: of drafting, and of
-    all decoding. own_speed: tokens/s in the system's own words. What a system does not tell is None.
-    """
+    Times are of our clock unless a system's docstring says otherwise. first, seconds: from the request to the
+    first token (or the first ones that came together) and to the last. decoded, decoding: tokens decoded
+    after the prefill and their seconds; a first token from the prefill pass is not counted. rejected: steps
+    that accepted less than was drafted. draft_seconds, decode_seconds: of drafting and of all decoding.
+    own_speed: tokens/s as the system reports it."""
 
     text: str
     tokens: tuple[int, ...] | None
@@ -51,15 +49,15 @@ class BenchAnswer:
 
 
 class System(Protocol):
-    """One row of a comparison: one way to answer."""
+    """A row of a comparison: a way to answer requests."""
 
     @property
     def name(self) -> str: ...
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer one request from an empty cache. Raises PeerError if the program fails."""
+        """Answer a request with an empty cache. Raises PeerError if the program fails."""
 
     def memory(self) -> int | None:
-        """Bytes of memory that answering takes, as far as they can be told apart; None where they cannot."""
+        """Return the bytes of memory that answering takes; None if unknown."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Which other programs join a bench, and as what: each in the bench's own methods, as far as it has them."""
+"""Other programs in a bench, each with those of the bench's methods that it supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.speculative.errors import UsageError
 
 PLAIN, LOOKUP, MODEL = ("none",), ("lookup",), ("model",)
-# What each kind of program drafts by.
+# Drafters of each kind of program.
 BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-server": (PLAIN, LOOKUP, MODEL, LOOKUP + MODEL, MODEL + LOOKUP),
     "llama-speculative": (MODEL,),
@@ -25,8 +25,8 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Read KIND or KIND=WHERE, each as (kind, where). Raises UsageError, and PeerError where a program is
-    nowhere to be found: all this may be asked before anything is loaded."""
+    """Parse KIND or KIND=WHERE, each as (kind, where). Raises UsageError, and PeerError for a missing
+    program."""
     from paceline.bench.baselines.llama_cli import find_program
     from paceline.bench.baselines.llama_server import find_server
 
@@ -55,9 +55,10 @@ def join(
     draft: Path | None,
     engine: Mapping[str, Any],
 ) -> None:
-    """Start the programs and add them to `entries` one by one, whose owner closes them. engine: settings of
-    the target. A program's drafted output has to repeat its own plain output where there is one; whether
-    that is the target's is told too."""
+    """Start the programs and append them to `entries`, whose owner closes them.
+
+    engine: settings of the target. A program's drafted output must repeat its own plain output, if it has
+    one; whether that equals the target's is reported."""
     ours = entries[0]
     kinds = [kind for kind, _ in given]
     for kind, where in given:
@@ -88,7 +89,7 @@ def start(
     draft: Path | None,
     engine: Mapping[str, Any],
 ) -> System:
-    """Start a program that answers by one method. where: the text after `=`, "" without."""
+    """Start a program for one method. where: the text after `=`."""
     drafting, threads = method.drafting, choose_threads(engine["threads"])
     name = label if method.plain else f"{label} {method.name}"
     if kind == "openai":

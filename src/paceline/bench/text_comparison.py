@@ -1,8 +1,7 @@
-"""Is drafted output the plain output? And where it is not, was it a near-tie?
+"""Comparison of drafted with plain output, and the detection of near-ties.
 
-A forward of several rows uses other kernels than one of a single row, and its logits differ in the last bits.
-Greedy output may therefore flip where two tokens are almost equally likely, and only there.
-"""
+A forward pass of several rows uses other kernels than one of a single row, so that logits differ in the last
+bits. Greedy output may therefore differ where two tokens are almost equally likely, and only there."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from paceline.speculative.interfaces import Budget, Target
 from paceline.speculative.sampling import Sampling, adjust_logits
 
 GREEDY = Sampling()
-# Noise as a share of a row's standard deviation: up to 0.64 was seen, at Q4_1 (docs/log/certify.md). Rows
-# that have nothing to do with each other lie several deviations apart.
+# Noise as a share of a row's standard deviation: up to 0.64 at Q4_1 (docs/log/certify.md). Unrelated rows
+# differ by several deviations.
 PLAUSIBLE = 1.0
 
 
@@ -28,11 +27,11 @@ PLAUSIBLE = 1.0
 class Difference:
     """The first difference of two greedy outputs.
 
-    gap: by how much the plain token's logit leads the drafted one's, computed one row at a time (infinite
-    where one output has ended). drafted_gap: the same, computed in passes as large as drafted ones. noise:
-    the most that computing several rows at once moved two logits of a row apart. spread: the standard
-    deviation of the row's logits. tokens: plain's and drafted's, None for an output that has ended.
-    """
+    gap: lead of the plain token's logit over the drafted one's, computed row by row; infinite if one output
+    has ended. drafted_gap: the same, computed in passes of drafted size.
+    noise: the largest effect of the batch size on the difference of two logits of a row. spread: standard
+    deviation of the row.
+    tokens: of the plain and the drafted output, None if it has ended."""
 
     index: int
     gap: float
@@ -43,8 +42,8 @@ class Difference:
 
     @property
     def near_tie(self) -> bool:
-        """Whether rounding explains it, in both ways of computing it: an engine that mixes up its cells moves
-        logits by as much as they differ among themselves, and that is no noise."""
+        """True if rounding explains the difference in both computations. A defect moves logits by about their
+        spread, which noise does not."""
         gap = max(abs(self.gap), abs(self.drafted_gap))
         return gap <= self.noise <= PLAUSIBLE * self.spread
 
@@ -65,8 +64,9 @@ def explain(
     sampling: Sampling = GREEDY,
     noise: float | None = None,
 ) -> Difference | None:
-    """Return the first difference of two greedy outputs, the second with drafts of `budget`; None without
-    one. noise: of that text, where it has been measured before."""
+    """Return the first difference of two greedy outputs, if any.
+
+    noise: of that text, if it is known."""
     index = first_difference(plain, drafted)
     if index is None:
         return None
@@ -95,8 +95,8 @@ def first_non_greedy_token(
     noise: float,
     sampling: Sampling = GREEDY,
 ) -> int | None:
-    """Return the first token of a greedy output, from `start` on, that plain decoding of the text before it
-    would not say: another one leads it by more than `noise`. None where there is none."""
+    """Return the index of the first token, from `start` on, that another token leads by more than `noise`;
+    None if there is none."""
     text = [*prompt, *tokens]
     place = len(prompt) + start
     if place >= len(text):
@@ -109,14 +109,14 @@ def first_non_greedy_token(
 
 
 def rows_of(target: Target, budget: Budget) -> int:
-    """Return the rows of a full pass."""
+    """Return the number of rows of a full verification pass."""
     return min(1 + budget.nodes, target.caps.max_batch_tokens)
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """What plain and drafted decoding of one request came to. said: the verdict in words. at: the first token
-    that differs. difference: of greedy outputs, by how much they differ there."""
+    """The comparison of plain and drafted output. at: the first different token. difference: of greedy
+    outputs."""
 
     identical: bool
     verdict: str
@@ -124,7 +124,7 @@ class OutputComparison:
     difference: Difference | None = None
 
     def require_lossless(self) -> None:
-        """Raises LosslessError where greedy outputs differ and it was no near-tie."""
+        """Raise LosslessError if greedy outputs differ without a near-tie."""
         if self.difference is not None and not self.difference.near_tie:
             raise LosslessError(
                 f"drafted output differs from plain output from token {self.at} on: the two tokens' logits "
@@ -134,9 +134,9 @@ class OutputComparison:
 
 
 def warm_up(llm: LLM, prompt: Sequence[int], on_prefill: OnPrefill | None = None) -> Generation:
-    """Let runs that are compared start alike: every model's weights are in memory, and the prompt is in the
-    target's cache but not in the draft's, whose work on it counts. Return what read the prompt."""
-    prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
+    """Prepare comparable runs: load all weights and prefill the prompt in the target's cache, not in the
+    draft model's. Return the prefill."""
+    prompt = tuple(prompt)  # an empty list would mean a batch without prompts
     llm.generate(prompt[:1], max_tokens=2, remember=False)
     return llm.generate(prompt, max_tokens=1, plain=True, on_prefill=on_prefill)
 

@@ -1,10 +1,7 @@
-"""Which part of a model drafts best for it: blocks are left out, and what is left is held against what the
-whole model says.
+"""The search for the part of a model that drafts best for it.
 
-Candidates are views that leave out blocks evenly, and those without the layers that change hidden states
-least (arXiv:2403.03853). Each is judged by the share of tokens that it guesses right behind the
-model's own text, and by the speed that this share and its cost promise.
-"""
+Candidate views skip blocks evenly, or skip the layers that change hidden states least (arXiv:2403.03853).
+Each is scored by the share of tokens of the model's text that it predicts, and by the expected speed."""
 
 from __future__ import annotations
 
@@ -28,19 +25,21 @@ from paceline.speculative.tree import chain
 from paceline.storage import views
 from paceline.storage.views import CachedView
 
-Text = tuple[list[int], list[int]]  # a prompt, and what the whole model answered
+Text = tuple[list[int], list[int]]  # a prompt, and the whole model's answer
 Closest = Callable[[Sequence[int], int, int], Sequence[frozenset[int]]]
-MOST_AHEAD = 8  # tokens ahead, where speeds are weighed
-SHARE = 0.5  # of the blocks that can be left out, where several numbers are tried
+MOST_AHEAD = 8  # draft tokens in the expected speed
+SHARE = 0.5  # maximum share of skipped blocks, if several numbers are tried
 MAX_DRAFT_TOKENS = 1200  # characters of a prompt
-ANSWERS, VIEWS = "answers", "views"  # kinds of work
-GUIDES, SEEN = 2, 96  # texts whose hidden states are looked at, and their last tokens
+ANSWERS, VIEWS = "answers", "views"  # phases
+GUIDES, SEEN = 2, 96  # number of guide texts, and of their last tokens
 
 
 @dataclass(frozen=True)
 class ViewScore:
-    """agreement: the share of tokens guessed right. share: of the model's weights that the view reads.
-    speed: over plain decoding, as expected; n_draft: with so many tokens a draft."""
+    """The score of a view.
+
+    agreement: share of tokens predicted. share: of the model's weights. speed: expected speedup over plain
+    decoding with n_draft tokens a draft."""
 
     view: ModelView
     method: str
@@ -51,7 +50,8 @@ class ViewScore:
 
 
 class ViewEvaluator:
-    """Holds views against `texts`, whose prompts the whole model reads once. It needs a session for each."""
+    """An evaluator of views on `texts`, whose prompts the whole model prefills once. It uses a session for
+    each."""
 
     def __init__(self, whole: Any, texts: Sequence[Text], cost: PassCosts | None = None) -> None:
         self._whole, self._texts = whole, texts
@@ -68,7 +68,7 @@ class ViewEvaluator:
             self._sessions.append(session)
 
     def agreement(self, view: Any) -> float:
-        """Return the share of tokens that a view of the whole engine guesses right."""
+        """Return the share of tokens that a view of the whole engine predicts."""
         batch = []
         for session, (prompt, answer) in zip(self._sessions, self._texts, strict=True):
             beside = view.open(session)
@@ -107,12 +107,11 @@ def search(
     guides: Sequence[Text] = (),
     closest: Closest | None = None,
 ) -> Iterator[ViewScore]:
-    """Judge at most `tries` views, none twice, and yield each.
+    """Yield the scores of at most `tries` different views.
 
-    blocks: how many are left out; 0 tries several numbers.
-    guides: texts that `closest` (HfTarget.closest) is asked about.
-    Raises UsageError.
-    """
+    blocks: number of skipped blocks; 0 tries several numbers.
+    guides: texts for `closest` (HfTarget.search_skipped_layers).
+    Raises UsageError for an impossible number of blocks."""
     n_blocks = 2 * (judge.layers - 2)
     if n_blocks < 1 or not 0 <= blocks <= n_blocks:
         raise UsageError(
@@ -134,7 +133,7 @@ def search(
 def hidden_state_views(
     numbers: Sequence[int], guides: Sequence[Text], closest: Closest
 ) -> Iterator[ModelView]:
-    """Yield views without the whole layers that hidden states advise to skip."""
+    """Yield views without the whole layers that hidden states suggest to skip."""
     wanted = sorted({(n + 1) // 2 for n in numbers if n > 1})
     if not wanted:
         return
@@ -143,13 +142,13 @@ def hidden_state_views(
         for n in wanted:
             if n <= len(found):
                 layers = sorted(found[n - 1])
-                odd = len(numbers) == 1 and numbers[0] % 2  # one block less than whole layers have
+                odd = len(numbers) == 1 and numbers[0] % 2  # one block less than whole layers
                 yield ModelView(0, frozenset(layers), frozenset(layers[: len(layers) - odd]))
 
 
 @dataclass(frozen=True)
 class ViewSearchPlan:
-    """See `paceline views search`."""
+    """Arguments of `paceline views search`."""
 
     blocks: int
     tries: int
@@ -159,14 +158,14 @@ class ViewSearchPlan:
 
     @property
     def work(self) -> dict[str, int]:
-        """Steps of each kind, at most."""
+        """The maximum number of steps of each phase."""
         return {ANSWERS: 2 * self.items, VIEWS: self.tries}
 
 
 @dataclass(frozen=True)
 class ViewSearchResult:
-    """tried: all views in order, as judged by the search. kept: the best one, as judged by other texts;
-    speed: over plain decoding, as expected with `n_draft` tokens a draft."""
+    """The result of a search. tried: all views in order, with scores of the search. kept: the best one, with
+    scores on other texts."""
 
     model: str
     layers: int
@@ -187,8 +186,10 @@ class ViewSearchResult:
 def search_views(
     given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str], None]
 ) -> ViewSearchResult:
-    """Search for a view. given: what `load` takes. tick: called after each of `plan.work`; where it raises
-    KeyboardInterrupt the search ends with what was found, if anything. Raises UsageError or ModelError."""
+    """Search for a view, and store it.
+
+    given: arguments of `load`. tick: called after each step of `plan.work`; a KeyboardInterrupt from it ends
+    the search with the views tried so far, if any. Raises UsageError or ModelError."""
     items = short_items(plan)
     with load(**given, drafters="none", sessions=max(1, len(items))) as llm:
         whole: Any = llm.target
@@ -232,7 +233,7 @@ def search_views(
 
 
 def short_items(plan: ViewSearchPlan) -> list[workload.Item]:
-    """Return short items of all categories, half to search by and half to report."""
+    """Return short items of all categories, half to search with and half to report."""
     short = [
         item
         for item in workload.load(plan.suite)

@@ -1,10 +1,8 @@
-"""Answers that stream over HTTP, each piece with the time it came.
+"""An HTTP client for streamed answers that records the arrival time of each piece.
 
-What we spend on reading is taken from a server that computes on the same cores, so it has to be little: 15 us
-a piece by the standard library's client, against 40 by httpx and 50 by httpx2, which parse chunks in Python.
-Pieces are kept as bytes and understood when the clock has stopped. A server may be anybody's: what it sends
-is limited in bytes, in messages and in time.
-"""
+The client runs on the server's cores, so reading has to be cheap: the standard library takes 15 us per piece,
+httpx 40 and httpx2 50, which parse chunks in Python. Pieces are parsed after the measurement. The server is
+not trusted: its answers are limited in bytes, messages and time."""
 
 from __future__ import annotations
 
@@ -25,16 +23,16 @@ from paceline.speculative.printable import truncated
 from paceline.system.deadline import OverdueError, deadline
 
 BUFFER = 65536
-MAX_BODY_BYTES = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream
+MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer, and of one message of a stream
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
-OVERHEAD = 160  # bytes of memory that a piece takes beside its own
+OVERHEAD = 160  # bytes of memory per piece
 MOST_EVENTS = 1 << 18
-MAX_ANSWER_TIMEOUTS = 30  # times the silence that is allowed: what a whole answer may take
+MAX_ANSWER_TIMEOUTS = 30  # duration of a whole answer, in timeouts
 
 
 @dataclass(frozen=True)
 class Event:
-    """A message of a server-sent event stream. seconds: from asking until all of it was there."""
+    """A message of a server-sent event stream. seconds: from the request to its arrival."""
 
     seconds: float
     data: dict[str, Any]
@@ -42,9 +40,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An HTTP server. name: for error messages. timeout: seconds it may be silent, and in which it has to
-    answer a question that takes no decoding. Every method raises PeerError where nobody answers, or not as
-    such a server does."""
+    """An HTTP server. name: for error messages. timeout: seconds of silence, and for answers without
+    decoding.
+
+    Every method raises PeerError if the server does not answer or answers with something unexpected."""
 
     name: str
     url: str
@@ -64,7 +63,7 @@ class Endpoint:
                 return response.status, self._body(response)
 
     def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return (status, the JSON of the answer)."""
+        """Return (status, JSON answer)."""
         with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
             self._send(connection, path, json.dumps(body).encode())
             with connection.getresponse() as response:
@@ -72,8 +71,8 @@ class Endpoint:
         return response.status, self.parsed(value)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
-        """Ask, and read the answer to its end. The connection is there before the clock runs; it is new each
-        time, since llama-server ends a stream by hanging up."""
+        """Post a request and read the streamed answer to its end. Each request has a new connection, since
+        llama-server closes it after a stream; connecting is not timed."""
         sent = json.dumps(body).encode()
         with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
             began = perf_counter()
@@ -87,14 +86,13 @@ class Endpoint:
 
     @contextmanager
     def _connected(self, seconds: float) -> Iterator[http.client.HTTPConnection]:
-        """Open a connection, which is hung up after `seconds`."""
+        """Open a connection that is closed after `seconds`."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
         try:
             connection.connect()
-            # Where the server says that it will hang up, the connection forgets its socket as soon as the
-            # answer begins.
+            # Take the socket now: with "Connection: close" the connection drops it when the answer begins.
             with deadline(connection.sock, seconds):
                 yield connection
         except (OSError, http.client.HTTPException) as error:
@@ -118,7 +116,7 @@ class Endpoint:
         return bytes(found)
 
     def _read(self, response: http.client.HTTPResponse, began: float) -> list[tuple[float, bytes]]:
-        """Return the pieces of a stream as they came, each with its time."""
+        """Return the pieces of a stream, each with its arrival time."""
         pieces: list[tuple[float, bytes]] = []
         spoke, room = began, LARGEST_STREAM
         while piece := response.read1(BUFFER):
@@ -127,7 +125,7 @@ class Endpoint:
             room -= len(piece) + OVERHEAD
             if room < 0:
                 raise PeerError(f"{self.name} streams more than {LARGEST_STREAM >> 20} MiB for one answer")
-            # A comment shows that a server is there, and not that it gets on.
+            # A comment is a keep-alive, not progress.
             if not piece.startswith(b":"):
                 spoke = now
             elif now - spoke > self.timeout:
@@ -135,8 +133,7 @@ class Endpoint:
         return pieces
 
     def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
-        """Return the messages of a stream. A line may come in several pieces, and a piece may hold several
-        lines."""
+        """Return the messages of a stream. A line may span pieces, and a piece may hold several lines."""
         found: list[Event] = []
         started: list[bytes] = []  # a line
         for seconds, piece in pieces:
@@ -179,7 +176,7 @@ class Endpoint:
 
 
 def error_message(data: Mapping[str, Any]) -> str:
-    """Return what an answer says is wrong: every server words it otherwise."""
+    """Return the error message of an answer, whose form differs between servers."""
     error = data.get("error", data)
     if isinstance(error, Mapping):
         error = error.get("message") or error.get("detail") or json.dumps(error)

@@ -1,8 +1,7 @@
 """transformers as a System: plain decoding, assisted generation with a draft model, and prompt lookup.
 
-It reads the same GGUF files but makes float32 weights of them: its passes read more memory than those of an
-engine that computes on the quantised weights. Compare its speedup over its own plain decoding, not its speed.
-"""
+It expands GGUF files to float32 weights, so that its passes read more memory than those of an engine with
+quantised weights. Compare its speedup over its own plain decoding, not its speed."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ PACKAGES = ("torch", "transformers", "accelerate", "gguf")  # the last two to re
 
 @dataclass
 class GenerationTimer:
-    """What generate() said and when: its streamer, and a hook in front of the target. The first pass reads
-    the prompt too, so that what is beyond the prompt was drafted."""
+    """Timer of generate(): its streamer, and a hook on the target's forward pass. The first pass reads the
+    prompt too, so that rows beyond it were drafted."""
 
     n_prompt: int
-    layers: Callable[[], int]  # that a pass goes through now: an early exit is the same module
+    layers: Callable[[], int]  # of the current pass; an early exit uses the same module
     began: float = 0.0
     times: list[float] = field(default_factory=list)  # s, of each put
-    parts: list[list[int]] = field(default_factory=list)  # what each pass of the target gave
+    parts: list[list[int]] = field(default_factory=list)  # tokens of each pass of the target
     drafted: list[int] = field(default_factory=list)  # in each pass
     _prompt: bool = True
 
@@ -42,14 +41,14 @@ class GenerationTimer:
         self._all = self.layers()
 
     def put(self, tokens: Any) -> None:
-        if self._prompt:  # comes first, and is no answer
+        if self._prompt:  # the first call has the prompt
             self._prompt = False
             return
         self.times.append(perf_counter() - self.began)
         self.parts.append(tokens.flatten().tolist())
 
     def end(self) -> None:
-        """Streamers have it."""
+        """Required of a streamer."""
 
     def hook(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         if self.layers() < self._all:
@@ -59,15 +58,13 @@ class GenerationTimer:
 
 
 class Transformers:
-    """One way of transformers to answer.
+    """A decoding method of transformers.
 
-    drafting: "none" is plain decoding, "model" assisted generation by `draft`, at a constant n_draft and
-    with p_min as its confidence threshold (0: never stops early; else transformers moves it by itself where
-    scikit-learn is installed), "lookup" its prompt lookup, which knows no p_min. A draft that is the view
-    exit=N of the target is its early exit. Sampled, it applies the temperature before the filters, unlike
-    llama.cpp and Paceline.
-    Raises MissingExtraError, UsageError, or PeerError where it cannot load a file.
-    """
+    drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
+    generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it. A draft
+    that is the view exit=N of the target is early exit. Sampling applies the temperature before the filters,
+    unlike llama.cpp and Paceline. Raises MissingExtraError, UsageError, or PeerError if a file cannot be
+    loaded."""
 
     def __init__(
         self,
@@ -99,7 +96,7 @@ class Transformers:
             settings.assistant_confidence_threshold = p_min
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Raise UsageError for sampling that transformers does not have."""
+        """Answer a request. Raises UsageError for unsupported sampling, and PeerError if generation fails."""
         room = self._target.config.get_text_config().max_position_embeddings
         if len(ask.tokens) + ask.max_tokens > room:
             raise PeerError(
@@ -110,12 +107,12 @@ class Transformers:
         layers = self._config.num_hidden_layers
         handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
         try:
-            with quiet(), self._on_its_threads():
+            with quiet(), self._with_threads():
                 self._generate(ask, clock)
         except (RuntimeError, ValueError, IndexError) as error:
             raise PeerError(f"{self.name} failed: {error}") from error
         finally:
-            self._config.num_hidden_layers = layers  # an early exit that failed leaves fewer
+            self._config.num_hidden_layers = layers  # a failed early exit leaves fewer
             handle.remove()
         return self._answered(ask, clock)
 
@@ -123,18 +120,19 @@ class Transformers:
         import torch
 
         torch.manual_seed(ask.seed)
-        how = sampling_arguments(ask.sampling) | {"streamer": clock, "max_new_tokens": ask.max_tokens}
-        # None would not turn it off: generate() then takes the model's own.
+        arguments = sampling_arguments(ask.sampling)
+        arguments |= {"streamer": clock, "max_new_tokens": ask.max_tokens}
+        # As an argument of generate(), None would mean the model's value.
         self._target.generation_config.eos_token_id = None if ask.ignore_eos else self._tokenizer.eos_token_id
         if self._exits:
-            how["assistant_early_exit"] = self._exits
+            arguments["assistant_early_exit"] = self._exits
         elif self._drafting == "model":
-            how["assistant_model"] = self._draft
+            arguments["assistant_model"] = self._draft
         elif self._drafting == "lookup":
-            how["prompt_lookup_num_tokens"] = self._n_draft
+            arguments["prompt_lookup_num_tokens"] = self._n_draft
         ids = torch.tensor([ask.tokens])
         clock.began = perf_counter()
-        self._target.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **how)
+        self._target.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **arguments)
 
     def _answered(self, ask: BenchRequest, clock: GenerationTimer) -> BenchAnswer:
         tokens = [token for part in clock.parts for token in part]
@@ -157,7 +155,7 @@ class Transformers:
         )
 
     @contextmanager
-    def _on_its_threads(self) -> Iterator[None]:
+    def _with_threads(self) -> Iterator[None]:
         import torch
 
         before = torch.get_num_threads()
@@ -168,7 +166,7 @@ class Transformers:
             torch.set_num_threads(before)
 
     def memory(self) -> int | None:
-        """Return the bytes of weights: it shares our process, so that nothing else can be told apart."""
+        """Return the bytes of the weights; other memory is shared with our process."""
         models = [self._target] if self._draft is None else [self._target, self._draft]
         return sum(int(model.get_memory_footprint()) for model in models)
 
@@ -177,8 +175,7 @@ class Transformers:
 
 
 def exit_of(draft: Path, layers: int) -> int:
-    """Return the layers of a view; 0 for a whole model. Raises UsageError for a view that leaves out
-    others."""
+    """Return the exit layer of a view; 0 for a whole model. Raises UsageError for other views."""
     if not is_view(draft):
         return 0
     view = parse_view(draft, layers)
@@ -188,7 +185,7 @@ def exit_of(draft: Path, layers: int) -> int:
 
 
 def load(path: Path) -> tuple[Any, Any]:
-    """Return (model, tokenizer) of a GGUF file, hf:FILE or not, or of a folder."""
+    """Return (model, tokenizer) of a GGUF file or a folder."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
@@ -205,17 +202,16 @@ def load(path: Path) -> tuple[Any, Any]:
     if path.is_file():
         where["gguf_file"] = path.name
     try:
-        with quiet(), redirect_stderr(io.StringIO()):  # one progress bar asks nobody
+        with quiet(), redirect_stderr(io.StringIO()):  # one progress bar cannot be disabled
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **where).eval()
             return model, AutoTokenizer.from_pretrained(folder, **where)
-    except Exception as error:  # of many kinds: each architecture is read by code of its own
+    except Exception as error:  # each architecture raises other types
         lines = (str(error).splitlines() or [type(error).__name__])[0]
         raise PeerError(f"transformers cannot load {path.name}: {lines}") from error
 
 
 def sampling_arguments(sampling: Sampling) -> dict[str, Any]:
-    """Return generate()'s arguments. Raises UsageError for what it lacks: nearly the same would be another
-    target."""
+    """Return generate()'s arguments. Raises UsageError for unsupported sampling."""
     if sampling.edits_logits or sampling.xtc_probability > 0.0:
         raise UsageError(
             "transformers has no penalties over a window, no XTC and no such logit bias: leave them out"
@@ -234,7 +230,7 @@ def sampling_arguments(sampling: Sampling) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep its warnings, log lines and progress bars from our stderr."""
+    """Suppress warnings, log messages and progress bars of transformers."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

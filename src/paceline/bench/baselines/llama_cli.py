@@ -1,8 +1,7 @@
-"""llama.cpp's programs for the command line as Systems: llama-speculative, its simple sister, llama-lookup.
+"""llama.cpp's command-line programs as Systems: llama-speculative, llama-speculative-simple, llama-lookup.
 
-Each takes one prompt and ends, so that one process answers one request. It prints no token ids, and the time
-of the prompt in milliseconds. Loading the model is not counted.
-"""
+Each process answers one prompt and exits. It prints no token ids, and the prompt's time in milliseconds.
+Loading the model is not counted."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.system.scratch import scratch_folder
 
-BATCH = 2048  # their default; they read the prompt in one batch
+BATCH = 2048  # the programs' default; the prompt has to fit one batch
 COUNT = r"(\d{1,9})(?!\d)"
 NUMBER = r"(\d{1,12}(?:\.\d{0,12})?)(?![\d.])"
 FIGURES = (
@@ -30,16 +29,15 @@ FIGURES = (
     rf"n_accept\s+= {COUNT}",
 )
 FRAME = "\n\n"
-BOS_ROOM = 64  # characters that the first token, of no text, may be spelled with
+BOS_ROOM = 64  # characters of the BOS token that is printed first
 
 
 class LlamaProgram:
-    """One program. No process outlives `answer`, however that ends.
+    """One program; no process outlives `answer`.
 
-    program: its name. path: where it is; None looks for it on PATH. Context and cache are those of target and
-    draft alike. timeout: seconds for a request, loading included. Raises PeerError where there is no such
-    program or model file, UsageError for what it cannot do.
-    """
+    path: of the program; None searches PATH. n_ctx: of target and draft model each. timeout: seconds for a
+    request, loading included. Raises PeerError for a missing program or model file, UsageError for
+    unsupported settings."""
 
     def __init__(
         self,
@@ -67,17 +65,16 @@ class LlamaProgram:
         models = [None if path is None else path.resolve() for path in (target, draft)]
         self._argv += model_arguments(models[0] or target, models[1], n_ctx=n_ctx, **settings)
         self._argv += draft_arguments(n_draft, p_min if simple else None)
-        if simple:  # drafts of many kinds, and of none by default
+        if simple:  # its default is not to draft
             self._argv += ["--spec-type", "draft-simple"]
-        # The first token comes of the prompt's own pass, right when the decoding clock starts. The simple
-        # one's first pass reads the prompt's last token, so that its decoding clock has every token.
+        # The first token comes from the prompt's pass, before the decoding clock starts; with the simple
+        # program, whose first step reads the prompt's last token, the clock covers every token.
         self._n_first = 0 if simple else 1
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer with up to n_draft tokens more than were asked for: the programs look at their limit between
-        steps. Where the request ignores the end of text, the end token is forbidden, which is not quite the
-        same as going on after it. Raises PeerError where the program fails.
-        """
+        """Answer with up to n_draft more tokens than requested, since the programs check their limit between
+        steps. ignore_eos forbids the end token, which differs slightly from continuing after it. Raises
+        PeerError if the program fails."""
         need = len(ask.tokens) + ask.max_tokens + self._n_draft + 4
         if need > self._n_ctx:
             raise PeerError(
@@ -85,7 +82,7 @@ class LlamaProgram:
             )
         with scratch_folder(Path(tempfile.gettempdir())) as folder:
             prompt = folder / "prompt.txt"
-            # One newline at the end is dropped in reading.
+            # The programs drop a final newline.
             prompt.write_text(ask.prompt + "\n", encoding="utf-8", newline="")
             argv = [*self._argv, *self._request(ask, prompt)]
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
@@ -105,7 +102,7 @@ class LlamaProgram:
                     ) from error
 
     def _request(self, ask: BenchRequest, prompt: Path) -> list[str]:
-        n_predict = max(1, ask.max_tokens - 1)  # it stops once it has more
+        n_predict = max(1, ask.max_tokens - 1)  # it stops after exceeding it
         out = ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(ask.seed)]
         if len(ask.tokens) > BATCH:
             out += ["-b", str(len(ask.tokens))]
@@ -114,7 +111,7 @@ class LlamaProgram:
         return [*out, *sampling_arguments(ask.sampling)]
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
-        """Read the text and the figures. Raises ValueError where they are not there, or cannot be."""
+        """Parse the text and the figures. Raises ValueError if they are missing or impossible."""
         (n_prompt, first), (n, speed), (drafted,), (accepted,) = (
             last(pattern, err[-TAIL:]) for pattern in FIGURES
         )
@@ -123,7 +120,7 @@ class LlamaProgram:
             raise ValueError("the prompt before the answer is missing")
         if n < 1 or speed <= 0.0 or accepted > drafted:
             raise ValueError(f"{n:g} tokens at {speed:g} t/s, {accepted:g} accepted of {drafted:g}")
-        n_tokens, seconds = int(n), n / speed  # the seconds that it prints are rounded to thousandths
+        n_tokens, seconds = int(n), n / speed  # the printed seconds are rounded
         return BenchAnswer(
             text=out[start + len(prompt) :].removesuffix(2 * FRAME),
             tokens=None,
@@ -140,15 +137,15 @@ class LlamaProgram:
         )
 
     def memory(self) -> int | None:
-        """Return the most bytes of RAM that were seen at work; None before the first answer."""
+        """Return the largest bytes of RAM seen; None before the first answer."""
         return self._peak or None
 
     def close(self) -> None:
-        """No process outlives its answer."""
+        """No process is running."""
 
 
 def last(pattern: str, text: str) -> tuple[float, ...]:
-    """Return the figures of the last match: a prompt, which comes before, may say the same."""
+    """Return the figures of the last match, since the prompt may contain an earlier one."""
     found = re.findall(pattern, text, re.ASCII)
     if not found:
         raise ValueError(f"no {pattern.partition(chr(92))[0]} in it")
@@ -156,7 +153,7 @@ def last(pattern: str, text: str) -> tuple[float, ...]:
 
 
 def find_program(path: str) -> str:
-    """Return the program's absolute path."""
+    """Return the program's absolute path. Raises PeerError if there is none."""
     found = shutil.which(path)
     if found is None:
         raise PeerError(

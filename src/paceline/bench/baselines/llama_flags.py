@@ -1,4 +1,4 @@
-"""The command lines of llama.cpp's programs, as builds since 2026 take them."""
+"""Command lines of llama.cpp's programs, for builds since 2026."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from paceline.bench.baselines.process import BackgroundProgram
 from paceline.speculative.errors import PeerError
 from paceline.speculative.sampling import Sampling
 
-# How llama.cpp calls what our drafters do.
+# Our drafters -> llama.cpp's speculation types.
 TYPES = {"model": "draft-simple", "lookup": "ngram-simple"}
-SELF_DRAFTING = "draft-mtp"  # the one draft-* type whose draft is inside the target's file
-SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # copy as many tokens as they are told
+SELF_DRAFTING = "draft-mtp"  # its draft model is inside the target's file
+SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
 HELP_SECONDS = 60.0
 
 
 def output_of(command: Sequence[str], flag: str) -> str:
-    """Return what a program prints for a flag. Raises PeerError where it does not run, or fails."""
+    """Return the output of a program for a flag. Raises PeerError if it fails."""
     name = shlex.join(command)
     with closing(BackgroundProgram(name, [*command, flag])) as program:
         program.run_to_end(HELP_SECONDS)
@@ -31,13 +31,14 @@ def output_of(command: Sequence[str], flag: str) -> str:
 
 
 def spec_types(method: str) -> tuple[str, ...]:
-    """Return llama.cpp's names of a method: ours, its own, or a comma list of them; none for plain."""
+    """Return llama.cpp's names of a method: our name, llama.cpp's, or a comma-separated list; none for
+    plain."""
     names = [name.strip() for name in method.split(",")]
     return tuple(TYPES.get(name, name) for name in names if name not in ("plain", "none"))
 
 
 def require_types(command: Sequence[str], types: Sequence[str]) -> None:
-    """Raises PeerError where the program does not draft in one of these ways."""
+    """Raise PeerError unless the program supports these speculation types."""
     output = output_of(command, "--help") if types else ""
     for one in types:
         if re.search(rf"(?<![\w-]){re.escape(one)}(?![\w-])", output) is None:
@@ -61,7 +62,7 @@ def model_arguments(
     cache_type: str = "f16",
     gpu_layers: int = 0,
 ) -> list[str]:
-    """Return the flags of the models, and of how they are run."""
+    """Return the flags of the models and of the engine."""
     out = ["-m", str(target), "-c", str(n_ctx), "-t", str(threads), "-tb", str(threads)]
     out += ["-ngl", str(gpu_layers), "-ctk", cache_type, "-ctv", cache_type]
     if flash_attention is not None:
@@ -69,18 +70,17 @@ def model_arguments(
     if draft is not None:
         out += ["-md", str(draft), "--spec-draft-ngl", str(gpu_layers)]
         out += ["-ctkd", cache_type, "-ctvd", cache_type]
-    return [*out, "--fit", "off"]  # settings that it chooses by itself would make runs incomparable
+    return [*out, "--fit", "off"]  # automatic settings would make runs incomparable
 
 
 def draft_arguments(n_draft: int | None, p_min: float | None) -> list[str]:
-    """Return the flags of a draft's length; None leaves a setting to the program."""
+    """Return the flags of the draft length; None leaves a setting to the program."""
     out = [] if n_draft is None else ["--spec-draft-n-max", str(n_draft), "--spec-draft-n-min", "0"]
     return out if p_min is None else [*out, "--spec-draft-p-min", f"{p_min:g}"]
 
 
 def speculation_arguments(types: Sequence[str], n_draft: int | None, p_min: float | None) -> list[str]:
-    """Return llama-server's flags of how to draft. n_draft is also the length of what ngram-simple and
-    ngram-map-k copy, but not of ngram-mod, whose lengths go together."""
+    """Return llama-server's speculation flags. n_draft also sets the length that SIZED types copy."""
     if not types:
         return []
     out = draft_arguments(n_draft, p_min) if any(one.startswith("draft-") for one in types) else []
@@ -91,7 +91,7 @@ def speculation_arguments(types: Sequence[str], n_draft: int | None, p_min: floa
 
 
 def sampling_arguments(sampling: Sampling) -> list[str]:
-    """Return the flags of the programs for the command line."""
+    """Return the sampling flags of the command-line programs."""
     flags: dict[str, Any] = {"--temp": sampling.temperature}
     if not sampling.greedy:
         flags |= {"--top-k": sampling.top_k, "--top-p": sampling.top_p, "--min-p": sampling.min_p}

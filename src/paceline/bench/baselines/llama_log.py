@@ -1,4 +1,4 @@
-"""What llama.cpp's programs say when they fail, in words that say what to do."""
+"""Causes of failures in the logs of llama.cpp's programs, with advice."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 from paceline.speculative.printable import truncated
 
-TAIL = 1 << 16  # characters at the end of an output, in which figures and causes are
-LONGEST_LINE = 1000  # characters: some patterns take time by the square of a line's length
+TAIL = 1 << 16  # characters at the end of an output that are searched
+LONGEST_LINE = 1000  # characters; some patterns take quadratic time
 
 OTHER_VOCABULARY = (
     r"vocabs are not compatible|is not compatible with the target model|draft model vocab (?:type )?must",
@@ -15,7 +15,7 @@ OTHER_VOCABULARY = (
     "choose another draft, or leave this method out",
 )
 NO_SPECULATION = (r"failed to initialize speculative decoding context: (.*)", "it cannot speculate: {0}")
-# What they print, with what it means; the first that is found is the cause of those that follow.
+# Log messages and their meanings; the first match is the cause of later ones.
 CAUSES = (
     OTHER_VOCABULARY,
     (
@@ -36,7 +36,7 @@ CAUSES = (
 
 
 def cause(log: str, causes: tuple[tuple[str, str], ...] = CAUSES) -> str:
-    """Return why a program failed, by its output; "" where that does not tell."""
+    """Return the cause of a failure by the log; "" if unknown."""
     message = "\n".join(line[:LONGEST_LINE] for line in log[-TAIL:].splitlines())
     for pattern, meaning in causes:
         if found := re.search(pattern, message):
@@ -45,5 +45,5 @@ def cause(log: str, causes: tuple[tuple[str, str], ...] = CAUSES) -> str:
 
 
 def cause_of_no_speculation(log: str) -> str:
-    """Return why a server that was told to speculate does not, though it runs; "" where it does."""
+    """Return why a running server does not speculate; "" if it does."""
     return cause(log, (OTHER_VOCABULARY, NO_SPECULATION))

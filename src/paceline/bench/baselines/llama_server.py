@@ -32,15 +32,15 @@ from paceline.speculative.printable import truncated
 from paceline.speculative.sampling import Sampling
 
 XLLAMACPP = "xllamacpp"
-HEALTH = 5.0  # seconds to say that it is alive
-GRACE = 0.3  # seconds that a process may take to end after its connections have
-# What it is to tell at the end; otherwise it repeats the prompt and every setting.
+HEALTH = 5.0  # seconds for a health check
+GRACE = 0.3  # seconds from the end of connections to that of the process
+# Fields of the last message; by default it repeats the prompt and every setting.
 LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
 
 
 def find_server(where: str | None = None) -> tuple[str, ...]:
-    """The command of a llama-server: at the path `where`, in the package xllamacpp where that is "xllamacpp",
-    or on PATH. Raises PeerError where there is none."""
+    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH. Raises
+    PeerError if there is none."""
     if where == XLLAMACPP:
         if find_spec(XLLAMACPP) is None:
             raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
@@ -57,13 +57,12 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
 
 
 class LlamaServer:
-    """A llama-server of our own: started here, the sole user of it, stopped by `close`.
+    """A llama-server that is started here and stopped by `close`.
 
-    method: plain, model, lookup, one of the program's --spec-type, or a comma list of them. n_ctx: of each of
-    `parallel` slots. n_draft, p_min: None leaves them to the program. settings: of `model_arguments`. extra:
-    more arguments, last. start_timeout, timeout: seconds to load, and of silence. Raises PeerError where it
-    does not start or cannot do what it is told, UsageError for a missing draft.
-    """
+    method: plain, model, lookup, a --spec-type of the program, or a comma-separated list. n_ctx: of each of
+    `parallel` slots. n_draft, p_min: None uses the program's default. settings: of `model_arguments`. extra:
+    further arguments. start_timeout, timeout: seconds to load, and of silence. Raises PeerError if it does
+    not start or lacks the method, UsageError for a missing draft model."""
 
     def __init__(
         self,
@@ -115,8 +114,8 @@ class LlamaServer:
             self._program.wait_ready(self._healthy, timeout)
         except PeerError as error:
             raise self._explained(error) from error
-        # It goes on without speculation where it cannot have it, and only its log, written by a thread of its
-        # own, says so: wait for the line that comes after.
+        # The server continues without speculation that it cannot set up. Only its log, written by another
+        # thread, shows that: wait for the line after it.
         deadline = monotonic() + 1.0
         while "model loaded" not in self._program.output_tail() and monotonic() < deadline:
             sleep(0.01)
@@ -143,7 +142,7 @@ class LlamaServer:
             raise
 
     def body(self, ask: BenchRequest) -> dict[str, Any]:
-        """What is sent to /completion: here those who need more than an Ask says can add it."""
+        """Return the body for /completion; benchmarks override this."""
         return request(ask)
 
     def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
@@ -162,7 +161,7 @@ class LlamaServer:
         first, together, until = ended, n_tokens, ended
         if pieces:
             first, together = pieces[0][0], min(pieces[0][1].tokens_predicted or 1, n_tokens)
-            # It holds back what ends inside a character: the last tokens may come with no piece of text.
+            # It holds back incomplete characters: the last tokens may arrive without text.
             until = pieces[-1][0] if pieces[-1][1].tokens_predicted == n_tokens else ended
         rest, n_first = end.timings.decoding(first, until, together)
         answer = BenchAnswer(
@@ -201,7 +200,8 @@ class LlamaServer:
 
 
 def request(ask: BenchRequest) -> dict[str, Any]:
-    """The body of /completion. Nothing is left to the server's defaults, which filter and reuse prompts."""
+    """Return the body for /completion, which sets everything: the server's defaults filter and reuse
+    prompts."""
     return {
         "prompt": list(ask.tokens),
         "n_predict": ask.max_tokens,
@@ -218,8 +218,8 @@ def request(ask: BenchRequest) -> dict[str, Any]:
 
 
 def sampler_settings(sampling: Sampling) -> dict[str, Any]:
-    """`sampling` for llama-server: the same chain in the same order, and nothing that is off in it. Greedy is
-    the best of one, which spares it a softmax over the vocabulary."""
+    """Return llama-server's sampler settings: our chain in our order, without inactive samplers. Greedy
+    sampling is top-k 1, which avoids a softmax over the vocabulary."""
     chain = {
         "penalties": sampling.penalised,
         "top_k": sampling.top_k > 0 or sampling.greedy,
@@ -230,7 +230,7 @@ def sampler_settings(sampling: Sampling) -> dict[str, Any]:
         "temperature": not sampling.greedy,
     }
     if sampling.greedy:
-        chain |= dict.fromkeys(("typ_p", "top_p", "min_p"), False)  # they keep the likeliest token
+        chain |= dict.fromkeys(("typ_p", "top_p", "min_p"), False)  # they never remove the likeliest token
     return {
         "samplers": [name for name, on in chain.items() if on],
         "temperature": sampling.temperature,

@@ -26,16 +26,15 @@ COUNTERS = [  # vLLM's names, which llama-server took over
     )
     for name in ("draft", "accepted")
 ]
-MAX_METRICS_READS, METRICS_READ_SECONDS = 20, 0.05  # at counters that may lag, and the seconds between two
+MAX_METRICS_READS, METRICS_READ_SECONDS = 20, 0.05  # reads of lagging counters, and seconds between them
 
 
 class OpenAIServer:
-    """A server that somebody else runs, and that is best used by nobody else meanwhile.
+    """A running server, which should have no other load meanwhile.
 
-    url: http://HOST:PORT, with or without /v1; `#MODEL` after it chooses among several. timeout: seconds of
-    silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds its BOS.
-    Raises PeerError where nobody answers, UsageError for an address or a model that cannot be used.
-    """
+    url: http://HOST:PORT, with or without /v1, and `#MODEL` if there are several. timeout: seconds of
+    silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds BOS.
+    Raises PeerError if the server does not answer, UsageError for an unusable address or model."""
 
     def __init__(self, url: str, *, name: str, timeout: float = 120.0) -> None:
         self.name = name
@@ -63,8 +62,8 @@ class OpenAIServer:
         return PeerError(f"{self.name}: its answer is not what OpenAI's API says: {describe(error)}")
 
     def _takes_extensions(self) -> bool:
-        """Return whether it takes settings that OpenAI's own API lacks; servers refuse a request over an
-        unknown one, or pass over it. Also finds out, before anything is measured, whether it answers."""
+        """True if it accepts settings beyond OpenAI's API, which servers may reject or ignore. This also
+        tests the server before the measurement."""
         ask = BenchRequest("a", (), 1)
         for extended in (True, False):
             status, body = self._endpoint.post(COMPLETIONS, self._request(ask, extended))
@@ -99,14 +98,14 @@ class OpenAIServer:
             "repetition_penalty": sampling.repeat_penalty,  # vLLM's and SGLang's word
             "repeat_penalty": sampling.repeat_penalty,  # llama-server's
             "return_token_ids": True,
-            # From an empty cache: the first is llama-server's way, the second vLLM's.
+            # For an empty cache: llama-server's field and vLLM's.
             "cache_prompt": False,
             "cache_salt": uuid.uuid4().hex,
         }
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer from an empty cache where a request can say so: SGLang needs --disable-radix-cache. Drafts
-        are counted by the answer, or by what the server's counters have grown by."""
+        """Answer with an empty cache if the server supports that per request: SGLang needs
+        --disable-radix-cache. Draft counts come from the answer, or from the server's counters."""
         before = self._counters()
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
@@ -156,13 +155,12 @@ class OpenAIServer:
         return with_drafts(answer, counts.num_draft_tokens, counts.num_accepted_draft_tokens)
 
     def _counters(self) -> tuple[int, int] | None:
-        """Return the tokens drafted and accepted since the server started; None where they are not
-        counted."""
+        """Return the tokens drafted and accepted since the server started; None if they are not counted."""
         status, body = self._endpoint.get(METRICS)
         return counters(body.decode(errors="replace")) if status == 200 else None
 
     def _at_rest(self) -> tuple[int, int]:
-        """Read the counters until they rest: they may lag behind the answer."""
+        """Read the counters until they stop changing, since they may lag behind the answer."""
         found = None
         for _ in range(MAX_METRICS_READS):
             last, found = found, self._counters()
@@ -172,16 +170,16 @@ class OpenAIServer:
         return found or (0, 0)
 
     def memory(self) -> int | None:
-        """It may run anywhere."""
+        """Return None: the server may run on another machine."""
         return None
 
     def close(self) -> None:
-        """The server is not ours."""
+        """Leave the server running."""
 
 
 def counters(metrics: str) -> tuple[int, int] | None:
-    """Return the tokens (drafted, accepted), over all engines of a server, of a text in Prometheus' format;
-    None where they are not counted, or not in numbers."""
+    """Return the (drafted, accepted) tokens of all engines in Prometheus metrics; None if they are missing or
+    invalid."""
     found = [[float(n) for n in pattern.findall(metrics)] for pattern in COUNTERS]
     drafted, accepted = map(sum, found)
     if not all(found) or not max(drafted, accepted) < MAX_COUNT:

@@ -1,4 +1,4 @@
-"""Other programs, run to be measured: started, watched, and never left behind."""
+"""Other programs as child processes: started, watched, and always stopped."""
 
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ from paceline.speculative.errors import PeerError
 from paceline.speculative.printable import truncated
 
 LOCAL = "127.0.0.1"
-SHUTDOWN_SECONDS = 3.0  # seconds a program gets to stop by itself
-TAIL = 64 * 1024  # bytes of its output that are worth reading
-MAX_OUTPUT = 64 << 20  # bytes that a program which is run to its end may write
-LOOK = 0.02  # seconds between looks at a program
-# Reads until the pipe closes, which it does when we end, however that comes about; then kills the group.
+SHUTDOWN_SECONDS = 3.0  # between SIGTERM and SIGKILL
+TAIL = 64 * 1024  # bytes of output that are read by default
+MAX_OUTPUT = 64 << 20  # bytes
+LOOK = 0.02  # seconds between polls
+# Waits for the pipe to close, which happens however our process ends, then kills the group.
 WARDEN = 'read -r _; kill -s KILL -- "-$0"'
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return an unused TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         return int(probe.getsockname()[1])
 
 
 class BackgroundProgram:
-    """A running program in a process group of its own, so that Ctrl-C is ours alone to handle.
+    """A running program in its own process group, so that Ctrl-C reaches only us.
 
-    This object owns the process, which ends with `close`, with the object, or with us. folder: where it runs.
-    Raises PeerError where it cannot be started.
-    """
+    The process ends with `close`, with this object, or with our process. folder: its working directory.
+    Raises PeerError if it cannot be started."""
 
     def __init__(self, name: str, argv: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
-        # Files and no pipes: a program that writes much must not wait for us to read.
+        # Files, not pipes: the program must not block until we read.
         self._logs: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
                 argv,
                 cwd=folder,
-                # Settings of llama.cpp in the environment would apply to this program only.
+                # Without llama.cpp's settings in the environment, which our engine ignores.
                 env={key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")},
                 stdin=subprocess.DEVNULL,
                 stdout=self._logs[0],
@@ -63,7 +62,7 @@ class BackgroundProgram:
         self._finalizer = weakref.finalize(self, _stop, self._process, _watch(self.pid))
 
     def ended(self, patience: float = 0.0) -> bool:
-        """Return whether the program has ended, or does within `patience` seconds."""
+        """True if the program has ended or does so within `patience` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=patience)
         return self._process.poll() is not None
@@ -81,9 +80,9 @@ class BackgroundProgram:
         return "".join(self.output())
 
     def exit_description(self) -> str:
-        """Return how it ended, for an error message."""
+        """Return how the program ended, for an error message."""
         code = self._process.returncode
-        names = {int(one): one.name for one in signal.Signals}  # most of the real-time ones have none
+        names = {int(one): one.name for one in signal.Signals}  # real-time signals have none
         how = f"ended with exit status {code}" if code >= 0 else f"was ended by {names.get(-code, -code)}"
         return f"{how}; its last words: {self.last_words()}"
 
@@ -92,7 +91,7 @@ class BackgroundProgram:
         return " / ".join(map(truncated, lines[-5:])) or "none"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Ask `ready` until it is true. Raises PeerError where the program ends before, or takes longer than
+        """Poll `ready` until it is true. Raises PeerError if the program ends first or needs more than
         `timeout` seconds."""
         deadline = monotonic() + timeout
         while not ready():
@@ -105,8 +104,8 @@ class BackgroundProgram:
             sleep(LOOK)
 
     def run_to_end(self, timeout: float) -> int:
-        """Return the peak of its memory in bytes. Raises PeerError where it does not end within `timeout`
-        seconds, or writes more than any such program."""
+        """Wait for the end and return the peak memory in bytes. Raises PeerError after `timeout` seconds or
+        too much output."""
         import psutil
 
         deadline, peak = monotonic() + timeout, 0
@@ -124,7 +123,7 @@ class BackgroundProgram:
         return self._process.returncode
 
     def memory(self) -> int:
-        """Return the bytes of it and its children in RAM. Raises PeerError where it has ended."""
+        """Return the bytes of RAM of the program and its children. Raises PeerError if it has ended."""
         import psutil
 
         try:
@@ -144,7 +143,7 @@ class BackgroundProgram:
 
 
 def _watch(pid: int) -> subprocess.Popen[bytes] | None:
-    """Start a shell that outlives us by a moment, should we be killed: it then kills the group of `pid`."""
+    """Start a shell that kills the process group of `pid` when our process ends."""
     if os.name != "posix":
         return None
     return subprocess.Popen(
@@ -166,7 +165,7 @@ def _stop(process: subprocess.Popen[bytes], warden: subprocess.Popen[bytes] | No
     except subprocess.TimeoutExpired:
         pass
     finally:
-        # Also where it ended by itself: children may be left.
+        # Always: children may be left.
         _signal(process, signal.SIGKILL)
         process.wait()
 

@@ -1,7 +1,7 @@
-"""Checked replies of llama-server and of servers with OpenAI's API: a field may be missing or hold anything.
+"""Validated replies of llama-server and of servers with OpenAI's API, in which any field may be missing or
+wrong.
 
-pydantic's ValidationError is a ValueError.
-"""
+pydantic's ValidationError is a ValueError."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Milliseconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
 
 
 class Timings(BaseModel):
-    """The `timings` with which llama-server ends an answer. It leaves out what is zero."""
+    """The `timings` at the end of an answer of llama-server, which omits zeros."""
 
     predicted_n: Count = 0
     predicted_ms: Milliseconds = 0.0
@@ -32,18 +32,17 @@ class Timings(BaseModel):
 
     @property
     def own_speed(self) -> float | None:
-        """Tokens/s of decoding. The server's decoding clock starts when the first token is sampled, and its
-        count includes that token: builds before 2026 divide one by the other, and look too fast."""
+        """Tokens/s of decoding. The server's decoding time starts after the first token, which it counts:
+        builds before 2026 divide one by the other and report too high speeds."""
         if self.predicted_n < 2 or self.predicted_ms <= 0.0:
             return None
         return (self.predicted_n - 1) / self.predicted_ms * 1e3
 
     def decoding(self, first: float, last: float, n_first: int) -> tuple[float, int]:
-        """Return (seconds of decoding, tokens that were there when decoding began).
+        """Return (seconds of decoding, tokens before it).
 
-        first, last: when the first tokens, n_first together, and the last ones reached us. On a busy machine
-        the first may come late, together with others. The server cannot have decoded for less time than it
-        says, and its time begins after one token."""
+        first, last: arrival of the first tokens, n_first together, and of the last ones. On a busy machine
+        the first may arrive late. Decoding took at least the server's time, which begins after one token."""
         own = min(self.predicted_ms / 1e3, last)
         return (own, 1) if own > last - first else (last - first, n_first)
 
@@ -77,7 +76,7 @@ class Usage(BaseModel):
 
 
 class SpeculativeMetrics(BaseModel):
-    """vLLM's account of one request, with --per-request-spec-decode-metrics."""
+    """vLLM's counts of one request, with --per-request-spec-decode-metrics."""
 
     num_draft_tokens: Count
     num_accepted_draft_tokens: Count
@@ -115,12 +114,12 @@ def require_part(part: int, whole: int) -> None:
 
 
 def with_drafts(answer: BenchAnswer, n_drafted: int, n_accepted: int) -> BenchAnswer:
-    """Add the server's own counts of a request's drafts."""
+    """Add the server's draft counts of a request."""
     return replace(
         answer,
-        steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token is the prompt's own
+        steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token comes from the prefill
         drafted=n_drafted,
         accepted=n_accepted,
-        # By how many steps the rest was lost no server tells.
+        # No server reports the number of steps with a rejection.
         rejected=0 if n_drafted == n_accepted else None,
     )

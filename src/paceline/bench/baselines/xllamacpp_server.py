@@ -1,8 +1,7 @@
-"""The server inside the package xllamacpp as a program, with the flags of llama-server that we give it.
+"""The server of the package xllamacpp as a program with the llama-server flags that we use.
 
-That package carries a portable build of llama.cpp, and no executable. A process of its own keeps its threads
-and its memory apart from ours. Run as `python -m paceline.bench.baselines.xllamacpp_server`.
-"""
+The package has a portable build of llama.cpp without an executable. A separate process isolates its threads
+and memory. Run as `python -m paceline.bench.baselines.xllamacpp_server`."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 PACKAGE = "xllamacpp"
-# Flag -> the setting in CommonParams, and what makes a value of its text.
+# Flag -> field of CommonParams, and the conversion of its text.
 SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "-m": ("model.path", str),
     "-md": ("speculative.draft.mparams.path", str),
@@ -49,7 +48,8 @@ SPEC_TYPES = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the flags; what is not given is not in the result, so that the package's own defaults stay."""
+    """Return the argument parser. Absent flags are absent from the result, so that the package's defaults
+    apply."""
     flags = argparse.ArgumentParser(
         prog=f"{PACKAGE}_server", argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=True
     )
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     given = vars(parser().parse_args())
 
-    import xllamacpp  # late, and only here: the package is no dependency of ours
+    import xllamacpp  # an optional dependency
 
     def member(enum: str, prefix: str, name: str) -> Any:
         return getattr(getattr(xllamacpp, enum), prefix + name.upper().replace("-", "_"))

@@ -1,1 +1,1 @@
-"""The losslessness certificate: four checks of one pair of models, on the machine where they run."""
+"""The losslessness certificate: four checks of a target and its drafter on the machine where they run."""

@@ -1,4 +1,4 @@
-"""The certificate: what was checked, what came of it, and the verdict."""
+"""The losslessness certificate: its plan, its checks and the verdict."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from paceline.drafter_factory import make_drafter
 from paceline.speculative.errors import ModelError
 from paceline.speculative.sampling import Sampling
 
-# Every sampler at once, each doing something to most rows. What was said just now is made likelier, not
-# unlikelier: it rarely comes twice, and a row that overlooks its own drafted prefix would hardly show.
+# Every sampler at once, each changing most rows. The presence penalty is negative: recent tokens become
+# likelier, so that a row that overlooks its drafted prefix changes visibly.
 ALL_SAMPLERS = Sampling(
     temperature=0.9,
     top_k=50,
@@ -44,17 +44,19 @@ ALL_SAMPLERS = Sampling(
     frequency_penalty=0.1,
     logit_bias={0: -1.0, 1: 0.5},
 )
-RECORDED_ROWS = 48  # rows kept of each text
-MAX_NOISE_TEXTS = 3  # texts that noise is measured on
+RECORDED_ROWS = 48  # of each text
+MAX_NOISE_TEXTS = 3  # on which noise is measured
 MAX_SAMPLED_DEPTH = 7  # tokens of a draft in the sampled check
-MIN_TEXT_TOKENS = 128  # tokens of a text that shows the noise: a few of them may not
+MIN_TEXT_TOKENS = 128  # a shorter text may not show the noise
 
 
 @dataclass(frozen=True)
 class CertifyPlan:
-    """n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
-    sampling: of the sampled check, at temperature 1 where it is 0; named penalties and biases also hold for
-    the greedy check."""
+    """Sizes and settings of the checks.
+
+    n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
+    sampling: of the sampled check, at temperature 1 where it is 0. Explicit penalties and biases apply to the
+    greedy check too."""
 
     prompts: Sequence[str] = PROMPTS
     n: int = 64
@@ -70,7 +72,7 @@ class CertifyPlan:
 
 
 def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
-    """Check -> how often `certify` ticks for it."""
+    """Return the number of ticks of `certify` for each check."""
     draft = plan.sequences if llm.draft is not None else 0
     return {
         "greedy": len(plan.prompts) * (1 + uses_goodput_policy(llm)),
@@ -81,7 +83,7 @@ def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
 
 
 def uses_goodput_policy(llm: LLM) -> bool:
-    """Whether a rule decides that may draft little, and otherwise every time."""
+    """True if a policy decides whether to draft."""
     return llm.drafting.policy == "rate"
 
 
@@ -89,13 +91,12 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     """Run every check and return the record that `paceline certify --json` prints.
 
     tick: called with a check's name after each piece of its work.
-
-    every_draft: the greedy check with all drafts verified, where the policy goes by the clock and may draft
-    little.
-    draft_state: of the draft model's cache; a defect there costs acceptance, never exactness."""
+    every_draft: in the record, the greedy check with all drafts verified, if the policy may draft little.
+    draft_state: in the record, the check of the draft model's cache, where a defect costs acceptance but
+    never exactness."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
     at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
-    # Without costs, it verifies all drafts.
+    # Without costs the policy verifies all drafts.
     thorough = LLM(llm.target, llm.drafter, llm.drafting, llm.draft, corpora=llm.corpora)
     greedy, every_draft = [], []
     for prompt in plan.prompts:
@@ -109,15 +110,15 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
     draft_state = None
     if llm.draft is not None:
-        theirs = draft_texts(llm, texts)
-        draft_state = state_check(llm, llm.draft, theirs, plan, lambda: tick("draft state"))
+        in_draft = draft_texts(llm, texts)
+        draft_state = state_check(llm, llm.draft, in_draft, plan, lambda: tick("draft state"))
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
     compared = [*greedy, *every_draft]
     worst = float(np.max([one.worst for one in compared]))  # NaN too
     limit = 0.0 if llm.target.caps.exact else state.limit
     alters = llm.target.modification
     failed = {
-        altered_target_message(alters): bool(alters),  # whatever the checks say
+        altered_target_message(alters): bool(alters),
         "greedy": any(one.verdict == "defect" for one in compared),
         "sampled": not sampled.passed,
         "state": not state.passed,
@@ -142,7 +143,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
 
 
 def prompt_tokens(llm: LLM, prompt: str) -> list[int]:
-    """A prompt's tokens as `paceline run` has them: in the model's chat template, where it has one."""
+    """Return a prompt's tokens, in the model's chat template if it has one."""
     try:
         return llm.chat_tokens(prompt)
     except ModelError:
@@ -150,12 +151,12 @@ def prompt_tokens(llm: LLM, prompt: str) -> list[int]:
 
 
 def altered_target_message(alters: str) -> str:
-    """Why nothing that such a target says is the model's own."""
+    """Return the message that a target differs from its file."""
     return f"the target is not the model in its file ({alters})"
 
 
 def extend_texts(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
-    """Each text, or as much as has cells; a short one goes on with those after it, round and round."""
+    """Extend each text to MIN_TEXT_TOKENS with those after it, cyclically, and cut it to `n_ctx`."""
     out = []
     for i, text in enumerate(texts):
         endless = chain.from_iterable(cycle([*texts[i:], *texts[:i]]))
@@ -176,14 +177,14 @@ def state_check(
 
 
 def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
-    """The texts in the draft's tokens."""
+    """Return the texts in the draft model's tokens."""
     assert llm.draft is not None  # the caller's condition
     if llm.drafting.cross_vocab == "off":
         n = llm.draft.vocab.size
         return [[token if token < n else 0 for token in text] for text in texts]  # as drafters/model.py does
     piece = llm.target.text.piece
-    spelled = [b"".join(map(piece, text)).decode(errors="replace") for text in texts]
-    return extend_texts([llm.draft.text.encode(text) for text in spelled], llm.draft.caps.n_ctx)
+    decoded = [b"".join(map(piece, text)).decode(errors="replace") for text in texts]
+    return extend_texts([llm.draft.text.encode(text) for text in decoded], llm.draft.caps.n_ctx)
 
 
 def sampled_check(
@@ -193,10 +194,11 @@ def sampled_check(
     rows = [record_rows(llm.target, text, RECORDED_ROWS) for text in texts]
     target, draft = FixedRowsTarget(llm.target, np.concatenate(rows), place), None
     if llm.draft is not None:
-        theirs = [record_rows(llm.draft, text, RECORDED_ROWS) for text in draft_texts(llm, texts)]
-        draft = FixedRowsTarget(llm.draft, np.concatenate(theirs), place)
+        in_draft = draft_texts(llm, texts)
+        draft_rows = [record_rows(llm.draft, text, RECORDED_ROWS) for text in in_draft]
+        draft = FixedRowsTarget(llm.draft, np.concatenate(draft_rows), place)
     drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
-    # Longer drafts repeat what shorter ones do, and take longer to draw.
+    # Longer drafts repeat the cases of shorter ones, and take longer to sample.
     budget = llm.drafting.budget
     budget = budget.limited_to(MAX_SAMPLED_DEPTH, MAX_SAMPLED_DEPTH * budget.width, budget.width)
     loop = SamplingSetup(target, drafter, place, budget, plan.sampling, llm.drafting.verify)

@@ -1,11 +1,10 @@
-"""Were these counts drawn from that distribution? One may look after every draw, and stop when one knows.
+"""A sequential test of counts against a distribution, which may be evaluated after every draw.
 
-The evidence of a table is a bet against its stated law: how much likelier its counts are where the outcomes'
-probabilities are themselves drawn at random around the stated ones (a Dirichlet distribution; close and wide
-ones are averaged). While the law holds the evidence has mean 1 after every draw, so that the chance that it
-ever comes to 1 / level is at most `level` (Ville's inequality; Ramdas et al., "Game-theoretic statistics and
-safe anytime-valid inference", arXiv:2210.01948). Evidence of independent draws multiplies: logarithms add.
-"""
+The evidence of a table is a likelihood ratio: its counts under Dirichlet-distributed probabilities around the
+stated ones, over the stated ones. (Several concentrations are averaged.) If the stated distribution holds,
+the evidence has mean 1 after every draw, so that it ever reaches 1 / level with a probability of at most
+`level` (Ville's inequality; Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference",
+arXiv:2210.01948). Evidence of independent draws multiplies, so logarithms add."""
 
 from __future__ import annotations
 
@@ -17,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
-RARE = 5.0  # outcomes that are expected less often are counted as one
-IMPOSSIBLE = 1e-12  # rounding's share of a probability that is zero
-# How close around the stated law the bets are: as far as so many draws would let it wander.
+RARE = 5.0  # outcomes with fewer expected counts are pooled
+IMPOSSIBLE = 1e-12  # probabilities up to this count as zero
+# Dirichlet concentrations: each allows the deviation that so many draws would produce.
 CLOSENESS = (30.0, 300.0, 3000.0)
-TRIALS, HALVINGS = 200, 10  # of the search for the smallest bias
+TRIALS, HALVINGS = 200, 10  # in the search for the smallest bias
 
 
 class OutcomeTable:
-    """Counts of outcomes of a stated law. planned: about how often it will be drawn from, which decides
-    before the first draw which outcomes are too rare to be looked at one by one."""
+    """Counts of the outcomes of a stated distribution.
+
+    planned: expected number of draws, which decides in advance which outcomes are pooled as rare."""
 
     def __init__(self, law: Vector, planned: float) -> None:
         impossible = law <= IMPOSSIBLE
@@ -43,12 +43,13 @@ class OutcomeTable:
 
     @property
     def evidence(self) -> float:
-        """Its logarithm; infinite where something impossible came."""
+        """Logarithm of the evidence; infinite after an impossible outcome."""
         return float(evidence(self.counts, self.p))
 
 
 def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
-    """The logarithm of the evidence of `counts` [..., outcomes], the last of which cannot come."""
+    """Return the logarithm of the evidence of `counts` [..., outcomes], of which the last outcome is
+    impossible."""
     found, stated = counts[..., :-1], p[:-1]
     n = found.sum(-1)
     bets = [
@@ -60,7 +61,8 @@ def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
 
 
 def log_gamma(x: Any) -> Any:
-    """Stirling's series eight above, and the recurrence down again: math.lgamma takes one number a call."""
+    """Return log gamma by Stirling's series at x + 8 and the recurrence, since math.lgamma is not
+    vectorised."""
     above = x + 8.0
     series = (above - 0.5) * np.log(above) - above + 0.5 * math.log(2.0 * math.pi)
     series += 1.0 / (12.0 * above) - 1.0 / (360.0 * above**3) + 1.0 / (1260.0 * above**5)
@@ -71,13 +73,15 @@ def log_gamma(x: Any) -> Any:
 
 
 def p_value(evidence: float) -> float:
-    """What it comes to as a p-value that holds whenever one looks."""
+    """Return the evidence as an anytime-valid p-value."""
     return math.exp(-evidence) if evidence > 0.0 else 1.0
 
 
 def smallest_bias(tables: Sequence[OutcomeTable], level: float, seed: int) -> float:
-    """The smallest share of draws whose likeliest outcome is replaced by another one that tables of this size
-    together would have shown 99 times in 100. By bisection; 1 where nothing could have been found."""
+    """Return the smallest bias that tables of this size would detect 99 times in 100, by bisection; 1 if
+    none.
+
+    A bias is the share of draws in which another outcome replaces the likeliest one."""
     random = np.random.default_rng(seed)
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
@@ -94,7 +98,7 @@ def smallest_bias(tables: Sequence[OutcomeTable], level: float, seed: int) -> fl
 
 
 def shift_probability(p: Vector, share: float) -> Vector:
-    """`share` of the mass (or all there is) moved from the likeliest outcome to the others in proportion."""
+    """Move `share` of the mass, or all there is, from the likeliest outcome to the others in proportion."""
     likeliest = int(p.argmax())
     moved = min(share, float(p[likeliest]))
     others = 1.0 - p[likeliest]

@@ -1,4 +1,4 @@
-"""Is greedy output the plain output, token for token and in its log-probabilities?"""
+"""The greedy check: drafted output against plain output, token for token and in its log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class GreedyCheck:
     """One prompt decoded plainly and drafted.
 
     text: prompt and plain output.
-    pieces: what the two tokens of the first difference say.
-    worst: the largest difference of any log-probability of the `alike` equal tokens before it."""
+    pieces: texts of the two tokens at the first difference.
+    n_equal: number of equal tokens before it. worst: the largest difference of their log-probabilities."""
 
     text: tuple[int, ...]
     plain: Generation
@@ -50,10 +50,11 @@ class GreedyCheck:
 def check_greedy(
     llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling, plain: Generation | None = None
 ) -> GreedyCheck:
-    """Compare `n` tokens. sampling: at temperature 0, with any penalties and biases. plain: the plain output,
-    where it is known."""
+    """Compare `n` tokens.
+
+    sampling: at temperature 0, with any penalties and biases. plain: the plain output, if known."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0, "remember": False}
-    prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
+    prompt = tuple(prompt)  # an empty list would mean a batch without prompts
     plain = plain or llm.generate(prompt, plain=True, **request)
     drafted = llm.generate(prompt, **request)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)

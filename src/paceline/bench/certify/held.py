@@ -1,17 +1,17 @@
-"""Models whose answers are fixed, so that drafting and verification can be run thousands of times, and the
-contexts where mistakes would show.
+"""Targets with recorded logits, for thousands of fast runs, and the choice of contexts where mistakes show.
 
-Rows that the real models computed along a text are kept. At the chosen context each model answers its row
-there; below it, a row of another place in the text, which depends on the path alone. With one vocabulary the
-target's and the draft's rows come from the same place, so that drafts are often right.
+Rows that the real models computed along a text are recorded. At the chosen context each model returns its
+recorded row; after further tokens, the row of another place in the text, which depends on the path alone.
+With one vocabulary the target's and the draft's rows come from the same place, so that drafts are often
+right.
 
-Of every recorded row both distributions are known before a token is drawn, and so is how far four kinds of
-mistakes would move the output there:
+Both distributions of every recorded row are known in advance, and so is the effect of four kinds of mistakes
+on the output there:
 
-    rejected  what a rejected token left over is forgotten, and the target's own distribution drawn from
-    sure      the same, but only where the token had no chance at all
-    prefix    the token after an accepted one is drawn as if that had not been there (penalties)
-    open      none in particular: the target's row leaves most to chance
+    rejected  the residual of a rejected token is ignored, and the target's distribution sampled
+    sure      the same, only where the token had probability zero
+    prefix    the token after an accepted one is sampled as if that were absent (penalties)
+    open      no particular one: the target's row has high entropy
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from paceline.speculative.vocabulary import Vocab
 Rows = NDArray[np.float32]
 
 MISTAKE_KINDS = ("rejected", "sure", "prefix", "open")
-CONTEXT_TOKENS = 128  # tokens before a held row: all that lookup then sees
+CONTEXT_TOKENS = 128  # tokens before a recorded row, which lookup can see
 
 
 @dataclass
 class ContextRow:
-    """Which of the recorded rows is that of the context. A session's context is what it was first given."""
+    """The index of the recorded row at the context. A session's context is its first tokens."""
 
     at: int = 0
 
     def row(self, after: Sequence[int], n: int) -> int:
-        """The recorded row that answers for the tokens `after` the context."""
+        """Return the index of the recorded row for the tokens `after` the context."""
         return self.at if not after else (self.at + 1 + hash(tuple(after))) % n
 
 
 class FixedRowsTarget:
-    """Answers `rows` [n, n_vocab] in the place of `real`, whose vocabulary and text it has."""
+    """A target that returns `rows` [n, n_vocab], with the vocabulary and text of `real`."""
 
     def __init__(self, real: Any, rows: Rows, place: ContextRow) -> None:
         self.rows, self.place = rows, place
@@ -62,10 +62,10 @@ class FixedRowsTarget:
         return FixedRowsSession()
 
     def forget(self) -> None:
-        """Nothing is kept."""
+        """Nothing is cached."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
     def forward(
         self, batch: Sequence[tuple[FixedRowsSession, DraftTree | int]], want: RequiredOutputs
@@ -73,7 +73,7 @@ class FixedRowsTarget:
         out = []
         for session, tree in batch:
             if isinstance(tree, int):
-                raise ContractError("rows that are held have no prompt that is still to be read")
+                raise ContractError("recorded rows have no pending prompt tokens")
             session.tree = tree
             out.append(FixedRowsOutput(self, session.tokens[session.context :], tree, want))
         return out
@@ -94,12 +94,12 @@ class FixedRowsSession:
 
     def commit(self, path: Sequence[int], root: int) -> None:
         if self.tree is None:
-            raise ContractError("keep before forward: there is nothing to commit")
+            raise ContractError("commit before forward: there is no draft to commit")
         self.tree.check_path(path)
         self.tokens += [*(self.tree.tokens[node] for node in path), root]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
 
 class FixedRowsOutput(LogitsOutput):
@@ -121,13 +121,13 @@ class FixedRowsOutput(LogitsOutput):
 
 
 def record_rows(target: Target, text: Sequence[int], n: int) -> Rows:
-    """The rows [n, n_vocab] that predict the last `n` tokens of `text`, one at a time."""
+    """Return the rows [n, n_vocab] that predict the last `n` tokens of `text`, computed one at a time."""
     return teacher_forced_logits(target, text, max(1, len(text) - n), 1).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Context:
-    """tokens: what was said before, of the text of that number. row: the recorded row that follows."""
+    """The last tokens of text number `text` before a recorded row, and the index of the row."""
 
     tokens: Sequence[int]
     row: int
@@ -136,7 +136,7 @@ class Context:
 
 @dataclass(frozen=True)
 class SamplingSetup:
-    """place: that `target`, and the draft model if there is one, answer from. rule: of verification."""
+    """Parts of the sampled check. place: the row of `target` and its draft model. rule: of verification."""
 
     target: FixedRowsTarget
     drafter: Drafter
@@ -148,8 +148,9 @@ class SamplingSetup:
     def target_distribution(
         self, context: Context, after: Sequence[int] = (), overlooked: int = 0
     ) -> Probabilities:
-        """What plain sampling draws from behind `context` and the tokens `after` it, of which the penalties
-        overlook so many."""
+        """Return the distribution of plain sampling after `context` and `after`.
+
+        overlooked: number of the last tokens that the penalties ignore."""
         self.place.at = context.row
         row = self.target.rows[self.place.row(after, len(self.target.rows))]
         history = [*context.tokens, *after]
@@ -157,11 +158,10 @@ class SamplingSetup:
 
 
 def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:
-    """The `n` best, for each kind of mistake in turn; for one kind each time in another text, as long as
-    there are."""
+    """Select the `n` best contexts, for each kind of mistake in turn and from different texts."""
     known = [(context, detectable_shift(loop, context)) for context in places]
     taken: list[Context] = []
-    used: list[list[int]] = [[] for _ in MISTAKE_KINDS]  # the texts, by kind
+    used: list[list[int]] = [[] for _ in MISTAKE_KINDS]  # numbers of texts
     while len(taken) < min(n, len(known)):
         kind = len(taken) % len(MISTAKE_KINDS)
         free = [one for one in known if one[0] not in taken]
@@ -174,43 +174,44 @@ def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> l
 
 
 def recorded_places(texts: Sequence[Sequence[int]], rows: Sequence[Rows]) -> list[Context]:
-    """Every place that a row was recorded of. rows: of each text, the last one that of its last token."""
+    """Return the contexts of all recorded rows. rows: by text, ending with the row of its last token."""
     out: list[Context] = []
-    for number, (text, its) in enumerate(zip(texts, rows, strict=True)):
-        first = len(text) - len(its)
-        out += [Context(text[: first + i][-CONTEXT_TOKENS:], len(out) + i, number) for i in range(len(its))]
+    for number, (text, recorded) in enumerate(zip(texts, rows, strict=True)):
+        first = len(text) - len(recorded)
+        ends = range(first, len(text))
+        out += [Context(text[:end][-CONTEXT_TOKENS:], len(out) + end - first, number) for end in ends]
     return out
 
 
 def detectable_shift(loop: SamplingSetup, context: Context) -> tuple[float, ...]:
-    """By KINDS the share of all draws that such a mistake would move, of the last the entropy in nats; all
-    are 0 where nothing is drafted, and the entropy comes once more."""
+    """Return, by MISTAKE_KINDS, the share of draws that such a mistake would move (for "open" the entropy in
+    nats), and the entropy again. All shares are 0 where nothing is drafted."""
     p = loop.target_distribution(context)
     entropy = -float(p[p > 0.0] @ np.log(p[p > 0.0]))
     q = first_q(loop, context)
     if q is None:
         return 0.0, 0.0, 0.0, 0.0, entropy
-    selected, left = np.minimum(p, q), np.maximum(p - q, 0.0)
-    rejected = float(left.sum())
-    forgotten = total_variation(p, left / rejected) if rejected > 0.0 else 0.0
+    accepted, residual = np.minimum(p, q), np.maximum(p - q, 0.0)
+    rejected = float(residual.sum())
+    ignored = total_variation(p, residual / rejected) if rejected > 0.0 else 0.0
     prefix = 0.0
     if loop.sampling.penalised:
-        for token in np.argsort(-selected)[:2].tolist():
-            reported = (loop.target_distribution(context, [token], overlooked) for overlooked in (0, 1))
-            prefix += float(selected[token]) * total_variation(*reported)
-    return rejected * forgotten, float(q[p <= 0.0].sum()) * forgotten, prefix, entropy, entropy
+        for token in np.argsort(-accepted)[:2].tolist():
+            both = (loop.target_distribution(context, [token], overlooked) for overlooked in (0, 1))
+            prefix += float(accepted[token]) * total_variation(*both)
+    return rejected * ignored, float(q[p <= 0.0].sum()) * ignored, prefix, entropy, entropy
 
 
 def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
-    """What the first drafted token is drawn from: all on itself where it is no matter of chance, None where
-    nothing is drafted."""
+    """Return the distribution of the first drafted token: one-hot if deterministic, None if nothing is
+    drafted."""
     loop.place.at = context.row
     budget = loop.budget.limited_to(1, loop.budget.nodes, loop.budget.width)
-    memory = loop.drafter.open(context.tokens, 0)
+    state = loop.drafter.open(context.tokens, 0)
     try:
-        tree = loop.drafter.propose([(memory, budget)])[0]
+        tree = loop.drafter.propose([(state, budget)])[0]
     finally:
-        memory.close()
+        state.close()
     children = tree.children(ROOT)
     if not children:
         return None
@@ -224,5 +225,5 @@ def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
 
 
 def total_variation(a: Probabilities, b: Probabilities) -> float:
-    """Total variation."""
+    """Return the total variation distance."""
     return float(np.abs(a - b).sum() / 2.0)

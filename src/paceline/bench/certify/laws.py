@@ -1,10 +1,9 @@
-"""What came of the runs after one context, counted beside the law that an exact system obeys there.
+"""Outcome counts after one context, beside the distributions that an exact system obeys there.
 
-Whatever is drafted, every token has the target's own distribution. Where the first draft was cut to depth 1
-and its first token x drawn from q, more is known, by any rule: "x drafted and accepted" is as likely as
-min(p, q)(x), "x drafted and rejected" as q(x) less that, and "y emitted, not the first draft" as p(y) less
-that. So how many tokens a step emitted is looked at together with which.
-"""
+Every emitted token has the target's distribution p, whatever is drafted. If the first draft was cut to depth
+1 and its first token x sampled from q, any exact rule obeys more: "x drafted and accepted" has probability
+min(p, q)(x), "x drafted and rejected" q(x) less that, and "y emitted, not the first draft" p(y) less that.
+Tokens are therefore counted together with whether the draft was accepted."""
 
 from __future__ import annotations
 
@@ -19,23 +18,21 @@ from paceline.speculative.sampling import Probabilities
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
 
-# What is tested: what is drafted, and whether it is accepted; the first token, and whether it was the first
-# draft; the second token after each first one.
+# The drafted token and its acceptance; the first token and whether it is the first draft; the second token
+# after each first one.
 TESTS = ("draft", "first_token", "first_pair")
-MIN_EXPECTED_DRAWS = 2 * RARE  # a table that is expected to be drawn from less often shows nothing
-UNKNOWN_IF_DRAFTED = -1  # of a first token of which no law says how often it was drafted; otherwise 0 or 1
+MIN_EXPECTED_DRAWS = 2 * RARE  # a table with fewer shows nothing
+UNKNOWN_IF_DRAFTED = -1  # for a first token whose draft probability is unknown; otherwise 0 or 1
 
 
 class ContextCounts:
-    """One context's tables. planned: how many runs there will be of each kind, shallow and deep."""
+    """The tables of one context. planned: expected number of shallow and of deep runs."""
 
     def __init__(self, loop: SamplingSetup, context: Context, planned: float) -> None:
         self._loop, self._context, self._planned = loop, context, planned
         self._p = loop.target_distribution(context)
         self._tables: dict[str, dict[tuple[int, bytes], OutcomeTable]] = {test: {} for test in TESTS}
-        self._accepted: dict[
-            bytes, Probabilities
-        ] = {}  # by q: how likely each token is to be an accepted draft
+        self._accepted: dict[bytes, Probabilities] = {}  # by q: each token's chance to be an accepted draft
 
     def evidence(self, test: str) -> float:
         return sum(table.evidence for table in self.tables(test))
@@ -44,22 +41,23 @@ class ContextCounts:
         return list(self._tables[test].values())
 
     def add(self, step: Step, second: int, shallow: bool) -> None:
-        """The first step of a run, and its text's second token. shallow: its draft was cut to depth 1."""
+        """Count the first step of a run and the text's second token. shallow: the draft was cut to depth
+        1."""
         tree, first = step.tree, step.tokens[0]
         children = tree.children(ROOT)
         q = None if tree.q is None or not children else tree.q[children[0]]
-        selected = bool(step.path) and step.path[0] == children[0]
+        accepted = bool(step.path) and step.path[0] == children[0]
         n, key, how = len(self._p), b"", UNKNOWN_IF_DRAFTED
         if q is not None and shallow:
-            key, how = q.tobytes(), int(selected)
+            key, how = q.tobytes(), int(accepted)
             if key not in self._accepted:
                 self._accepted[key] = np.minimum(self._p, padded(q, n))
             drawn = self._table("draft", (0, key), either(padded(q, n), self._accepted[key]))
-            drawn.add(tree.tokens[children[0]] + n * (not selected))
+            drawn.add(tree.tokens[children[0]] + n * (not accepted))
             self._siblings(tree, children)
         elif key not in self._accepted:
             self._accepted[key] = np.zeros(n)
-        # Of deterministic drafts none is ever the token that follows what was accepted.
+        # After a rejection of deterministic drafts, the next token is none of them.
         wrong = tree.q is None and not step.path and first in [tree.tokens[child] for child in children]
         firsts = self._table("first_token", (0, key), either(self._p, self._accepted[key]))
         firsts.add(first + n * (not wrong and how != 1))
@@ -76,7 +74,7 @@ class ContextCounts:
     def _table(
         self, test: str, key: tuple[int, bytes], law: Probabilities | None, share: float = 1.0
     ) -> OutcomeTable:
-        """law: needed where there is no such table yet."""
+        """Return a table, created from `law` if it is new."""
         found = self._tables[test].get(key)
         if found is None:
             assert law is not None
@@ -84,7 +82,8 @@ class ContextCounts:
         return found
 
     def _siblings(self, tree: DraftTree, children: Sequence[int]) -> None:
-        """Each one after the first is drawn from its own q, whatever comes of those before it."""
+        """Count siblings: each after the first is sampled from its own q, whatever happens to the earlier
+        ones."""
         assert tree.q is not None  # the caller's condition
         share = 1.0
         for place, (before, child) in enumerate(pairwise(children), 1):
@@ -97,9 +96,9 @@ class ContextCounts:
             self._table("draft", (place, q.tobytes()), q, share).add(tree.tokens[child])
 
 
-def either(law: Probabilities, selected: Probabilities) -> Probabilities:
-    """Of outcomes [2 n]: each of the law's, as an accepted draft and otherwise."""
-    return np.concatenate([selected, law - selected])
+def either(law: Probabilities, accepted: Probabilities) -> Probabilities:
+    """Return the distribution over 2 n outcomes: each token as an accepted draft, then otherwise."""
+    return np.concatenate([accepted, law - accepted])
 
 
 def padded(q: Probabilities, n: int) -> Probabilities:

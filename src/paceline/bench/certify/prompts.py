@@ -1,5 +1,4 @@
-"""What is decoded where the user names no prompts: what such models are asked for, and some that are easy to
-draft, so that long drafts are accepted and rejected alike."""
+"""Default prompts of a certificate: typical texts, and repetitive ones whose drafts are long."""
 
 PROMPTS = (
     '''class Stack:

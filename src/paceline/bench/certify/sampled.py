@@ -1,4 +1,4 @@
-"""Is sampled output drawn from the target's own distribution? The loop runs thousands of times to tell."""
+"""The sampled check: thousands of runs test whether sampled output has the target's distribution."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, argmax
 
-# The chance that a certificate is refused to a system that is exact, however often one looks.
-FALSE_ALARM = 1e-3
-CHUNK = 100  # runs of each context between two looks
-ENDINGS = 50  # runs after each context in search of texts that go on behind their end
-SUSPICIOUS, LONGER = 0.03, 3  # below such a p-value it goes on, for up to so many times the runs
+FALSE_ALARM = 1e-3  # probability that an exact system fails the check
+CHUNK = 100  # runs of each context between two evaluations
+ENDINGS = 50  # runs after each context that look for overruns
+SUSPICIOUS, LONGER = 0.03, 3  # below this p-value there are up to so many times the runs
 
 
 @dataclass(frozen=True)
 class SampledCheck:
-    """runs: of all contexts together.
-    p_values: of each test, those of the single contexts and last that of all together; they hold whenever one
-    looks.
-    level: the p-value below which one counts as biased, corrected for their number.
-    smallest_bias: of first tokens, that would have been found 99 times in 100.
-    overruns: texts that went on behind their end. ties: places where greedy output was not the lowest of the
-    likeliest tokens. Both must be 0."""
+    """Results of the sampled check.
+
+    runs: of all contexts together.
+    p_values: by test, of each context and last of all together; they are anytime-valid.
+    level: the p-value below which a test counts as biased, corrected for the number of tests.
+    smallest_bias: of first tokens, that would have been detected 99 times in 100.
+    overruns: texts that continued after the end-of-text token; must be 0.
+    ties: contexts where greedy output was not the lowest of equally likely tokens; must be 0."""
 
     contexts: int
     runs: int
@@ -45,22 +45,21 @@ class SampledCheck:
 
     @property
     def passed(self) -> bool:
-        """Where nothing was drafted nothing was checked."""
+        """True if something was drafted and no test failed."""
         unbiased = self.drafted > 0 and smallest_p_value(self.p_values) >= self.level
         return unbiased and self.overruns == self.ties == 0
 
     def as_dict(self) -> dict[str, Any]:
-        figures = {"passed": self.passed} | asdict(self)
-        p_values = figures.pop("p_values")
-        return figures | {test: {"p_values": values} for test, values in p_values.items()}
+        record = {"passed": self.passed} | asdict(self)
+        p_values = record.pop("p_values")
+        return record | {test: {"p_values": values} for test, values in p_values.items()}
 
 
 class ContextRuns:
-    """Two tokens decoded after one context, again and again with new seeds.
+    """Repeated decoding of two tokens after one context with new seeds.
 
-    Every other draft is cut to depth 1: what then comes of its first token is known exactly, and the token
-    after a whole accepted path, drawn from the last row, falls within the two that are counted.
-    """
+    Every other draft is cut to depth 1, where the distribution of its first token's outcome is known exactly.
+    The token after a fully accepted path then falls within the two that are counted."""
 
     def __init__(self, loop: SamplingSetup, context: Context, planned: int, seed: Sequence[int]) -> None:
         self._loop, self.context = loop, context
@@ -73,7 +72,7 @@ class ContextRuns:
         self.counted = ContextCounts(loop, context, planned / len(depths))
         self.n = self.drafted = self.accepted = 0
 
-    def go_on(self, times: int) -> None:
+    def run(self, times: int) -> None:
         loop = self._loop
         for _ in range(times):
             shallow, policy = self.policies[self.n % len(self.policies)]
@@ -92,8 +91,10 @@ class ContextRuns:
 def check_sampled(
     loop: SamplingSetup, places: Sequence[Context], n: int, runs: int, seed: int, tick: Callable[[], None]
 ) -> SampledCheck:
-    """`runs` after each of the `n` best of `places`: fewer where a bias is found sooner or nothing is drafted
-    there, more where one is suspected. Ticks after every CHUNK of them."""
+    """Run `runs` times after each of the `n` best contexts, and tick after every CHUNK of them.
+
+    It stops early when a bias is found, and continues when one is suspected. Contexts where nothing is
+    drafted get fewer runs."""
     contexts = select_contexts(loop, places, n)
     overruns, ties = count_overruns(loop, contexts, seed), count_wrong_ties(loop, places)
     every = [ContextRuns(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
@@ -101,14 +102,14 @@ def check_sampled(
     active, done = every, 0
     while True:
         for one in active:
-            one.go_on(min(CHUNK, runs - done % runs))
+            one.run(min(CHUNK, runs - done % runs))
             tick()
         done += min(CHUNK, runs - done % runs)
         found = {test: p_values([one.counted.evidence(test) for one in every]) for test in TESTS}
         enough = runs * (LONGER if smallest_p_value(found) < SUSPICIOUS else 1)
         if overruns or ties or smallest_p_value(found) < level or done >= enough:
             break
-        # Nothing is verified where nothing was drafted, and a bias is there to be seen elsewhere.
+        # Contexts without drafts verify nothing: spend the runs on the others.
         active = [one for one in every if one.drafted] or every
     firsts = [table for one in every for table in one.counted.tables("first_token")]
     return SampledCheck(
@@ -125,7 +126,7 @@ def check_sampled(
 
 
 def p_values(evidence: Sequence[float]) -> tuple[float, ...]:
-    """The p-values of the contexts, and that of all together."""
+    """Return the p-values of the contexts, and that of all together."""
     return tuple(map(p_value, [*evidence, sum(evidence)]))
 
 
@@ -134,8 +135,8 @@ def smallest_p_value(p_values: dict[str, tuple[float, ...]]) -> float:
 
 
 def start_sampled_request(loop: SamplingSetup, context: Context, seed: int) -> ActiveRequest:
-    """Start a request after `context`. The checks drive decoding themselves, not through an engine: they need
-    each Step with its draft tree, which no output of an engine carries."""
+    """Start a request after `context`. The checks need each Step with its draft tree, so they drive the
+    decoding loop without an engine."""
     loop.place.at = context.row
     request = GenerationRequest(
         prompt=context.tokens,
@@ -148,7 +149,8 @@ def start_sampled_request(loop: SamplingSetup, context: Context, seed: int) -> A
 
 
 def count_overruns(loop: SamplingSetup, contexts: Sequence[Context], seed: int) -> int:
-    """How many texts went on behind their end, which is the token that is most often drafted and kept."""
+    """Return the number of texts that continued after their end: the token most often drafted and
+    accepted."""
     policy, wrong = FixedPolicy(loop.budget), 0
     for number, context in enumerate(contexts):
         q = first_q(loop, context)
@@ -167,8 +169,8 @@ def count_overruns(loop: SamplingSetup, contexts: Sequence[Context], seed: int) 
 
 
 def count_wrong_ties(loop: SamplingSetup, contexts: Sequence[Context]) -> int:
-    """After how many contexts greedy output was not the lowest of the likeliest tokens, with logits rounded
-    to whole numbers, so that many are equal."""
+    """Return the number of contexts where greedy output was not the lowest of the likeliest tokens, with
+    logits rounded to integers to create ties."""
     rounded = FixedRowsTarget(loop.target, np.round(loop.target.rows), loop.place)
     greedy = replace(loop, target=rounded, sampling=Sampling())
     policy, wrong = FixedPolicy(loop.budget), 0

@@ -1,5 +1,7 @@
-"""Does the cache hold what it should? After random acceptances and rejections, with decoys and another
-session beside them, the next row must be the one that the same text gives from nothing."""
+"""The state check: whether the cache holds the committed text.
+
+After random acceptances and rejections, with decoy branches and another session in the same passes, the next
+row must equal the row that the same text gives from an empty cache."""
 
 from __future__ import annotations
 
@@ -14,29 +16,25 @@ from paceline.bench.text_comparison import PLAUSIBLE
 from paceline.speculative.interfaces import Budget, ForwardOutput, RequiredOutputs, Session, Target
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
-# Every cell of the sequence was written by a pass of another shape, not only the row that is looked at.
-NOISE_FACTOR = 2.0
-# Of a row's spread, what is never a defect: exact rows show no noise, but a walk's prompt has a shape too.
-ROUNDING = 1e-4
-SESSION_CLOSE_PROBABILITY = (
-    0.2  # the chance, a pass, that the session beside a walk is closed, its draft not decided
-)
+NOISE_FACTOR = 2.0  # all cells of a sequence come from passes of other shapes, not only the compared row
+ROUNDING = 1e-4  # share of a row's spread that is never a defect: the prompt's pass has another shape too
+SESSION_CLOSE_PROBABILITY = 0.2  # per pass: the second session is closed before its draft is decided
 
 
 @dataclass(frozen=True)
 class StateCheck:
-    """Of the walk that came nearest to its limit.
+    """The result of the walk that came nearest to its limit.
 
-    worst: the most that two logits of a row moved apart from the same row computed afresh.
-    noise: what the shape of a pass alone can do. spread: the standard deviation of its rows' logits.
-    rows: how many were compared, of all walks. beside: whether another session was in their passes."""
+    worst: the largest difference of a logit from the row computed afresh.
+    noise: effect of the shape of a pass alone. spread: standard deviation of the walk's logits.
+    rows: number of rows compared in all walks. beside: another session was in the passes."""
 
     sequences: int
     tokens: int
     worst: float
     noise: float
     spread: float
-    equal_rows: bool = False  # the target's (Caps): then nothing may move at all
+    equal_rows: bool = False  # the target's (Caps): then no difference is allowed
     rows: int = 0
     beside: bool = False
 
@@ -48,7 +46,7 @@ class StateCheck:
 
     @property
     def share(self) -> float:
-        """Of the limit."""
+        """The worst difference as a share of the limit."""
         return self.worst / self.limit if self.limit > 0 else np.inf if self.worst > 0 else 0.0
 
     @property
@@ -69,8 +67,8 @@ def check_state(
     seed: int,
     tick: Callable[[], None],
 ) -> StateCheck:
-    """`sequences` walks along the texts. Each ends in a comparison: of its last row, or where rows are equal
-    to the last bit of all rows on its way."""
+    """Walk `sequences` times along the texts, each time comparing the last row, or all rows of a target with
+    equal rows."""
     random = np.random.default_rng([seed, 3])
     found: StateCheck | None = None
     tokens = rows = 0
@@ -85,7 +83,7 @@ def check_state(
             one = StateCheck(
                 sequences, tokens, max_logit_difference(seen, again), noise, float(again.std()), equal
             )
-            # The one nearest to its own limit, or beyond it; not max(), which passes over a NaN.
+            # The nearest to its limit; not max(), which skips a NaN.
             if found is None or not (one.share <= found.share or np.isnan(found.share)):
                 found = one
         tick()
@@ -94,40 +92,41 @@ def check_state(
 
 
 class RandomWalk:
-    """Decoding along a text with drafts of which a random part is right. other: the text of a session that
-    does so in the same passes; empty for none."""
+    """Decoding along a text with drafts of which a random part is right.
+
+    other: text of a second session in the same passes; empty for none."""
 
     def __init__(
         self, target: Target, budget: Budget, random: np.random.Generator, other: Sequence[int]
     ) -> None:
         self._target, self._budget, self._random, self._other = target, budget, random, other
         self._caps = target.caps
-        self._beside: Session | None = None
+        self._second: Session | None = None
 
     def along(self, text: Sequence[int]) -> list[tuple[list[int], Rows]]:
-        """Of each session, tokens committed and rows [rows, n_vocab] that speak of what follows them and each
-        of their last beginnings: one row, or of the first session all that were kept."""
+        """Return for each session its tokens and the last rows [rows, n_vocab]: one row, or for the first
+        session all that were collected."""
         session = self._target.open()
         rows: list[Rows] = []
         try:
             at = int(self._random.integers(1, max(2, len(text) // 2)))
             session.extend(text[:at])
             while self._caps.equal_rows and session.pending_tokens and self._random.random() < 0.5:
-                self._pass(session, self._piece(session))  # chunked prefill
+                self._pass(session, self._chunk(session))  # chunked prefill
             while at < len(text):
                 at, selected = self._stride(session, text)
                 rows += selected if self._caps.equal_rows else []
-            both = [session, self._other_session()] if self._other else [session]
+            both = [session, self._second_session()] if self._other else [session]
             outs = self._target.forward([(one, EMPTY) for one in both], RequiredOutputs())
-            first, *second = (_row(out, 0) for out in outs)
+            first, *others = (_row(out, 0) for out in outs)
             mine = np.concatenate([*rows, first])[-self._caps.max_batch_tokens :]
-            return [(list(one.tokens), found) for one, found in zip(both, [mine, *second], strict=True)]
+            return [(list(one.tokens), found) for one, found in zip(both, [mine, *others], strict=True)]
         finally:
             session.close()
-            self._leave()
+            self._close_other()
 
     def _stride(self, session: Session, text: Sequence[int]) -> tuple[int, list[Rows]]:
-        """One draft, one pass, one commit: how many tokens of `text` there are then, and their rows."""
+        """Draft, run a pass and commit; return the number of tokens and their rows."""
         tree, path = self._draft(session, text)
         out = self._pass(session, tree)
         selected = path[: int(self._random.integers(0, len(path) + 1))]
@@ -136,7 +135,7 @@ class RandomWalk:
         return len(session.tokens), rows
 
     def _draft(self, session: Session, text: Sequence[int]) -> tuple[DraftTree, list[int]]:
-        """Decoys, among them what comes next; and the nodes of that."""
+        """Return a tree of decoys that includes the next tokens, and the nodes of those."""
         budget, caps, random = self._budget, self._caps, self._random
         ahead = text[len(session.tokens) :]
         room = caps.n_ctx - len(session.tokens)
@@ -147,40 +146,40 @@ class RandomWalk:
         nodes = max(0, min(budget.nodes, room, rows - 1))  # as Request.cap has it
         return among_decoys(ahead[:right], depth, width, nodes, self._target.vocab.size, random)
 
-    def _piece(self, session: Session) -> int:
+    def _chunk(self, session: Session) -> int:
         return int(self._random.integers(1, session.pending_tokens + 1))
 
     def _pass(self, session: Session, tree: DraftTree | int) -> ForwardOutput:
-        """What it says of the session; the other one goes on, too, or leaves with its draft undecided."""
+        """Return the session's output of a pass in which the other session takes part."""
         if not self._other:
             return self._target.forward([(session, tree)], RequiredOutputs())[0]
-        text, random, beside = self._other, self._random, self._other_session()
-        theirs, path = self._draft(beside, text)
-        reads = beside.pending_tokens and random.random() < 0.5
-        batch = [(session, tree), (beside, self._piece(beside) if reads else theirs)]
+        text, random, second = self._other, self._random, self._second_session()
+        draft, path = self._draft(second, text)
+        prefills = second.pending_tokens and random.random() < 0.5
+        batch = [(session, tree), (second, self._chunk(second) if prefills else draft)]
         if random.random() < 0.5:
             mine = self._target.forward(batch, RequiredOutputs())[0]
         else:
             mine = self._target.forward(batch[::-1], RequiredOutputs())[1]
         selected = path[: int(random.integers(0, len(path) + 1))]
-        at = len(beside.tokens) + len(selected)
+        at = len(second.tokens) + len(selected)
         if at + 1 >= len(text) or random.random() < SESSION_CLOSE_PROBABILITY:
-            self._leave()
-        elif not reads:
-            beside.commit(selected, text[at])
+            self._close_other()
+        elif not prefills:
+            second.commit(selected, text[at])
         return mine
 
-    def _other_session(self) -> Session:
-        """The session beside; a new one where it has left."""
-        if self._beside is None:
-            self._beside = self._target.open()
-            self._beside.extend(self._other[: int(self._random.integers(1, len(self._other)))])
-        return self._beside
+    def _second_session(self) -> Session:
+        """Return the second session, reopened if it has been closed."""
+        if self._second is None:
+            self._second = self._target.open()
+            self._second.extend(self._other[: int(self._random.integers(1, len(self._other)))])
+        return self._second
 
-    def _leave(self) -> None:
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
+    def _close_other(self) -> None:
+        if self._second is not None:
+            self._second.close()
+            self._second = None
 
 
 def _row(out: ForwardOutput, row: int) -> Rows:
@@ -190,7 +189,8 @@ def _row(out: ForwardOutput, row: int) -> Rows:
 def among_decoys(
     right: Sequence[int], depth: int, width: int, nodes: int, n_vocab: int, random: np.random.Generator
 ) -> tuple[DraftTree, list[int]]:
-    """`width` chains of `depth` random tokens, one of which begins with `right`; and the nodes of that."""
+    """Return `width` chains of `depth` random tokens, one of which begins with `right`, and the nodes of that
+    part."""
     tokens: list[int] = []
     parents: list[int] = []
     path: list[int] = []

@@ -1,4 +1,4 @@
-"""The lines of a suite's file: our own fields, questions of other projects, or recorded conversations."""
+"""Line formats of suite files: our fields, other projects' questions, or recorded conversations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from paceline.bench.suites.workload import Item, Message
 
-# What stands, alone or before a template, where SPEED-Bench may not pass a text on: TURNS_PLACEHOLDER
-# in examples/specdec_bench of github.com/NVIDIA/Model-Optimizer, read there.
+# Placeholder of SPEED-Bench for a text that it may not redistribute: TURNS_PLACEHOLDER in
+# examples/specdec_bench of github.com/NVIDIA/Model-Optimizer.
 TO_BE_FETCHED = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
-DEFAULT_MAX_TOKENS = 256  # tokens; other projects' files name no length
+DEFAULT_MAX_TOKENS = 256  # other projects' files have none
 
 
 class SuiteMessage(BaseModel):
@@ -29,7 +29,7 @@ class SuiteMessage(BaseModel):
 
 
 class OwnItem(BaseModel):
-    """The fields of `Item`; only a prompt or messages have to be there."""
+    """The fields of `Item`, of which a prompt or messages are required."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -58,7 +58,7 @@ class OwnItem(BaseModel):
 
 class Question(BaseModel):
     """The user's turns, in the fields of Spec-Bench (github.com/hemingkx/Spec-Bench) and of SPEED-Bench
-    (huggingface.co/datasets/nvidia/SPEED-Bench; its own script puts it together from parquet first)."""
+    (huggingface.co/datasets/nvidia/SPEED-Bench, after its script has assembled it from parquet)."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -82,7 +82,7 @@ class Question(BaseModel):
         return turns
 
     def items(self, _: str, __: int) -> Iterator[Item]:
-        """Yield an item a turn. Several are a session; what the model answers stands between them."""
+        """Yield an item per turn. Several turns are a session with the model's answers in between."""
         id_, several = str(self.question_id), len(self.turns) > 1
         messages: list[Message] = []
         for turn, text in enumerate(self.turns, 1):
@@ -100,8 +100,8 @@ class SessionMessage(BaseModel):
 
 
 class SuiteSession(BaseModel):
-    """A recorded conversation: every answer in it is an item, which is asked with what was said before it.
-    What a tool said is the user's; messages of one role that follow each other are one."""
+    """A recorded conversation, of which every answer is an item with the messages before it. Tool messages
+    become user messages, and adjacent messages of one role are joined."""
 
     id: str | int | None = None
     messages: list[SessionMessage]

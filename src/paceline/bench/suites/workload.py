@@ -1,4 +1,4 @@
-"""What is asked: suites of requests, from the package, from a file, or from another project's questions."""
+"""Suites of requests, from the package, from a file, or from other projects' questions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from paceline.speculative.errors import UsageError
 
 Message = tuple[str, str | None]  # role and content
 FOLDER = Path(__file__).parent
-# Several suites by one name.
 GROUPS = {
     "toy": ("code", "edit", "json", "agent", "quote", "prose", "chat"),
     "real": tuple(f"real-{name}" for name in ("code", "edit", "json", "agent", "grounded", "chat", "maths")),
 }
-FILE_FORMATS = ("specbench", "sessions")  # what a file may be said to hold: FORM:FILE
+FILE_FORMATS = ("specbench", "sessions")  # FORM of FORM:FILE
 
 
 @dataclass(frozen=True)
 class Item:
-    """A `prompt` to complete, or chat `messages` in order, the last the user's.
+    """A prompt to complete, or chat messages of which the last is the user's.
 
-    An assistant's content may be None: it is then what the model answered to an item before it in the
-    session: the last None to the last item, the one before to the one before. session: items that share it
-    (not "") follow each other in it, in order. size: "tiny" or "full"; "" fits any model.
-    """
+    An assistant's content may be None: the model's answer to an earlier item of the session, the last None
+    for the last item. session: items that share it (not "") follow each other. size: "tiny" or "full"; ""
+    fits any model."""
 
     id: str
     category: str
@@ -44,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Suite:
-    """tiny, full: how many items of each size."""
+    """A suite of the package. tiny, full: number of items of each size."""
 
     name: str
     description: str
@@ -54,7 +52,7 @@ class Suite:
 
 
 def known_suites() -> dict[str, dict[str, str]]:
-    """Return what suites/suites.json says of each suite of the package."""
+    """Return the entries of suites/suites.json."""
     return dict(json.loads((FOLDER / "suites.json").read_text("utf-8")))
 
 
@@ -69,9 +67,10 @@ def suites() -> tuple[Suite, ...]:
 
 
 def load(text: str) -> list[Item]:
-    """Return the items of one or several of, with commas between them: the name of a suite or of a group of
-    them; a .jsonl file with our own fields (see Item), Spec-Bench's or SPEED-Bench's questions; FORM:FILE.
-    Raises UsageError, with file and line."""
+    """Return the items of comma-separated suites, groups or .jsonl files.
+
+    A file has our fields (see Item), or the questions of Spec-Bench or SPEED-Bench; FORM:FILE names its form.
+    Raises UsageError with file and line."""
     out: dict[str, Item] = {}
     for part in suite_names(text):
         if is_file(part):
@@ -89,7 +88,7 @@ def load(text: str) -> list[Item]:
 
 
 def suite_names(text: str) -> list[str]:
-    """Return what a suite's name names, each once: groups as what is in them."""
+    """Return the names of suites and files in a comma-separated list, with groups expanded."""
     if Path(text).is_file():
         return [text]
     names = [GROUPS.get(one.strip(), (one.strip(),)) for one in text.split(",")]
@@ -97,24 +96,24 @@ def suite_names(text: str) -> list[str]:
 
 
 def is_file(text: str) -> bool:
-    """Return whether a suite's name is that of a file."""
+    """True if a suite's name is that of a file."""
     return text.endswith((".jsonl", ".json")) or "/" in text
 
 
 def split_format(text: str) -> tuple[str, str]:
-    """Return the form and the path of FORM:FILE; the form is "" where the file itself tells."""
+    """Return the form and path of FORM:FILE; the form is "" if not given."""
     form, colon, path = text.partition(":")
     return (form, path) if colon and form in FILE_FORMATS else ("", text)
 
 
 def read(path: Path, form: str = "") -> list[Item]:
-    """Read a file's items. Raises UsageError."""
+    """Read the items of a file. Raises UsageError."""
     from pydantic import ValidationError
 
     from paceline.bench.suites import forms
 
     items: dict[str, Item] = {}
-    requested: Counter[str] = Counter()  # by session
+    answered: Counter[str] = Counter()  # items by session
     for line in raw_lines(path):
         where = f"{path}, line {line.number}"
         try:
@@ -124,7 +123,7 @@ def read(path: Path, form: str = "") -> list[Item]:
                 kind = forms.SuiteSession
             elif form or "question_id" in data:
                 kind = forms.Question
-            # Of the text: JSON as pydantic reads it holds no half of a character.
+            # From text: pydantic rejects unpaired surrogates.
             found = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
         except LineError as error:
             raise UsageError(f"{where}: {error}") from error
@@ -133,37 +132,37 @@ def read(path: Path, form: str = "") -> list[Item]:
         for item in found:
             if item.id in items:
                 raise UsageError(f"{where}: an item before it has the id {item.id!r} too; each needs its own")
-            if sum(content is None for _, content in item.messages) > requested[item.session]:
+            if sum(content is None for _, content in item.messages) > answered[item.session]:
                 raise UsageError(f"{where}: no item before it in its session answers its assistant's message")
             items[item.id] = item
-            requested[item.session] += bool(item.session)
+            answered[item.session] += bool(item.session)
     if not items:
         raise UsageError(f"{path}: has no items; write one JSON object a line")
     return list(items.values())
 
 
 def length(item: Item) -> int:
-    """Return the characters of an item."""
+    """Return the number of characters of an item."""
     return len(item.prompt) + sum(len(value or "") for _, value in item.messages)
 
 
 def filter_size(items: Sequence[Item], size: str) -> list[Item]:
-    """Return the items made for models of that size, and those for any."""
+    """Return the items for models of that size, and those for any."""
     return [item for item in items if item.size in ("", size)]
 
 
 def sample_items(items: Sequence[Item], n: int) -> list[Item]:
-    """Return at most n items in their order, evenly from all categories and from all over each; a session
-    that is in is in from its start."""
-    chosen = {item.id for item in islice(interleaved(items), n)}
-    return [item for item in items if item.id in chosen]
+    """Return at most n items in order, spread evenly over and within categories. A session is included from
+    its start."""
+    sample = {item.id for item in islice(interleaved(items), n)}
+    return [item for item in items if item.id in sample]
 
 
 def interleaved(items: Sequence[Item]) -> Iterator[Item]:
-    """Yield items in an order whose beginnings are all good samples: the categories take turns, each with
-    items from all over it; of a session always the next one."""
+    """Yield items in an order whose prefixes are good samples: categories alternate, items within one are
+    spread, and sessions stay in order."""
     by_category: dict[str, list[Item]] = {}
-    home: dict[str, str] = {}  # session -> category of its first item, which all of it counts for
+    home: dict[str, str] = {}  # session -> category of its first item
     for item in items:
         category = home.setdefault(item.session, item.category) if item.session else item.category
         by_category.setdefault(category, []).append(item)
@@ -177,11 +176,11 @@ def interleaved(items: Sequence[Item]) -> Iterator[Item]:
 
 
 def _spread(items: Sequence[Item]) -> Iterator[Item]:
-    """Yield items from far apart first; of a session always the next one."""
+    """Yield distant items first, and sessions in order."""
     units: dict[str, list[Item]] = {}
     for item in items:
         units.setdefault(item.session or f"\0{item.id}", []).append(item)
-    # By the index with its bits reversed (van der Corput): 0, 4, 2, 6, 1, 5, 3, 7.
+    # In van der Corput order (the bits of the index reversed): 0, 4, 2, 6, 1, 5, 3, 7.
     width = len(units).bit_length()
     order = sorted(enumerate(units.values()), key=lambda unit: f"{unit[0]:0{width}b}"[::-1])
     for _, unit in order:

@@ -1,1 +1,1 @@
-"""Corpora from files and logs: what is read, and how it becomes n-gram caches and datastores."""
+"""Corpora from files and logs, as n-gram caches and datastores."""

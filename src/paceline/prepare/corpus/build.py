@@ -1,8 +1,6 @@
-"""A corpus from files: tokens first, into one file on disk, then what is made from them.
+"""Building of corpora: documents are tokenized into a file, from which caches and datastores are made.
 
-All of it happens in a folder of its own beside the corpus, which gets the corpus's name when it is complete:
-a build that ends early, for whatever reason, leaves the old corpus as it was.
-"""
+The build runs in a scratch folder beside the corpus, which replaces the old corpus only when complete."""
 
 from __future__ import annotations
 
@@ -30,11 +28,10 @@ from paceline.system.scratch import scratch_folder
 from paceline.system.whole import private_file
 from paceline.text.interface import Tokenizer
 
-# A file's text is tokenized in pieces of so many characters, for Ctrl-C.
-PIECE = 1 << 16
+PIECE = 1 << 16  # characters that are tokenized at once, for Ctrl-C
 SPOOL = "tokens"
 FINDING_FILES, READING, COUNTING, SORTING = "look for files", "tokenize", "count n-grams", "sort"
-UNKNOWN_TOTAL = -1  # steps, in a phase's work: how many there are is seen at its end
+UNKNOWN_TOTAL = -1  # steps of a phase without a known total
 
 Tick = Callable[[str], None]
 Phase = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
@@ -42,8 +39,8 @@ Phase = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
 
 @dataclass(frozen=True)
 class Sources:
-    """What a corpus is made from. paths: files and directories of text. logs: JSONL of requests and answers;
-    without `prompts` the answers alone. globs: which files of directories."""
+    """The sources of a corpus. paths: text files and folders. logs: JSONL files; without `prompts` only
+    answers are used. globs: patterns of files in folders."""
 
     paths: Sequence[Path] = ()
     logs: Sequence[Path] = ()
@@ -52,7 +49,7 @@ class Sources:
 
 
 def silent(_work: Mapping[str, int]) -> AbstractContextManager[Tick]:
-    """No progress is shown."""
+    """Show no progress."""
     return nullcontext(lambda _kind: None)
 
 
@@ -73,13 +70,11 @@ def build(
     phase: Phase = silent,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Corpus, Skipped]:
-    """Build the corpus `name`, in place of one that has the name, and return it with what was skipped.
+    """Build the corpus `name`, replacing an older one, and return it with what was skipped.
 
-    force: in place of one of another tokenizer too. phase: shows the progress of work so large, with what is
-    to be called after each part of it. check: called every now and then. Both may raise, to stop. Raises
-    UsageError for sources that are not there or hold nothing, and for a corpus of another tokenizer,
-    MissingExtraError, PacelineError where it cannot be written.
-    """
+    force: replace a corpus of another tokenizer too. phase: shows the progress of a phase. check: called
+    regularly; both may raise, to stop. Raises UsageError for missing or empty sources and for a corpus of
+    another tokenizer, MissingExtraError, and PacelineError if it cannot be written."""
     folder = corpora.corpora_folder() / corpora.check_name(name)
     if not force:
         _require_same(folder, tokenizer)
@@ -87,7 +82,7 @@ def build(
     if "datastore" in kinds:
         from paceline.drafters.suffix_sort import sorter
 
-        sorter()  # raises what is missing before an hour of tokenizing
+        sorter()  # raises MissingExtraError before an hour of tokenizing
     skipped = Skipped()
     with phase({FINDING_FILES: UNKNOWN_TOTAL}) as tick:
         looked = partial(tick, FINDING_FILES)
@@ -129,7 +124,7 @@ def build(
 
 
 def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
-    with suppress(ModelError):  # what cannot be read may be built again: nobody can use it
+    with suppress(ModelError):  # an unreadable corpus may be replaced
         manifest = Manifest.read(folder)
         if not manifest.is_of(tokenizer.vocab):
             raise UsageError(
@@ -140,7 +135,7 @@ def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
 
 @contextmanager
 def _folder(folder: Path) -> Iterator[Path]:
-    """Make an empty folder beside `folder`, which is gone afterwards if it still has that name."""
+    """Make an empty scratch folder beside `folder`, which is removed afterwards unless it was renamed."""
     try:
         make_private_folder(folder.parent)
         with scratch_folder(folder.parent) as new:
@@ -154,7 +149,7 @@ def _folder(folder: Path) -> Iterator[Path]:
 
 
 class TokenFile:
-    """Documents' tokens, one after the other in a file. Owns the file."""
+    """The owner of a file with the tokens of all documents."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -172,7 +167,7 @@ class TokenFile:
         return len(self._lengths)
 
     def add(self, parts: Iterable[Sequence[int]]) -> int:
-        """Add one document, in parts, and return its length. An empty one is none."""
+        """Add a document in parts, and return its length. An empty one is ignored."""
         length = 0
         for part in parts:
             self._file.write(np.asarray(part, np.uint32).data)
@@ -202,7 +197,7 @@ def _read(
     spool: TokenFile,
     check: Callable[[], None],
 ) -> Counter[str]:
-    """Tokenize a file into `spool`, and return what came of it."""
+    """Tokenize a file into `spool`, and return its counts."""
     found: Counter[str] = Counter()
     for content in reader.documents(file):
         length = spool.add(_tokens(content, tokenizer, check))
@@ -232,8 +227,8 @@ def _tokens(content: Content, tokenizer: Tokenizer, check: Callable[[], None]) -
 
 
 def _border(text: str, start: int) -> int:
-    """Return where, not long after `start`, a line ends and no white space follows: there a token ends
-    too."""
+    """Return a position soon after `start` where a line ends before text without leading white space, so that
+    a token ends there too."""
     for end in range(start, min(start + PIECE, len(text))):
         if text[end - 1] == "\n" and not text[end].isspace():
             return end
@@ -261,9 +256,7 @@ def _derive(
         (new / DATASTORE).mkdir(mode=0o700)
         with phase({SORTING: len(spool)}) as tick:
             free = psutil.virtual_memory().available // MEMORY_FACTOR
-            most = min(
-                MAX_TEXT_BYTES, max(1 << 24, free)
-            )  # bytes of text that can be sorted in the memory that is free
+            most = min(MAX_TEXT_BYTES, max(1 << 24, free))  # bytes of text that free memory can sort
             sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, most=most, check=check)
 
 

@@ -1,4 +1,4 @@
-"""Which files a corpus is made from, and the documents in them: whole texts, or the answers in a log."""
+"""The source files of a corpus and the documents in them: whole texts, or the answers of a log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from pathlib import Path
 from paceline.prepare.corpus.records import Content, parse_record, record_texts
 from paceline.speculative.errors import UsageError
 
-# A larger text is data, as a rule: a dump, a generated table. Logs may be of any size.
-MAX_TEXT_BYTES = 64 << 20
-BINARY_PROBE_BYTES = 8192  # bytes that are looked at to tell text from other data
+MAX_TEXT_BYTES = 64 << 20  # a larger file is usually a dump; logs may be of any size
+BINARY_PROBE_BYTES = 8192  # searched for zero bytes
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """source: the number of the path it was found under. log: a record a line; None: that is to be seen."""
+    """A file to read. source: number of its path argument. log: a record per line; None is detected."""
 
     path: Path
     source: int
@@ -31,7 +30,7 @@ class SourceFile:
 
 @dataclass
 class Skipped:
-    """How many files or lines were not taken, by reason, and one example of each."""
+    """Counts of skipped files and lines by reason, with an example of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
@@ -48,9 +47,10 @@ def find(
     skipped: Skipped,
     tick: Callable[[], None] = lambda: None,
 ) -> tuple[list[SourceFile], list[Path]]:
-    """Return the files to read, each once, and the paths that were given, in the order of their numbers.
-    globs: which files of directories; all if there are none. tick: called for every file. Raises UsageError
-    for a path that is not there."""
+    """Return the files to read, each once, and the path arguments in the order of their numbers.
+
+    globs: patterns of files in folders; none matches all. tick: called for every file. Raises UsageError for
+    a missing path."""
     given = [*paths, *logs]
     files: dict[Path, SourceFile] = {}
     for number, path in enumerate(given):
@@ -59,7 +59,7 @@ def find(
             raise UsageError(f"{path}: no such file or directory; give what the corpus is to be made from")
         if is_log and path.is_dir():
             raise UsageError(f"{path}: is a directory; give the log's own file, or --from")
-        # What was named itself is taken, hidden or not.
+        # A file that is named itself is read even if hidden.
         for one in _walk(path, globs, skipped) if path.is_dir() else [path]:
             try:
                 kind = (
@@ -96,15 +96,15 @@ def _walk(folder: Path, globs: Sequence[str], skipped: Skipped) -> Iterator[Path
 
 
 class DocumentReader:
-    """Owns what has been seen, so that no text is taken twice. prompts: of logs take the questions too."""
+    """A reader that skips duplicate texts. prompts: include the prompts of logs."""
 
     def __init__(self, skipped: Skipped, *, prompts: bool = True) -> None:
         self._skipped, self._prompts = skipped, prompts
         self._seen: set[bytes] = set()
 
     def documents(self, file: SourceFile) -> Iterator[Content]:
-        """Yield the documents of a file. What cannot be used is counted and left out. Raises UsageError for a
-        log that has no record."""
+        """Yield the documents of a file. Unusable data is counted and skipped. Raises UsageError for a log
+        without a record."""
         try:
             if file.log or (file.log is None and _is_log(file.path)):
                 yield from self._records(file)
@@ -134,7 +134,7 @@ class DocumentReader:
         return None
 
     def _records(self, file: SourceFile) -> Iterator[Content]:
-        """Yield what was said, a document each."""
+        """Yield each message of a log as a document."""
         if file.size == 0:
             self._skipped.add("empty", file.path)
             return
@@ -158,8 +158,8 @@ class DocumentReader:
             )
 
     def _new_contents(self, found: list[tuple[Content, bool]]) -> Iterator[Content]:
-        """Yield what was said after the very same words once, since logs often repeat a conversation with
-        every turn. The same answer to something else counts again."""
+        """Yield contents whose whole history is new, since logs often repeat a conversation with every turn.
+        The same answer to other messages counts again."""
         before = hashlib.blake2b(digest_size=16)
         for content, answer in found:
             before.update(repr(content).encode())
@@ -174,7 +174,7 @@ class DocumentReader:
 
 
 def _is_log(path: Path) -> bool:
-    """Return whether the first line that is not blank is a record with an answer in it."""
+    """True if the first non-blank line is a record with an answer."""
     with path.open("rb") as lines:
         first = next((line for line in lines if line.strip()), b"")
     return any(answer for _, answer in record_texts(parse_record(first) or {}))

@@ -1,9 +1,8 @@
-"""What was said in one record of a log: OpenAI-style requests and answers, agents' sessions, our own traces.
+"""Texts in a record of a log: OpenAI-style requests and answers, agents' sessions, and our traces.
 
-Known are, at the top or under request, response or body: `messages` (role, content), `choices` (a message or
-a text), `conversations` (from, value), `completion`, `text`, and `tokens`; the questions beside them are
-`prompt` and `prompt_tokens`.
-"""
+Recognised at the top level or under request, response or body: `messages` (role, content), `choices` (a
+message or a text), `conversations` (from, value), `completion`, `text` and `tokens`, with the prompts
+`prompt` and `prompt_tokens`."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ ASSISTANT = ("assistant", "gpt", "model")
 
 
 def parse_record(line: bytes) -> dict[str, Any] | None:
-    """Return a line's JSON object; None where it is something else, as a line that was cut short is."""
+    """Return the JSON object of a line; None for anything else."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -27,8 +26,7 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
 
 
 def record_texts(data: dict[str, Any], depth: int = 0) -> Iterator[tuple[Content, bool]]:
-    """Yield the texts and token lists in a record that are not empty, in the order in which they were said,
-    and whether each is an answer."""
+    """Yield the texts and token lists of a record in order, with whether each is an answer."""
     for message in _objects(data.get("messages")):
         yield from _message(message, message.get("role") in ASSISTANT)
     for turn in _objects(data.get("conversations")):
@@ -59,11 +57,11 @@ def _message(message: dict[str, Any], answer: bool) -> Iterator[tuple[Content, b
 
 
 def _texts(value: Any, answer: bool) -> Iterator[tuple[Content, bool]]:
-    """Yield a text, or the texts among a content's parts."""
+    """Yield a text, or the texts of content parts."""
     parts = [value] if isinstance(value, str) else [part.get("text") for part in _objects(value)]
     for text in parts:
         if isinstance(text, str) and text.strip():
-            # JSON may hold half a character, which no tokenizer knows.
+            # JSON may hold unpaired surrogates, which no tokenizer accepts.
             yield text.encode("utf-8", "replace").decode(), answer
 
 

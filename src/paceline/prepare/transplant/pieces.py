@@ -1,4 +1,4 @@
-"""Which of the draft's tokens each of the target's tokens is made of."""
+"""The draft tokens that make up each target token."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from paceline.vocab.lexicon import Lexicon
 
 Ids = NDArray[np.int64]
 IDENTICAL, SPELLED, SPECIAL, UNMATCHED_CONTROL = "same", "spelled", "special", "silent"
-MOST_PIECES = 16  # of one token, from its beginning and from its end: a hostile file's may be a megabyte long
+MOST_PIECES = 16  # from the start and the end of a token; a hostile file may have one of a megabyte
 STEP = 1024  # tokens between two ticks
 
 
 @dataclass(frozen=True)
 class TokenPieces:
-    """ids[starts[t]:starts[t + 1]]: the draft's tokens that target token t is made of, in order; none where
-    nothing is known of it. quiet: tokens that are never to be drafted. counts: how many target tokens say
-    what a token of the draft says (same), are spelled in several (spelled), are control tokens that the draft
-    has too, by name or role (special), or that it does not have (silent)."""
+    """The draft tokens of all target tokens.
+
+    ids[starts[t]:starts[t + 1]]: pieces of target token t in order; none if unknown.
+    never_drafted: tokens that must never be drafted.
+    counts: target tokens whose text is one draft token (same) or several (spelled), and control tokens that
+    the draft has by name or role (special) or lacks (silent)."""
 
     ids: Ids
     starts: Ids
@@ -39,9 +41,11 @@ def match(
     draft_roles: Mapping[str, int],
     tick: Callable[[], None],
 ) -> TokenPieces:
-    """roles: what the files call their tokens (bos, eos, padding, ...). tick: called every STEP tokens."""
+    """Find the pieces of every target token.
+
+    roles: names of tokens in the files (bos, eos, padding, ...). tick: called every STEP tokens."""
     special = counterparts(target, draft, roles, draft_roles)
-    # Two with one counterpart would share what the draft gives it: one has it, an end before all others.
+    # Of several with one counterpart only one may be drafted, preferably an end token.
     speaker: dict[int, int] = {}
     for token in sorted(special, key=lambda token: (token not in target.vocab.eos, token)):
         speaker.setdefault(special[token], token)
@@ -61,11 +65,11 @@ def match(
             ids, how = [special[token]], SPECIAL
             quiet[token] = speaker[special[token]] != token
         else:
-            # Read as the text that it looks like; written never.
+            # Its embedding is that of its name; it is never drafted.
             ids, how = _encode_in_draft(draft, target.names[token], width), UNMATCHED_CONTROL
             quiet[token] = True
         if value:
-            # Of several that say the same (a letter and a byte of its own) the tokenizer writes one.
+            # Of several with the same text (a letter and its byte token) the tokenizer produces one.
             quiet[token] = not ids or target.by_bytes[value] != token
         counts[how] += 1
         all_ids += ids
@@ -76,8 +80,10 @@ def match(
 def counterparts(
     target: Lexicon, draft: Lexicon, roles: Mapping[str, int], draft_roles: Mapping[str, int]
 ) -> dict[int, int]:
-    """Target control token -> draft control token: of the same name, else of the same role, else one that
-    ends a text where it does. A role that a token with a text has (BPE's default BOS is a comma) is none."""
+    """Map target control tokens to draft control tokens of the same name, else the same role, else an end
+    token.
+
+    A role of a token with text is ignored (BPE's default BOS is a comma)."""
     theirs = {role: token for role, token in draft_roles.items() if token in draft.names}
     ends = [theirs[role] for role in ("eot", "eos") if role in theirs] or sorted(draft.vocab.eos)
     out: dict[int, int] = {}
@@ -93,8 +99,8 @@ def counterparts(
 
 
 def _encode_in_draft(draft: Lexicon, text: bytes, width: int) -> list[int]:
-    """Only tokens that say something: what no token says is left out. width: bytes of the draft's longest
-    token, within reason."""
+    """Return the draft tokens of a text, without those that have no text. width: bytes of the draft's longest
+    token."""
     half = MOST_PIECES * width
     if len(text) > 2 * half:
         text = text[:half] + text[-half:]

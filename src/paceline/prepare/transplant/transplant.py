@@ -1,10 +1,10 @@
-"""A draft's file with another vocabulary: only the token embedding and the output matrix change.
+"""Transplants of a vocabulary into a draft model's file, which change only the embedding and the output
+matrix.
 
-After turboderp's Qwama and jukofyork's transplant-vocab, which do it to Hugging Face checkpoints. What a
-token means as it is read is told best by its last piece; how likely it is, by none of them, so that a token
-of several pieces is written with reserve (docs/transplant.md has the measurements). As the two differ, a
-draft whose embedding was its output matrix too gets two matrices, unless it is asked to stay tied.
-"""
+After turboderp's Qwama and jukofyork's transplant-vocab, which edit Hugging Face checkpoints. The last piece
+of a token represents it best as input; as output no piece does, so that tokens of several pieces are scaled
+down (docs/transplant.md has measurements). The two matrices then differ, so that a draft model with tied ones
+gets two, unless it is to stay tied."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 INPUT_TABLES = re.compile(r"(per_layer_)?token_embd\.weight|blk\.\d+\.nextn\.embed_tokens\.weight")
 OUTPUT_TABLES = re.compile(r"output\.(weight|bias)|blk\.\d+\.nextn\.shared_head_head\.weight")
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
-UNCHANGED_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0: a mean of rows is worth more bits
+UNCHANGED_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0, since means of rows need more bits
 TOKENIZER_PREFIX = "tokenizer."
 CHUNK_ROWS = 1024
-MULTI_PIECE_SCALE = 0.7  # how far from the average row that of several pieces is written (docs/transplant.md)
-LEAST_CONTEXT = 16  # whether a file can be loaded is seen with any
+MULTI_PIECE_SCALE = 0.7  # of the distance from the mean row, with several pieces (docs/transplant.md)
+LEAST_CONTEXT = 16  # tokens; enough to check that a file loads
 NAME = "general.name"
-# Words, numbers, spaces, several scripts, and bytes that are no whole character of most vocabularies.
+# Words, numbers, spaces, several scripts, and characters that most vocabularies split.
 PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   <|im_start|>user </s> [INST]"
 
 
 @dataclass(frozen=True)
 class TransplantOptions:
-    """type: of the new tensors; None: the old ones', or Q8_0. tied: whether one matrix serves as both, with
-    the output's weights; None: where llama.cpp takes no other."""
+    """Options. type: of the new tensors; None keeps the old type, or Q8_0. tied: one matrix, with the output
+    weights, serves as both; None only if llama.cpp requires it."""
 
     type: str | None = None
     tied: bool | None = None
@@ -76,9 +76,10 @@ class TransplantOptions:
 
 @dataclass(frozen=True)
 class TransplantReport:
-    """size: bytes. vocab: tokens, of which so many say what a token of the draft says (same), are spelled in
-    several, are control tokens that the draft has too (special) or has not (silent). pieces: the mean number
-    of pieces of those with several. type: of the embedding."""
+    """The result of a transplant.
+
+    size: bytes. vocab: tokens, of which same, spelled, special and silent are as in TokenPieces. pieces: mean
+    number of pieces of those with several. type: of the embedding."""
 
     out: Path
     size: int
@@ -93,8 +94,7 @@ class TransplantReport:
 
 
 class Transplant:
-    """Both files, opened; of the target only what comes before its weights is read. Raises UsageError and
-    ModelError."""
+    """Both opened files; of the target only the part before its weights. Raises UsageError and ModelError."""
 
     def __init__(self, draft: Path, target: Path, rules: TransplantOptions | None = None) -> None:
         self.rules = rules or TransplantOptions()
@@ -102,7 +102,7 @@ class Transplant:
         try:
             for path in (draft, target):
                 require_gguf_path(path)
-            # Before llama.cpp, which believes more of what a header claims.
+            # Before llama.cpp, which validates headers less.
             self.file, self.vocab_file = GGUFFile(draft), GGUFFile(target)
             if self.file.values.get("split.count", 1) not in (0, 1):
                 raise UsageError(f"{draft}: is one of several parts; join them with llama-gguf-split --merge")
@@ -127,15 +127,15 @@ class Transplant:
 
     @property
     def steps(self) -> dict[str, int]:
-        """Return how often `write` calls tick with each word, at least."""
+        """The minimum number of ticks of `write` for each phase."""
         tokens = -(-self._target.vocab.size // STEP)
         return {"match": tokens, "write": len(self._rest) + len(self._tables)}
 
     def write(
         self, out: Path, *, force: bool = False, tick: Callable[[str], None] = lambda _: None
     ) -> TransplantReport:
-        """Write the file. Nothing is left at `out` unless the whole file was written, and llama.cpp reads
-        text with it as with the target."""
+        """Write the file. It appears at `out` only if it is complete and llama.cpp tokenizes with it as with
+        the target."""
         check_output(out, self._draft.path, self._target.path, force=force)
         pieces = match(
             Lexicon(self._target.vocab, self._target.text.encode_continuation),
@@ -152,12 +152,12 @@ class Transplant:
                 try:
                     self._check(part)
                 except ModelError:
-                    # Some architectures know no output matrix but the embedding.
+                    # Some architectures have no separate output matrix.
                     if tied is ways[-1]:
                         raise
                     continue
                 break
-            size = part.stat().st_size  # of this file, whatever another process gives the name to
+            size = part.stat().st_size
         lengths, counts = np.diff(pieces.starts), pieces.counts
         mean = float(lengths[lengths > 1].mean()) if (lengths > 1).any() else 1.0
         return TransplantReport(
@@ -194,7 +194,7 @@ class Transplant:
 
     def _table_parts(self, pieces: TokenPieces, tied: bool) -> Iterator[TensorToWrite]:
         for name, table in self._tables.items():
-            # A matrix that serves as both has to be right where it is written: a wrong row there is proposed.
+            # A tied matrix has output rows: a wrong output row is drafted, a wrong input row only read.
             made = [(name, bool(INPUT_TABLES.fullmatch(name)) and not (tied and name == EMBEDDING))]
             if name == EMBEDDING and not tied and OUTPUT not in self._tables:
                 made.append((OUTPUT, False))
@@ -209,7 +209,7 @@ class Transplant:
         if size_key in mine:
             changed[size_key] = number_field(size_key, len(pieces))
         if (name := self.file.text(NAME)) and (other := self.vocab_file.text(NAME)):
-            # llama.cpp goes by a model's name too where it reads text (Phi-3's).
+            # llama.cpp's tokenizer depends on the model's name too (Phi-3's).
             changed[NAME] = text_field(NAME, f"{name}, vocabulary of {other}")
         fields = [
             changed.get(key, field) for key, field in mine.items() if not key.startswith(TOKENIZER_PREFIX)
@@ -222,7 +222,7 @@ class Transplant:
         return str(self._type(self._tables[EMBEDDING]).name)
 
     def _check(self, part: Path) -> None:
-        """Check that the file loads, and reads text as the target does."""
+        """Check that the file loads and tokenizes as the target does."""
         open_engine(part, n_ctx=LEAST_CONTEXT).close()
         with closing(open_tokenizer(part)) as made:
             check_shared(self._target.vocab, made.vocab)
@@ -239,11 +239,9 @@ class Transplant:
 def transplant_rows(table: TensorRows, pieces: TokenPieces, *, read: bool) -> Iterator[NDArray[np.float32]]:
     """Yield the new table, at most CHUNK_ROWS rows at a time.
 
-    read: an embedding, in which a token has its last piece's row. Else an output matrix, in which it has the
-    mean of its pieces' rows, drawn towards the mean of all rows where they are several: a mean of likely
-    pieces says more than the draft knows of the token. Quiet tokens have the mean of all rows, so that they
-    are never likelier than the average token.
-    """
+    read: an embedding, where a token has its last piece's row. Otherwise an output matrix, where it has the
+    mean of its pieces' rows; with several pieces that is scaled towards the mean of all rows. Tokens that are
+    never drafted have the mean of all rows, so that they are never likelier than average."""
     total = np.zeros(table.width)
     for start in range(0, table.size, CHUNK_ROWS):
         total += table.rows(slice(start, start + CHUNK_ROWS)).sum(0, dtype=np.float64)
