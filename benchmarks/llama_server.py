@@ -37,7 +37,7 @@ def by_own_word(groups: Sequence[ItemMeasurements]) -> list[ItemMeasurements]:
         replace(
             group,
             measurements={
-                name: m if not m.own_speed else replace(m, seconds=m.tokens / m.own_speed)
+                name: m if not m["own_speed"] else m | {"seconds": m["tokens"] / m["own_speed"]}
                 for name, m in group.measurements.items()
             },
         )

@@ -10,7 +10,7 @@ import pytest
 
 from bench_records import drafted, plain
 from paceline.bench.history import History
-from paceline.bench.record import ItemMeasurements, Measurement
+from paceline.bench.record import ItemMeasurements, measurement
 from paceline.bench.system import BenchAnswer
 from paceline.speculative.errors import HistoryError, UsageError
 
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 def group(round_: int, item: str, seconds: float = 1.0) -> ItemMeasurements:
     answer = BenchAnswer("", None, 5, 3, first=0.5, seconds=1.5, decoded=4, decoding=seconds)
     return ItemMeasurements(
-        round_, item, "code", {"plain": Measurement.of("plain", answer)}, {"plain": "identical"}
+        round_, item, "code", {"plain": measurement("plain", answer)}, {"plain": "identical"}
     )
 
 

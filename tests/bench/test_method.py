@@ -14,14 +14,9 @@ def test_a_name_is_its_drafters_and_its_settings_come_on_top_of_the_benchs() -> 
     method = parse("lookup+model:n_draft=12:verify=token", BASE)
     assert method.name == "lookup+model:n_draft=12:verify=token"
     drafting = method.drafting
-    assert (drafting.drafters, drafting.n_draft, drafting.p_min, drafting.verify) == (
-        ("lookup", "model"),
-        12,
-        0.25,
-        "token",
-    )
-    assert method.needs_draft
-    assert not method.plain
+    assert drafting.drafters == ("lookup", "model")
+    assert (drafting.n_draft, drafting.p_min, drafting.verify) == (12, 0.25, "token")
+    assert (method.needs_draft, method.plain) == (True, False)
 
 
 def test_plain_decoding_comes_first_whether_it_is_named_or_not() -> None:

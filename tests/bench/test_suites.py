@@ -24,14 +24,14 @@ def llm() -> Iterator[LLM]:
 
 def test_every_suite_is_listed_with_what_it_is_its_licence_and_its_sizes() -> None:
     found = suites()
-    assert tuple(suite.name for suite in found) == NAMES + REAL
-    assert {f"{suite.name}.jsonl" for suite in found} == {path.name for path in FOLDER.glob("*.jsonl")}
-    assert all(suite.description for suite in found)
-    assert {suite.licence for suite in found} == {"Apache-2.0", "PSF-2.0 (CPython 3.11.7)"}
-    assert [(suite.tiny, suite.full) for suite in found if suite.name in NAMES] == [
-        (12, 12) if suite.name == "agent" else (8, 8) for suite in found if suite.name in NAMES
+    assert tuple(suite["name"] for suite in found) == NAMES + REAL
+    assert {f"{suite['name']}.jsonl" for suite in found} == {path.name for path in FOLDER.glob("*.jsonl")}
+    assert all(suite["description"] for suite in found)
+    assert {suite["licence"] for suite in found} == {"Apache-2.0", "PSF-2.0 (CPython 3.11.7)"}
+    assert [(suite["tiny"], suite["full"]) for suite in found if suite["name"] in NAMES] == [
+        (12, 12) if suite["name"] == "agent" else (8, 8) for suite in found if suite["name"] in NAMES
     ]
-    assert all(suite.tiny == 0 and 8 <= suite.full <= 12 for suite in found if suite.name in REAL)
+    assert all(suite["tiny"] == 0 and 8 <= suite["full"] <= 12 for suite in found if suite["name"] in REAL)
 
 
 def test_groups_name_several_suites_at_once() -> None:
@@ -65,7 +65,7 @@ def test_prompts_of_2000_to_6000_tokens_are_among_edits_and_grounded_work() -> N
 
 def test_the_readme_tells_each_suites_licence() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| ([\w.-]+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M)
-    assert rows == [(suite.name, suite.licence.split()[0]) for suite in suites()]
+    assert rows == [(suite["name"], suite["licence"].split()[0]) for suite in suites()]
 
 
 def test_all_suites_can_be_asked_together_and_no_two_items_ask_the_same() -> None:

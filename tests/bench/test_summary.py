@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.record import ItemMeasurements, Measurement
+from paceline.bench.record import ItemMeasurements, Measurement, measurement
 from paceline.bench.summary import SystemSummary, speedup, summarize
 from paceline.bench.system import BenchAnswer
 
@@ -18,7 +18,7 @@ def answer(n: int, seconds: float, **more: Any) -> BenchAnswer:
 
 
 def measured(system: str, n: int, seconds: float, **more: Any) -> Measurement:
-    return Measurement.of(system, answer(n, seconds, **more))
+    return measurement(system, answer(n, seconds, **more))
 
 
 def rows(*lossless: tuple[str, bool]) -> list[SystemSummary]:

@@ -24,10 +24,9 @@ from paceline.bench.runner import Runner, rotate_order
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.drafters import lookup
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Step
-from paceline.speculative.tree import DraftTree, chain
+from parrot import Parrot
 
 EXACT: dict[str, Any] = {"threads": 1, "cache_type": "f32", "flash_attention": False}
 ITEMS = (
@@ -76,56 +75,13 @@ def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own()
     assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
 
 
-class Parrot:
-    """Says to a prompt what was said to it before, and nothing to another."""
-
-    name = "lookup"
-    required_outputs = RequiredOutputs()
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[int, ...], list[int]] = {}
-
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ParrotMemory:
-        return ParrotMemory(self, tuple(prompt))
-
-    def propose(self, batch: Sequence[tuple[ParrotMemory, Budget]]) -> list[DraftTree]:
-        return [
-            chain(self.known.get(memory.prompt, [])[len(memory.said) :][: budget.depth], self.name)
-            for memory, budget in batch
-        ]
-
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Of a text without its prompt there is nothing to learn."""
-
-    def forget(self) -> None:
-        self.known.clear()
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class ParrotMemory:
-    def __init__(self, parrot: Parrot, prompt: tuple[int, ...]) -> None:
-        self.parrot, self.prompt = parrot, prompt
-        self.said: list[int] = []
-
-    def update(self, step: Step, features: Features) -> None:
-        self.said += step.tokens
-
-    def close(self) -> None:
-        if self.said:
-            self.parrot.known[self.prompt] = self.said
-
-
 TWICE = (*ITEMS, Item("again", "two", prompt="ab ab ab ab", max_tokens=6))
 
 
 @pytest.fixture
 def parroted(target: LoadedModels, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """With a drafter that knows every answer it has seen."""
-    monkeypatch.setattr(lookup, "make", lambda _: Parrot())
+    monkeypatch.setattr(lookup, "make", lambda _: Parrot(name="lookup"))
     one = turns(target, TWICE)
     one.warm_up(TWICE)
     one.add(parse_all("lookup", {})[1:], None)
@@ -133,7 +89,7 @@ def parroted(target: LoadedModels, monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 
 def drafted(groups: Iterable[ItemMeasurements]) -> list[tuple[int, str, int | None]]:
-    return [(group.round, group.item, group.measurements["lookup"].accepted) for group in groups]
+    return [(group.round, group.item, group.measurements["lookup"]["accepted"]) for group in groups]
 
 
 ROUND = (("a", 0), ("b", 0), ("c", 0), ("again", 5))
@@ -264,7 +220,7 @@ def test_an_answer_that_ends_is_cut_there_for_every_system(
     assert cut.plain.greedy_tokens["a"] == said[:3]
     cut.add(parse_all("lookup", {})[1:], None)
     group = next(cut.rounds(ITEMS))
-    assert {name: m.n_tokens for name, m in group.measurements.items()} == {"plain": 3, "lookup": 3}
+    assert {name: m["n_tokens"] for name, m in group.measurements.items()} == {"plain": 3, "lookup": 3}
     assert cut.entries[1].verdict.description == "identical"
 
 

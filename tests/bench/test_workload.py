@@ -15,8 +15,6 @@ from paceline.bench.suites.forms import DEFAULT_MAX_TOKENS, TO_BE_FETCHED
 from paceline.bench.suites.workload import Item, load, read, sample_items
 from paceline.speculative.errors import UsageError
 
-SPEC_BENCH = Path(__file__).parents[3] / "shared/data/spec_bench_question.jsonl"
-SESSIONS = SPEC_BENCH.with_name("agent_transcripts.jsonl")
 GOOD = {"prompt": "def f("}
 USER = {"role": "user", "content": "Hi"}
 OWN = {"role": "assistant", "content": None}
@@ -53,13 +51,9 @@ def test_every_field_is_read(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "no json": ("{", "is no JSON (Expecting property name"),
-    "a file of one array": ([GOOD], "is no JSON object"),
-    "endless nesting": ("[" * 100_000, "is no JSON ("),
     "neither prompt nor messages": ({"id": "a"}, "give either a prompt or messages, and not an empty one"),
     "an unknown field": (GOOD | {"expected": 2}, "expected is 2: Extra inputs are not permitted"),
     "a number for text": ({"prompt": 3}, "prompt is 3: "),
-    "a fraction": (GOOD | {"max_tokens": 64.0}, "max_tokens is 64.0: "),
     "a single token": (GOOD | {"max_tokens": 1}, "max_tokens is 1: "),
     "a negative seed": (GOOD | {"seed": -1}, "seed is -1: "),
     "an unknown size": (GOOD | {"size": "big"}, "size is 'big': "),
@@ -75,7 +69,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "no item before it in its session answers its assistant's message",
     ),
     "a question's unknown field": (QUESTION | {"image": "a.png"}, "image is 'a.png': "),
-    "turns that are text": (QUESTION | {"turns": "Write."}, "turns is 'Write.': "),
     "an empty turn": (QUESTION | {"turns": ["Write.", " "]}, "a turn is empty"),
     "a turn to be fetched": (
         QUESTION | {"turns": [TO_BE_FETCHED]},
@@ -102,8 +95,8 @@ def test_an_id_that_is_taken_is_refused_where_it_comes_again(tmp_path: Path) -> 
 def test_a_file_without_items_or_text_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "", " ")
     assert refusal(path) == f"{path}: has no items; write one JSON object a line"
-    path.write_bytes(b'{"prompt": "caf\xe9"}')
-    assert refusal(path) == f"{path}, line 1: is not UTF-8 text (byte 15); convert it first"
+    path.write_bytes(b"\xe9")
+    assert refusal(path) == f"{path}, line 1: is not UTF-8 text (byte 0); convert it first"
 
 
 @pytest.mark.parametrize(("text", "name"), [("cod", "cod"), ("code,,edit", ""), ("", ""), ("code,x", "x")])
@@ -142,21 +135,6 @@ def test_a_question_of_several_turns_becomes_a_session_with_own_answers_between(
     ]
 
 
-@pytest.mark.skipif(not SPEC_BENCH.exists(), reason="Spec-Bench's questions are not here")
-def test_spec_benchs_own_file_is_read_whole() -> None:
-    items = load(str(SPEC_BENCH))
-    questions = [json.loads(line) for line in SPEC_BENCH.read_text("utf-8").splitlines()]
-    assert len(questions) == 480
-    assert [item.messages[-1][1] for item in items] == [turn for q in questions for turn in q["turns"]]
-    assert len({item.category for item in items}) == 13
-    sessions = Counter(item.session for item in items if item.session)
-    assert set(sessions) == {str(q["question_id"]) for q in questions if len(q["turns"]) == 2}
-    assert set(sessions.values()) == {2}
-    second = next(item for item in items if item.id == "81.2")
-    said = questions[0]["turns"]
-    assert second.messages == (("user", said[0]), ("assistant", None), ("user", said[1]))
-
-
 def test_files_and_suites_are_named_together_and_a_file_may_say_its_form(tmp_path: Path) -> None:
     path = written(tmp_path, QUESTION)
     assert load(f"json,specbench:{path}") == [*load("json"), *load(str(path))]
@@ -169,14 +147,9 @@ def test_files_and_suites_are_named_together_and_a_file_may_say_its_form(tmp_pat
 
 def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_before_it(tmp_path: Path) -> None:
     told = [
-        ("system", "Be short."),
-        ("user", "List."),
-        ("assistant", "ls"),
-        ("tool", "a b"),
-        ("user", "Now?"),
-        ("assistant", "cat a"),
-        ("tool", "1"),
-    ]
+        ("system", "Be short."), ("user", "List."), ("assistant", "ls"), ("tool", "a b"), ("user", "Now?"),
+        ("assistant", "cat a"), ("tool", "1"),
+    ]  # fmt: skip
     path = written(tmp_path, {"id": "x", "messages": [{"role": r, "content": c} for r, c in told]})
     first = (("system", "Be short."), ("user", "List."))
     assert load(f"sessions:{path}") == [
@@ -192,27 +165,13 @@ def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_befor
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        GOOD,
-        "[]",
-        {"messages": [{"role": "user"}]},
-        {"messages": "Hi"},
-        {"messages": [USER | {"role": "ghost"}]},
-    ],
+    "line", [GOOD, {"messages": [{"role": "user"}]}, {"messages": [USER | {"role": "x"}]}]
 )
 def test_what_is_no_recorded_session_is_refused_by_file_and_line(tmp_path: Path, line: Any) -> None:
     path = written(tmp_path, line)
     assert refusal(f"sessions:{path}").startswith(f"{path}, line 1: ")
     path = written(tmp_path, {"messages": [USER]})
     assert refusal(f"sessions:{path}") == f"{path}: has no items; write one JSON object a line"
-
-
-@pytest.mark.skipif(not SESSIONS.exists(), reason="the recorded sessions are not here")
-def test_recorded_agents_are_read_whole() -> None:
-    items = load(f"sessions:{SESSIONS}")
-    assert len({item.session for item in items}) == 13
-    assert all(item.messages[-1][0] == "user" for item in items)
 
 
 def test_items_are_taken_from_all_over_a_category() -> None:

@@ -42,7 +42,7 @@ def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
 
 
 class Bench:
-    """One bench.
+    """A bench from its plan to its record.
 
     history: stores measurements as they come. run: a stored run to continue. watch: called with the amount of
     work of each phase. recorder: records the plain answers. Raises UsageError for a plan that cannot be run

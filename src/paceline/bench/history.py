@@ -24,7 +24,8 @@ FORMAT = 1  # raised when a field changes its meaning or is removed
 
 @dataclass(frozen=True)
 class HistoryRun:
-    """One bench. started: UTC, ISO 8601. results: with the names of `BenchResult`; empty until the end."""
+    """A stored bench. started: UTC, ISO 8601. results: with the names of `BenchResult`; empty until the
+    end."""
 
     id: int
     started: str

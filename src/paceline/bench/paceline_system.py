@@ -121,7 +121,7 @@ class PacelineSystem:
         return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])
 
     def close(self) -> None:
-        """The models belong to LoadedModels."""
+        """Do nothing: LoadedModels owns the models."""
 
 
 def to_answer(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:

@@ -9,30 +9,20 @@ from typing import Any, Literal
 from paceline.bench.plan import BenchPlan
 from paceline.bench.system import BenchAnswer
 
+Measurement = dict[str, Any]
 Status = Literal["running", "done", "interrupted", "failed"]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """The measurement of one answer, with the names of `BenchAnswer`. tokens, seconds: of decoding."""
+MEASURES = (
+    "n_tokens", "first", "steps", "drafted", "accepted", "rejected", "draft_seconds", "decode_seconds",
+    "own_speed",
+)  # fmt: skip
 
-    system: str
-    tokens: int
-    seconds: float
-    n_tokens: int
-    first: float
-    steps: int | None
-    drafted: int | None
-    accepted: int | None
-    rejected: int | None
-    draft_seconds: float | None
-    decode_seconds: float | None
-    own_speed: float | None
 
-    @classmethod
-    def of(cls, system: str, answer: BenchAnswer) -> Measurement:
-        known = {f.name: getattr(answer, f.name) for f in fields(cls)[3:]}
-        return cls(system, answer.decoded, answer.decoding, **known)
+def measurement(system: str, answer: BenchAnswer) -> Measurement:
+    """Return the measurement of an answer, with the names of `BenchAnswer`. tokens, seconds: of decoding."""
+    known = {name: getattr(answer, name) for name in MEASURES}
+    return {"system": system, "tokens": answer.decoded, "seconds": answer.decoding, **known}
 
 
 @dataclass(frozen=True)
@@ -47,12 +37,7 @@ class ItemMeasurements:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> ItemMeasurements:
-        names = [f.name for f in fields(Measurement)]
-        measured = {
-            system: Measurement(**{name: one[name] for name in names})
-            for system, one in stored["measurements"].items()
-        }
-        return cls(stored["round"], stored["item"], stored["category"], measured, stored["outcomes"])
+        return cls(**{f.name: stored[f.name] for f in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -66,9 +51,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One row of the results.
-
-    A measure is None if the system does not report it. Speeds are None unless the output was lossless.
+    """A row of the results, with None for measures that a system does not report and for speeds of lossy
+    output.
 
     category: of the items; "" for all. verdict: of the lossless gate, as text. n_tokens: decoded in all
     rounds.
@@ -131,7 +115,7 @@ class BenchRecord:
             "skipped": self.skipped,
             "prompt_speed": self.prompt_speed,
             "measurements": [
-                {"round": group.round, "item": group.item, "category": group.category} | asdict(one)
+                {"round": group.round, "item": group.item, "category": group.category} | one
                 for group in self.groups
                 for one in group.measurements.values()
             ],

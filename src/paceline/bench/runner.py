@@ -15,7 +15,7 @@ from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
 from paceline.bench.paceline_system import PacelineSystem, record
 from paceline.bench.prompts import RequestBuilder, earlier_in_session
-from paceline.bench.record import ItemMeasurements, Measurement
+from paceline.bench.record import ItemMeasurements, measurement
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
@@ -217,7 +217,7 @@ class Runner:
         judged = [entry for entry in self.entries if entry.name in answers and ask.sampling.greedy]
         # In their order: a program's drafts are compared with its plain decoding.
         outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
-        measured = {name: Measurement.of(name, answer) for name, answer in answers.items()}
+        measured = {name: measurement(name, answer) for name, answer in answers.items()}
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
 
     def _seconds(self, item: Item) -> float:

@@ -89,7 +89,7 @@ def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements
         "memory": row.memory,
     }
     ours = [group.measurements[row.system] for group in groups if row.system in group.measurements]
-    base["n_tokens"] = sum(m.n_tokens for m in ours)
+    base["n_tokens"] = sum(m["n_tokens"] for m in ours)
     if not ours:
         return BenchResult(**base)
     base |= _acceptance(ours)
@@ -97,17 +97,17 @@ def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
     if not base["lossless"]:
         return BenchResult(**base)
-    tokens, seconds = sum(m.tokens for m in ours), sum(m.seconds for m in ours)
+    tokens, seconds = sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)
     speeds = _speeds(groups, row.system)
     gain = ratio(groups, row.system, plain) if row.system != plain else None
-    reported = [m.own_speed for m in ours if m.own_speed is not None]
+    reported = [m["own_speed"] for m in ours if m["own_speed"] is not None]
     decode = _total(ours, "decode_seconds")
     return BenchResult(
         **base,
         speed=float(np.mean(speeds)) if speeds else None,
         speed_sd=float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
         speedup=gain,
-        ttft=sum(m.first for m in ours) / len(ours),
+        ttft=sum(m["first"] for m in ours) / len(ours),
         tpot=seconds / tokens if tokens else None,
         draft_share=_over(_total(ours, "draft_seconds"), decode) if _total(ours, "drafted") else None,
         own_speed=float(np.mean(reported)) if reported else None,
@@ -127,7 +127,7 @@ def _acceptance(ours: Sequence[Measurement]) -> dict[str, float | None]:
 
 
 def _total(measurements: Sequence[Measurement], name: str) -> float | None:
-    values = [getattr(m, name) for m in measurements]
+    values = [m[name] for m in measurements]
     return None if not values or any(value is None for value in values) else float(sum(values))
 
 
@@ -141,8 +141,8 @@ def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
     for group in groups:
         if (m := group.measurements.get(system)) is not None:
             tokens_seconds = sums.setdefault(group.round, [0.0, 0.0])
-            tokens_seconds[0] += m.tokens
-            tokens_seconds[1] += m.seconds
+            tokens_seconds[0] += m["tokens"]
+            tokens_seconds[1] += m["seconds"]
     return [tokens / seconds for tokens, seconds in sums.values() if seconds > 0]
 
 
@@ -156,5 +156,5 @@ def _by_item(groups: Sequence[ItemMeasurements], system: str) -> list[list[tuple
     out: dict[str, list[tuple[float, float]]] = {}
     for group in groups:
         m = group.measurements[system]
-        out.setdefault(group.item, []).append((m.tokens, m.seconds))
+        out.setdefault(group.item, []).append((m["tokens"], m["seconds"]))
     return list(out.values())

@@ -223,9 +223,10 @@ def suites(as_json: options.AsJson = False) -> None:
 
     found = workload.suites()
     if as_json:
-        print_json([vars(one) for one in found])
+        print_json(found)
         return
-    rows = [(one.name, str(one.tiny), str(one.full), one.licence, one.description) for one in found]
+    keys = ("name", "tiny", "full", "licence", "description")
+    rows = [tuple(str(one[key]) for key in keys) for one in found]
     write_table(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -66,12 +65,12 @@ def transplant(
     ):
         report = made.write(out, force=force, tick=tick)
     if as_json:
-        print_json(asdict(report) | {"out": str(report.out)})
+        print_json(report)
         return
+    matrices = "one matrix" if report["tied"] else "two matrices"
     print_note(
-        f"{report.vocab:,} tokens: {report.same:,} of the draft's own, {report.spelled:,} made of "
-        f"{report.pieces:.1f} pieces, {report.special:,} control tokens it knows, {report.silent:,} it "
-        f"does not; {report.type}, {'one matrix' if report.tied else 'two matrices'}, "
-        f"{report.size / 1e6:,.1f} MB"
+        "{vocab:,} tokens: {same:,} of the draft's own, {spelled:,} made of {pieces:.1f} pieces, {special:,} "
+        "control tokens it knows, {silent:,} it does not; {type}, ".format(**report)
+        + f"{matrices}, {report['size'] / 1e6:,.1f} MB"
     )
-    typer.echo(str(report.out))
+    typer.echo(report["out"])

@@ -63,11 +63,11 @@ def search(
     with Interrupts() as interrupts, progress(plan.work, interrupts, at_end=False) as tick:
         found = search_views(resolve_models(models), plan, tick)
     if as_json:
-        print_json(found.as_dict())
+        print_json(found)
         return
     from paceline.report.views import write
 
-    write(found.as_dict(), sys.stdout)
+    write(found, sys.stdout)
 
 
 @app.command(cls=GroupedCommand, short_help="Write a part of a GGUF model to a file of its own.")

@@ -162,34 +162,14 @@ class ViewSearchPlan:
         return {ANSWERS: 2 * self.items, VIEWS: self.tries}
 
 
-@dataclass(frozen=True)
-class ViewSearchResult:
-    """The result of a search. tried: all views in order, with scores of the search. kept: the best one, with
-    scores on other texts."""
-
-    model: str
-    layers: int
-    tokens: int
-    tried: tuple[ViewScore, ...]
-    kept: CachedView
-    speed: float
-    n_draft: int
-
-    def as_dict(self) -> dict[str, Any]:
-        tried = [
-            vars(one) | {"view": one.view.spec, "left_out": one.view.n_skipped_blocks(self.layers)}
-            for one in self.tried
-        ]
-        return asdict(self) | {"tried": tried, "blocks": 2 * self.layers}
-
-
 def search_views(
     given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str], None]
-) -> ViewSearchResult:
-    """Search for a view, and store it.
+) -> dict[str, Any]:
+    """Search for a view, store it, and return a record for `paceline views search --json`.
 
     given: arguments of `load`. tick: called after each step of `plan.work`; a KeyboardInterrupt from it ends
-    the search with the views tried so far, if any. Raises UsageError or ModelError."""
+    the search with the views tried so far, if any. tried: all views in order. kept, speed: of the best one,
+    on other texts. Raises UsageError or ModelError."""
     items = short_items(plan)
     with load(**given, drafters="none", sessions=max(1, len(items))) as llm:
         whole: Any = llm.target
@@ -206,7 +186,7 @@ def search_views(
         seen, waiting = texts[::2], texts[1::2]
         tried = list[ViewScore]()
         judge = ViewEvaluator(whole, seen, cost)
-        found = search(
+        scores = search(
             judge,
             tries=plan.tries,
             blocks=plan.blocks,
@@ -214,22 +194,33 @@ def search_views(
             closest=whole.search_skipped_layers,
         )
         try:
-            for one in found:
+            for one in scores:
                 tried.append(one)
                 tick(VIEWS)
         except KeyboardInterrupt:
             if not tried:
                 raise
         judge.close()
-        reported = ViewEvaluator(whole, waiting or seen, cost)
-        best = max(tried, key=lambda one: one.speed)
-        it = reported.evaluate(best.view, best.method)
-        reported.close()
-        cached = CachedView(it.view.spec, it.agreement, it.share, reported.tokens, it.method, len(tried))
+        other = ViewEvaluator(whole, waiting or seen, cost)
+        found = max(tried, key=lambda one: one.speed)
+        best = other.evaluate(found.view, found.method)
+        other.close()
+        cached = CachedView(best.view.spec, best.agreement, best.share, other.tokens, best.method, len(tried))
         views.store_view(llm.target.identity()["model"], cached, to_stderr)
-        return ViewSearchResult(
-            str(llm.target.path), whole.layers, judge.tokens, tuple(tried), cached, it.speed, it.n_draft
-        )
+        layers = whole.layers
+        return {
+            "model": str(llm.target.path),
+            "layers": layers,
+            "blocks": 2 * layers,
+            "tokens": judge.tokens,
+            "tried": [
+                vars(one) | {"view": one.view.spec, "left_out": one.view.n_skipped_blocks(layers)}
+                for one in tried
+            ],
+            "kept": asdict(cached),
+            "speed": best.speed,
+            "n_draft": best.n_draft,
+        }
 
 
 def short_items(plan: ViewSearchPlan) -> list[workload.Item]:

@@ -126,18 +126,12 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         (lambda: endless(STREAM, b"x"), TOO_MUCH),
         (lambda: endless(STREAM, b"data: " + b"[" * 1000), TOO_MUCH),
         (lambda: [STREAM + EVENT * 2000], "peer streams more than 1,000 messages for one answer"),
-        (
-            lambda: [STREAM, b"data: ", b'{"a": "' + b"x" * 1_500_000 + b'"}\n'],
-            "not the JSON that was expected",
-        ),
+        (lambda: [STREAM, b"data: ", b'{"a": "' + b"x" * 1_500_000 + b'"}\n'], NO_JSON),
         (lambda: [STREAM, b"data: " + b"[" * 200_000 + b"\n"], NO_JSON),
         (lambda: [STREAM, b'data: {"a":' * 100_000 + b"\n"], NO_JSON),
         (lambda: [STREAM, b'data: {"a": Infinity}\n'], NO_JSON),
         (lambda: [STREAM, b'data: {"a": ' + b"9" * 5000 + b"}\n"], NO_JSON),
-        (
-            lambda: [STREAM, b'data: {"error": "\\u001b[2J' + b"x" * 1000 + b'"}\n'],
-            "peer broke off: ",
-        ),
+        (lambda: [STREAM, b'data: {"error": "\\u001b[2J' + b"x" * 1000 + b'"}\n'], "peer broke off: "),
         (lambda: [STREAM, b'data: {"error": ' + b"[" * 90 + b"]" * 90 + b"}\n"], "peer broke off: [[["),
         (lambda: endless(b"HTTP/1.1 500 No\r\n\r\n", b"x"), "peer sends more than 1 MiB at once"),
         (
@@ -165,8 +159,3 @@ def test_an_answer_without_end_is_not_kept(
 ) -> None:
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 1 << 20)
     assert refusal(lambda: endless(UNTIL_CLOSED, b"x"), ask) == "peer sends more than 1 MiB at once"
-
-
-def test_a_line_of_many_pieces_is_put_together_in_their_order() -> None:
-    pieces = [(0.1 * i, bytes([byte])) for i, byte in enumerate(b'data: {"text": "abc"}\n')]
-    assert ENDPOINT.events(pieces) == [Event(pieces[-1][0], {"text": "abc"})]

@@ -23,58 +23,17 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engine import InferenceEngine
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.stats import Stats, Step
-from paceline.speculative.tree import DraftTree, chain
+from paceline.speculative.stats import Stats
+from parrot import Parrot
 
 DATA = Path(__file__).parents[2] / "data" / "traces"
 V = 6
 SETTINGS = {"n_draft": 4, "ngram_min": 1, "ngram_max": 2}
-
-
-class Parrot:
-    """Guesses that the answer is the last request's."""
-
-    name = "parrot"
-
-    def __init__(self, top_k: int = 0) -> None:
-        self.required_outputs = RequiredOutputs(top_k=top_k)
-        self.last: list[int] = []
-        self.forgot = 0
-        self.closed = 0
-
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ParrotMemory:
-        return ParrotMemory(self)
-
-    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
-        return [chain(self.last[len(memory.said) :][: budget.depth], self.name) for memory, budget in batch]
-
-    def learn(self, tokens: Sequence[int]) -> None:
-        self.last = list(tokens)
-
-    def forget(self) -> None:
-        self.last = []
-        self.forgot += 1
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class ParrotMemory:
-    def __init__(self, parrot: Parrot) -> None:
-        self.parrot, self.said = parrot, list[int]()
-
-    def update(self, step: Step, features: Features) -> None:
-        self.said += step.tokens
-
-    def close(self) -> None:
-        self.parrot.learn(self.said)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile, copy_part, write_gguf
 from paceline.models.zoo.quantize import quantize
-from paceline.prepare.transplant import Transplant, TransplantOptions, TransplantReport
+from paceline.prepare.transplant import Transplant, TransplantOptions
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.vocab.shared import check_shared
 
@@ -24,7 +24,7 @@ TABLES = ("token_embd.weight", "output.weight")
 TEXT = "def read_table(path):\n    # naïve – Straße 東京 😀\n    return  [line for line in path]\n"
 
 
-def made(draft: Path, target: Path, out: Path, *rules: Any, **more: Any) -> TransplantReport:
+def made(draft: Path, target: Path, out: Path, *rules: Any, **more: Any) -> dict[str, Any]:
     with Transplant(draft, target, TransplantOptions(*rules, **more)) as transplant:
         return transplant.write(out)
 
@@ -97,7 +97,7 @@ def test_a_vocabulary_in_another_order_comes_over_to_the_last_bit(tmp_path: Path
     if tied:
         draft = with_one_matrix(draft, tmp_path / "one.gguf")
     report = made(draft, target, tmp_path / "out.gguf", tied=tied)
-    assert (report.same, report.special, report.spelled, report.silent) == (260, 1, 0, 0)
+    assert (report["same"], report["special"], report["spelled"], report["silent"]) == (260, 1, 0, 0)
     order = [*range(258), 260, 259, 258]
     assert (TABLES[1] in GGUFFile(tmp_path / "out.gguf").tensors) is not tied
     for name in TABLES[: 1 if tied else 2]:
@@ -108,7 +108,7 @@ def test_a_vocabulary_in_another_order_comes_over_to_the_last_bit(tmp_path: Path
 def test_new_rows_have_the_type_asked_for(pair: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
     report = made(*pair, tmp_path / "out.gguf", type=kind)
     types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
-    assert (report.type, *(types[name] for name in TABLES)) == (kind, kind, kind)
+    assert (report["type"], *(types[name] for name in TABLES)) == (kind, kind, kind)
     assert types["blk.0.ffn_down.weight"] == "F32"
     exact = table(pair[0])[100]  # one that both have
     tolerance = {"F32": 0, "F16": 0.001, "BF16": 0.01, "Q8_0": 0.01, "Q4_0": 0.15}[kind]
@@ -130,7 +130,7 @@ def test_of_the_target_nothing_but_the_vocabulary_is_needed(tmp_path: Path) -> N
     )
     draft = write_llama(tmp_path / "d.gguf", seed=1, added_tokens=("<think>",))
     report = made(draft, target, tmp_path / "out.gguf")
-    assert (report.vocab, report.spelled, report.tied) == (260, 2, False)
+    assert (report["vocab"], report["spelled"], report["tied"]) == (260, 2, False)
     assert GGUFFile(tmp_path / "out.gguf").text("tokenizer.chat_template") == "{{ messages }}"
     old = table(draft, "output.weight")
     average = old.mean(0)

@@ -48,7 +48,7 @@ class GenerationTimer:
         self.parts.append(tokens.flatten().tolist())
 
     def end(self) -> None:
-        """Required of a streamer."""
+        """Do nothing; a streamer needs this method."""
 
     def hook(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         if self.layers() < self._all:

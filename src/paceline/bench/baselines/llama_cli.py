@@ -33,7 +33,7 @@ BOS_ROOM = 64  # characters of the BOS token that is printed first
 
 
 class LlamaProgram:
-    """One program; no process outlives `answer`.
+    """A command-line program of llama.cpp; no process outlives `answer`.
 
     path: of the program; None searches PATH. n_ctx: of target and draft model each. timeout: seconds for a
     request, loading included. Raises PeerError for a missing program or model file, UsageError for
@@ -141,7 +141,7 @@ class LlamaProgram:
         return self._peak or None
 
     def close(self) -> None:
-        """No process is running."""
+        """Do nothing: no process is running."""
 
 
 def last(pattern: str, text: str) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ from paceline.bench.baselines.llama_flags import (
 )
 from paceline.bench.baselines.llama_log import cause, cause_of_no_speculation
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
-from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, with_drafts
+from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, build_answer, with_drafts
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
@@ -154,27 +154,15 @@ class LlamaServer:
                 f"{self.name} stopped after {end.tokens_predicted} of {ask.max_tokens} tokens "
                 f"({truncated(end.stop_type) or 'unknown reason'}): does it need a larger context?"
             )
-        n_tokens, ended = end.tokens_predicted, events[-1].seconds
-        pieces = [(event.seconds, CompletionReply.model_validate(event.data)) for event in events]
-        pieces = [(at, piece) for at, piece in pieces if not piece.stop and (piece.tokens or piece.content)]
-        tokens = tuple(token for _, piece in pieces for token in piece.tokens)
-        first, together, until = ended, n_tokens, ended
-        if pieces:
-            first, together = pieces[0][0], min(pieces[0][1].tokens_predicted or 1, n_tokens)
-            # It holds back incomplete characters: the last tokens may arrive without text.
-            until = pieces[-1][0] if pieces[-1][1].tokens_predicted == n_tokens else ended
-        rest, n_first = end.timings.decoding(first, until, together)
-        answer = BenchAnswer(
-            text="".join(piece.content for _, piece in pieces),
-            tokens=tokens if len(tokens) == n_tokens else None,
-            n_tokens=n_tokens,
-            n_prompt=end.tokens_evaluated,
-            first=until - rest,
-            seconds=until,
-            decoded=n_tokens - n_first,
-            decoding=rest,
-            own_speed=end.timings.own_speed,
-        )
+        n_tokens, last = end.tokens_predicted, events[-1].seconds
+        replies = [(event.seconds, CompletionReply.model_validate(event.data)) for event in events]
+        replies = [(at, one) for at, one in replies if not one.stop and (one.tokens or one.content)]
+        # It holds back incomplete characters: the last tokens may arrive without text.
+        if replies and replies[-1][1].tokens_predicted == n_tokens:
+            last = replies[-1][0]
+        n_first = (replies[0][1].tokens_predicted or 1) if replies else n_tokens
+        pieces = [(at, one.content, one.tokens) for at, one in replies]
+        answer = build_answer(pieces, n_tokens, end.tokens_evaluated, end.timings, n_first, last)
         return with_drafts(answer, end.timings.draft_n or 0, end.timings.draft_n_accepted)
 
     def memory(self) -> int | None:

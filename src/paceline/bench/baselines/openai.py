@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event, error_message
-from paceline.bench.baselines.replies import MAX_COUNT, Chunk, ModelList, Timings, with_drafts
+from paceline.bench.baselines.replies import MAX_COUNT, Chunk, ModelList, Timings, build_answer, with_drafts
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
@@ -129,23 +129,11 @@ class OpenAIServer:
         usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
         if not pieces or usage is None:
             raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
-        first, last = pieces[0][0], pieces[-1][0]
-        n_tokens = usage.completion_tokens
-        tokens = tuple(token for _, _, ids in pieces for token in ids)
         timings = next((c.timings for c in reversed(chunks) if c.timings is not None), Timings())
         # A chunk of a server that sends no token ids counts as one token.
-        together = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == first)
-        rest, n_first = timings.decoding(first, last, min(together, n_tokens))
-        answer = BenchAnswer(
-            text="".join(piece for _, piece, _ in pieces),
-            tokens=tokens if len(tokens) == n_tokens else None,
-            n_tokens=n_tokens,
-            n_prompt=usage.prompt_tokens,
-            first=last - rest,
-            seconds=last,
-            decoded=n_tokens - n_first,
-            decoding=rest,
-            own_speed=timings.own_speed,
+        n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])
+        answer = build_answer(
+            pieces, usage.completion_tokens, usage.prompt_tokens, timings, n_first, pieces[-1][0]
         )
         if timings.draft_n is not None:
             return with_drafts(answer, timings.draft_n, timings.draft_n_accepted)

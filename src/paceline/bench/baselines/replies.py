@@ -5,6 +5,7 @@ pydantic's ValidationError is a ValueError."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -111,6 +112,34 @@ class ModelList(BaseModel):
 def require_part(part: int, whole: int) -> None:
     if part > whole:
         raise ValueError(f"{part} accepted of {whole} drafted tokens")
+
+
+def build_answer(
+    pieces: Sequence[tuple[float, str, tuple[int, ...]]],
+    n_tokens: int,
+    n_prompt: int,
+    timings: Timings,
+    n_first: int,
+    last: float,
+) -> BenchAnswer:
+    """Return the answer of a stream.
+
+    pieces: arrival, text and token ids. n_first: number of tokens in the first piece. last: arrival of the
+    last token."""
+    tokens = tuple(token for _, _, ids in pieces for token in ids)
+    first = pieces[0][0] if pieces else last
+    seconds, before = timings.decoding(first, last, min(n_first, n_tokens))
+    return BenchAnswer(
+        text="".join(text for _, text, _ in pieces),
+        tokens=tokens if len(tokens) == n_tokens else None,
+        n_tokens=n_tokens,
+        n_prompt=n_prompt,
+        first=last - seconds,
+        seconds=last,
+        decoded=n_tokens - before,
+        decoding=seconds,
+        own_speed=timings.own_speed,
+    )
 
 
 def with_drafts(answer: BenchAnswer, n_drafted: int, n_accepted: int) -> BenchAnswer:

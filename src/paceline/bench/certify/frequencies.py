@@ -1,10 +1,10 @@
 """A sequential test of counts against a distribution, which may be evaluated after every draw.
 
 The evidence of a table is a likelihood ratio: its counts under Dirichlet-distributed probabilities around the
-stated ones, over the stated ones. (Several concentrations are averaged.) If the stated distribution holds,
-the evidence has mean 1 after every draw, so that it ever reaches 1 / level with a probability of at most
-`level` (Ville's inequality; Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference",
-arXiv:2210.01948). Evidence of independent draws multiplies, so logarithms add."""
+stated ones, over the stated ones. Several concentrations are averaged. Under the stated distribution the
+evidence has mean 1 after every draw, so that it ever reaches 1 / level with probability at most `level`.
+(Ville's inequality; Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference",
+arXiv:2210.01948.) Evidence of independent draws multiplies, so logarithms add."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from paceline.speculative.sampling import Sampling
 
 @dataclass(frozen=True)
 class GreedyCheck:
-    """One prompt decoded plainly and drafted.
+    """The comparison of plain and drafted decoding of a prompt.
 
     text: prompt and plain output.
     pieces: texts of the two tokens at the first difference.

@@ -62,10 +62,10 @@ class FixedRowsTarget:
         return FixedRowsSession()
 
     def forget(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: nothing is cached."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def forward(
         self, batch: Sequence[tuple[FixedRowsSession, DraftTree | int]], want: RequiredOutputs
@@ -99,7 +99,7 @@ class FixedRowsSession:
         self.tokens += [*(self.tree.tokens[node] for node in path), root]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class FixedRowsOutput(LogitsOutput):

@@ -1,7 +1,7 @@
 """The state check: whether the cache holds the committed text.
 
-After random acceptances and rejections, with decoy branches and another session in the same passes, the next
-row must equal the row that the same text gives from an empty cache."""
+Text is decoded with random acceptances and rejections, decoy branches and a second session in the same
+passes. The next row must equal the row of the same text from an empty cache."""
 
 from __future__ import annotations
 

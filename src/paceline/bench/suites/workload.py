@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from paceline.bench.jsonl import LineError, describe, object_of, raw_lines, text_of
 from paceline.speculative.errors import UsageError
@@ -40,30 +40,19 @@ class Item:
     size: str = ""
 
 
-@dataclass(frozen=True)
-class Suite:
-    """A suite of the package. tiny, full: number of items of each size."""
-
-    name: str
-    description: str
-    licence: str
-    tiny: int
-    full: int
-
-
 def known_suites() -> dict[str, dict[str, str]]:
     """Return the entries of suites/suites.json."""
     return dict(json.loads((FOLDER / "suites.json").read_text("utf-8")))
 
 
-@cache
-def suites() -> tuple[Suite, ...]:
-    """Return the suites of the package."""
-    sizes = {name: Counter(item.size for item in load(name)) for name in known_suites()}
-    return tuple(
-        Suite(name, about["description"], about["licence"], sizes[name]["tiny"], sizes[name]["full"])
-        for name, about in known_suites().items()
-    )
+def suites() -> list[dict[str, Any]]:
+    """Return a record for each suite of the package. tiny, full: number of items of each size."""
+    out = []
+    for name, about in known_suites().items():
+        sizes = Counter(item.size for item in load(name))
+        known = {key: about[key] for key in ("description", "licence")}
+        out.append({"name": name, **known, "tiny": sizes["tiny"], "full": sizes["full"]})
+    return out
 
 
 def load(text: str) -> list[Item]:

@@ -1,5 +1,5 @@
-"""Give a draft model another model's vocabulary, so that it can draft for it."""
+"""Transplants of another model's vocabulary into a draft model, so that it can draft for that model."""
 
-from paceline.prepare.transplant.transplant import Transplant, TransplantOptions, TransplantReport
+from paceline.prepare.transplant.transplant import Transplant, TransplantOptions
 
-__all__ = ["Transplant", "TransplantOptions", "TransplantReport"]
+__all__ = ["Transplant", "TransplantOptions"]

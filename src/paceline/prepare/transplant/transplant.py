@@ -33,15 +33,7 @@ from paceline.models.headers.gguf_file import (
 )
 from paceline.models.headers.plain_file import require_gguf_path
 from paceline.models.zoo.inflate import check_space
-from paceline.prepare.transplant.pieces import (
-    IDENTICAL,
-    SPECIAL,
-    SPELLED,
-    STEP,
-    UNMATCHED_CONTROL,
-    TokenPieces,
-    match,
-)
+from paceline.prepare.transplant.pieces import STEP, TokenPieces, match
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.system.whole import check_output, write_output
 from paceline.vocab.lexicon import Lexicon
@@ -72,25 +64,6 @@ class TransplantOptions:
     def __post_init__(self) -> None:
         if self.type is not None and self.type not in TYPES:
             raise UsageError(f"unknown weight type {self.type!r}: use one of {', '.join(TYPES)}")
-
-
-@dataclass(frozen=True)
-class TransplantReport:
-    """The result of a transplant.
-
-    size: bytes. vocab: tokens, of which same, spelled, special and silent are as in TokenPieces. pieces: mean
-    number of pieces of those with several. type: of the embedding."""
-
-    out: Path
-    size: int
-    vocab: int
-    same: int
-    spelled: int
-    special: int
-    silent: int
-    pieces: float
-    type: str
-    tied: bool
 
 
 class Transplant:
@@ -133,9 +106,12 @@ class Transplant:
 
     def write(
         self, out: Path, *, force: bool = False, tick: Callable[[str], None] = lambda _: None
-    ) -> TransplantReport:
-        """Write the file. It appears at `out` only if it is complete and llama.cpp tokenizes with it as with
-        the target."""
+    ) -> dict[str, Any]:
+        """Write the file and return a record for `paceline transplant --json`.
+
+        The file appears at `out` only if it is complete and llama.cpp tokenizes with it as with the target.
+        vocab: tokens, of which same, spelled, special and silent are as in TokenPieces. pieces: mean number
+        of pieces of those with several. size: bytes. type: of the embedding."""
         check_output(out, self._draft.path, self._target.path, force=force)
         pieces = match(
             Lexicon(self._target.vocab, self._target.text.encode_continuation),
@@ -158,12 +134,10 @@ class Transplant:
                     continue
                 break
             size = part.stat().st_size
-        lengths, counts = np.diff(pieces.starts), pieces.counts
+        lengths = np.diff(pieces.starts)
         mean = float(lengths[lengths > 1].mean()) if (lengths > 1).any() else 1.0
-        return TransplantReport(
-            out, size, len(pieces), counts[IDENTICAL], counts[SPELLED], counts[SPECIAL],
-            counts[UNMATCHED_CONTROL], mean, kind, bool(tied),
-        )  # fmt: skip
+        result = {"size": size, "vocab": len(pieces), **pieces.counts, "pieces": mean}
+        return {"out": str(out), **result, "type": kind, "tied": bool(tied)}
 
     def _find_tables(self) -> dict[str, TensorRows]:
         """Return the draft's tensors that have a row for each token."""

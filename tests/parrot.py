@@ -1,0 +1,53 @@
+"""A drafter that repeats the last answer to the same prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree, chain
+
+
+class Parrot:
+    """The drafter. forgot, closed: numbers of calls."""
+
+    def __init__(self, top_k: int = 0, name: str = "parrot") -> None:
+        self.name, self.required_outputs = name, RequiredOutputs(top_k=top_k)
+        self.answers: dict[tuple[int, ...], list[int]] = {}
+        self.forgot = self.closed = 0
+
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ParrotState:
+        return ParrotState(self, tuple(prompt))
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
+        return [
+            chain(self.answers.get(state.prompt, [])[len(state.answer) :][: budget.depth], self.name)
+            for state, budget in batch
+        ]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Do nothing: a text without a prompt teaches nothing."""
+
+    def forget(self) -> None:
+        self.answers.clear()
+        self.forgot += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class ParrotState:
+    def __init__(self, parrot: Parrot, prompt: tuple[int, ...]) -> None:
+        self.parrot, self.prompt = parrot, prompt
+        self.answer: list[int] = []
+
+    def update(self, step: Step, features: Features) -> None:
+        self.answer += step.tokens
+
+    def close(self) -> None:
+        if self.answer:
+            self.parrot.answers[self.prompt] = self.answer
