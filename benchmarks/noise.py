@@ -82,7 +82,7 @@ def guesses(target: LLM, draft: LLM, recording: Recording) -> Iterator[Guessed]:
 
 def over_plain(trace: Trace, target: LLM, curve: dict[int, float]) -> float:
     results = predicted([trace], "auto", target, zoo.draft_path(), curve)
-    auto, plain = (next(one for one in results if one.method == name) for name in ("auto", "plain"))
+    auto, plain = (next(one for one in results if one["method"] == name) for name in ("auto", "plain"))
     return speed(auto) / speed(plain)
 
 

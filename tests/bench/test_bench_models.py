@@ -1,4 +1,4 @@
-"""The models of a bench, and what their passes are taken to cost."""
+"""The models of a bench and their pass costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _draft(llm: LLM) -> PassCosts:
 
 
 def test_each_draft_has_costs_of_its_own_and_all_are_kept(models: Path, however_busy: None) -> None:
-    """The target's are the same for all."""
+    """All share the target's costs."""
     target, draft = models / "target.gguf", models / "draft.gguf"
     with LoadedModels({"target": target, "threads": 1}) as loaded:
         alone, one, other = loaded.llm(ALONE, None), loaded.llm(DRAFTING, draft), loaded.llm(DRAFTING, target)

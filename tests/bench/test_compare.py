@@ -1,4 +1,4 @@
-"""What a difference between two outputs is made of: its place, the gap, and the noise of batching."""
+"""Differences between two outputs: position, gap, and noise of batching."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() 
 
 
 class Muddled(ToySession):
-    """Commits accepted tokens with the cells of the first one."""
+    """A session that commits accepted tokens with the cells of the first one."""
 
     def commit(self, path: Sequence[int], root: int) -> None:
         if path:
@@ -128,4 +128,4 @@ def test_after_the_warm_up_the_prompt_is_in_the_targets_cache_and_not_in_the_dra
     target, draft = llm.target.cache.slots[0].cached, llm.draft.cache.slots[0].cached  # type: ignore[attr-defined]
     assert target[: len(TEXT_PROMPT)] == TEXT_PROMPT
     assert draft == []
-    assert llm.draft._passes > 0  # type: ignore[attr-defined]
+    assert llm.draft._decoder._passes > 0  # type: ignore[attr-defined]

@@ -1,9 +1,8 @@
-"""What the lossless gate says of greedy and of sampled output, and what an entry makes of it."""
+"""Verdicts of the lossless gate on greedy and on sampled output."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import broken
 import paceline
+from fixed_system import FixedSystem
 from paceline.api import LLM
 from paceline.bench import gate
 from paceline.bench.certify import frequencies
@@ -30,22 +30,6 @@ from paceline.speculative.sampling import Sampling
 NEAR_TIE = Difference(3, gap=0.001, noise=0.01, spread=1.0)
 DEFECT = Difference(3, gap=0.5, noise=0.01, spread=1.0)
 PROMPT = "ab ab ab ab"
-
-
-@dataclass
-class Said:
-    """A system that is only named."""
-
-    name: str
-
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
-        raise NotImplementedError
-
-    def memory(self) -> int | None:
-        return 5
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 def answer(tokens: Sequence[int] | None, text: str = "") -> BenchAnswer:
@@ -72,7 +56,9 @@ def llm(models: Path) -> Iterator[LLM]:
 
 def test_near_ties_are_counted_and_pass_and_one_difference_does_not() -> None:
     def verdict(*differences: Difference | None, sampled: GateVerdict | None = None) -> GateVerdict:
-        entry = Contestant(Said("drafted"), reference=Contestant(Said("plain")), sampled=sampled)
+        entry = Contestant(
+            FixedSystem("drafted"), reference=Contestant(FixedSystem("plain")), sampled=sampled
+        )
         for number, difference in enumerate(differences):
             entry.add(f"item{number}", greedy_outcome(difference))
         return entry.verdict
@@ -113,8 +99,8 @@ def test_where_nothing_was_drafted_nothing_is_claimed(models: Path, monkeypatch:
 
 @pytest.fixture
 def plain(llm: LLM) -> Contestant:
-    """What the target says to PROMPT, taken in."""
-    entry = Contestant(Said("plain"))
+    """Judge the plain answer to PROMPT."""
+    entry = Contestant(FixedSystem("plain"))
     tokens = llm.generate(PROMPT, max_tokens=6, ignore_eos=True).tokens
     entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer(tokens))
     return entry
@@ -128,7 +114,7 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
     llm: LLM, plain: Contestant
 ) -> None:
     assert plain.verdict == GateVerdict(True, "reference")
-    entry = Contestant(Said("drafted"), Budget(2, 2), plain)
+    entry = Contestant(FixedSystem("drafted"), Budget(2, 2), plain)
     entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer([*plain.greedy_tokens["a"], 1, 2]))
     assert entry.verdict == GateVerdict(True, "identical")
     row = entry.row
@@ -138,7 +124,7 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
 def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Contestant) -> None:
     said = list(plain.greedy_tokens["a"])
     wrong = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    entry = Contestant(Said("drafted"), Budget(2, 2), plain)
+    entry = Contestant(FixedSystem("drafted"), Budget(2, 2), plain)
     for tokens in (said, wrong, said):
         entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer(tokens))
     assert entry.verdict == GateVerdict(False, "NOT LOSSLESS: a from token 2 on")
@@ -147,10 +133,10 @@ def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Con
 def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LLM, plain: Contestant) -> None:
     said = list(plain.greedy_tokens["a"])
     other = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    theirs = Contestant(Said("peer"), reference=plain, other_program_plain=True)
+    theirs = Contestant(FixedSystem("peer"), reference=plain, other_program_plain=True)
     theirs.judge(DifferenceClassifier(llm), "a", asking(llm), answer(other))
     assert theirs.verdict == GateVerdict(True, "its own text: a from token 2 on")
-    drafted = Contestant(Said("peer drafted"), Budget(2, 2), theirs)
+    drafted = Contestant(FixedSystem("peer drafted"), Budget(2, 2), theirs)
     drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(other))
     assert drafted.verdict == GateVerdict(True, "identical")
 
@@ -158,8 +144,8 @@ def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LL
 def test_where_a_programs_plain_decoding_failed_its_drafts_are_held_to_ours(
     llm: LLM, plain: Contestant
 ) -> None:
-    theirs = Contestant(Said("peer"), reference=plain, other_program_plain=True, failed="it died")
-    drafted = Contestant(Said("peer drafted"), Budget(2, 2), theirs)
+    theirs = Contestant(FixedSystem("peer"), reference=plain, other_program_plain=True, failed="it died")
+    drafted = Contestant(FixedSystem("peer drafted"), Budget(2, 2), theirs)
     drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(plain.greedy_tokens["a"]))
     assert drafted.verdict == GateVerdict(True, "identical")
     assert theirs.verdict == GateVerdict(False, "failed: it died")

@@ -1,4 +1,4 @@
-"""What was measured before: numbers, ends, and files that hold something else."""
+"""The bench history: run numbers, ends, and files of another kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of JSON lines: what ends a line, where it stands, and what a line too long costs."""
+"""JSON Lines files: line ends, offsets, and overlong lines."""
 
 from __future__ import annotations
 

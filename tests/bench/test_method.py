@@ -1,4 +1,4 @@
-"""A method's name says who drafts and what is changed."""
+"""Parsing of methods."""
 
 from __future__ import annotations
 

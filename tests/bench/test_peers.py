@@ -1,19 +1,18 @@
-"""Which programs join a bench, under which names, and what their drafts are held to."""
+"""Other programs in a bench: their names and references."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from fake_llama_server import write_fake_server
+from fixed_system import FixedSystem
 from paceline.bench.baselines.llama_server import LlamaServer
 from paceline.bench.gate import Contestant
 from paceline.bench.method import parse_all
-from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.bench.systems import BASELINES, join, parse
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
@@ -25,24 +24,10 @@ ENGINE = {
 }  # fmt: skip
 
 
-@dataclass
-class Ours:
-    name: str = "plain"
-
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
-        raise NotImplementedError
-
-    def memory(self) -> int | None:
-        return None
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def entries() -> Iterator[list[Contestant]]:
-    """Our plain decoding; whatever joins is closed, and has then ended."""
-    out = [Contestant(Ours())]
+    """Yield our plain decoding; all added programs are closed and have then ended."""
+    out = [Contestant(FixedSystem("plain"))]
     yield out
     for entry in out:
         entry.system.close()
@@ -54,12 +39,8 @@ def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign(tmp_path: Path)
     (tmp_path / "a=b").mkdir()
     path = str(write_fake_server(tmp_path / "a=b" / "c", "well"))
     given = ["transformers", f"llama-server={path}", f"llama-lookup={path}", "openai=http://h:1"]
-    assert parse(given) == [
-        ("transformers", ""),
-        ("llama-server", path),
-        ("llama-lookup", path),
-        ("openai", "http://h:1"),
-    ]
+    kinds = [("transformers", ""), ("llama-server", path), ("llama-lookup", path), ("openai", "http://h:1")]
+    assert parse(given) == kinds
 
 
 @pytest.mark.parametrize(
@@ -81,9 +62,7 @@ def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_
     entries: list[Contestant], tmp_path: Path
 ) -> None:
     server = write_fake_server(tmp_path / "llama-server", "well")
-    with pytest.raises(
-        PeerError, match="llama-server does not draft by ngram-simple"
-    ):  # the fake tells of no n-grams
+    with pytest.raises(PeerError, match="llama-server does not draft by ngram-simple"):
         join(entries, [("llama-server", str(server))], parse_all("plain,lookup", {}), *FILES, ENGINE)
     assert [entry.name for entry in entries] == ["plain", "llama-server"]
 

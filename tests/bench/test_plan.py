@@ -1,4 +1,4 @@
-"""A plan survives the history, so that a run can be gone on with."""
+"""A plan survives the history, so that a run can continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items to requests: templates, sessions, and what does not fit."""
+"""Requests from items: templates, sessions, and the context limit."""
 
 from __future__ import annotations
 

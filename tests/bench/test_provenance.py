@@ -1,4 +1,4 @@
-"""Every record says which models, engine, machine and settings it came from."""
+"""The provenance of a record: models, engine, machine and settings."""
 
 from __future__ import annotations
 

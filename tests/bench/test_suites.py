@@ -1,4 +1,4 @@
-"""The suites of the package: as described, within their sizes, and each session in order."""
+"""The suites of the package: descriptions, sizes, and session order."""
 
 from __future__ import annotations
 

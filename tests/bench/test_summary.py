@@ -1,4 +1,4 @@
-"""Sums, speeds and intervals, on measurements made up for the purpose."""
+"""Sums, speeds and intervals of made-up measurements."""
 
 from __future__ import annotations
 

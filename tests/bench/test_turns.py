@@ -1,15 +1,16 @@
-"""A bench from its plan to its record: turns, rounds, sessions, and what ends too early."""
+"""A bench from its plan to its record: rounds, sessions, and interruptions."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixed_system import FixedSystem
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench.bench import Bench, unwatched
 from paceline.bench.gate import Contestant
@@ -36,24 +37,6 @@ ITEMS = (
 )
 
 
-@dataclass
-class Repeats:
-    """Another program: it says what it is told to, whatever comes first."""
-
-    name: str
-    said: tuple[int, ...] = ()
-
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
-        n = min(len(self.said), ask.max_tokens)
-        return BenchAnswer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
-
-    def memory(self) -> int | None:
-        return None
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     lines = [{"id": i.id, "category": i.category, "prompt": i.prompt, "max_tokens": 6} for i in ITEMS]
@@ -64,13 +47,13 @@ def suite(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(models: Path, suite: Path) -> dict[str, Any]:
-    """What a plan is made of."""
+    """Return arguments of a plan."""
     files = {"target": f"{models}/target.gguf", "draft": f"{models}/draft.gguf"}
     return {"models": files | EXACT, "methods": "lookup,model", "suite": str(suite), "rounds": 1}
 
 
 def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own() -> None:
-    entries = [Contestant(Repeats(name)) for name in "abc"]
+    entries = [Contestant(FixedSystem(name)) for name in "abc"]
     turns = ["".join(entry.name for entry in rotate_order(entries, number)) for number in range(6)]
     assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
 
@@ -80,7 +63,7 @@ TWICE = (*ITEMS, Item("again", "two", prompt="ab ab ab ab", max_tokens=6))
 
 @pytest.fixture
 def parroted(target: LoadedModels, monkeypatch: pytest.MonkeyPatch) -> Runner:
-    """With a drafter that knows every answer it has seen."""
+    """Return a runner with a drafter that repeats every answer it has seen."""
     monkeypatch.setattr(lookup, "make", lambda _: Parrot(name="lookup"))
     one = turns(target, TWICE)
     one.warm_up(TWICE)
@@ -147,8 +130,10 @@ def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: R
 def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: LoadedModels) -> None:
     one = turns(target, ITEMS)
     one.warm_up(ITEMS)
-    theirs = Contestant(Repeats("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, other_program_plain=True)
-    one.entries += [theirs, Contestant(Repeats("drafted", (1, 2, 3, 4, 5, 6)), Budget(2, 2), theirs)]
+    theirs = Contestant(
+        FixedSystem("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, other_program_plain=True
+    )
+    one.entries += [theirs, Contestant(FixedSystem("drafted", (1, 2, 3, 4, 5, 6)), Budget(2, 2), theirs)]
     assert len(list(one.rounds(ITEMS))) == 3  # each was first once
     assert one.entries[1].verdict.description.startswith("its own text: a from token 0 on")
     assert one.entries[2].verdict.description == "identical"
@@ -188,7 +173,7 @@ def test_a_sampled_bench_passes_the_gate_before_it_is_measured(
 
 
 def ending(target: LoadedModels, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on `token` ends a text."""
+    """Make `token` end a text."""
     vocab = replace(target.plain.target.vocab, eos=frozenset({token}))
     monkeypatch.setattr(target.plain.target, "vocab", vocab)
 

@@ -1,4 +1,4 @@
-"""Suites from files: what is read, what is refused and where, and which items a smaller run takes."""
+"""Suites from files: parsed and refused lines, and samples of items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTION = {"question_id": 7, "category": "writing", "turns": ["Write.", "Shorte
 
 
 def written(folder: Path, *lines: Any) -> Path:
-    """A suite of these lines: text as it is, all else as JSON."""
+    """Write a suite of these lines: text as it is, all else as JSON."""
     path = folder / "mine.jsonl"
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     path.write_bytes(text.encode())

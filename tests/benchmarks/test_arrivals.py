@@ -1,4 +1,4 @@
-"""Requests that arrive at a simulated server, beside what queueing theory says and what can be added up."""
+"""Requests at a simulated server, compared with queueing theory and exact sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def means(per_row: float = 0.0, step: float = 0.0, rows: int = 64) -> ReplayCont
 
 
 def said(at: int, n_prompt: int = 2, n_tokens: int = 4) -> Recording:
-    """Tokens that no other has."""
+    """Return a recording with unique tokens."""
     tokens = [7 + (at * 31 + i) % 900 for i in range(n_prompt + n_tokens)]
     return Recording(tuple(tokens[:n_prompt]), tuple(tokens[n_prompt:]))
 

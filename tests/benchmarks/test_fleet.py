@@ -1,4 +1,4 @@
-"""How a ring shares conversations out, and what that leaves of the capacity of many replicas."""
+"""Shares of a hash ring, and the capacity of many replicas."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_equal_replicas_take_as_many_times_what_one_does() -> None:
 
 
 def test_the_busiest_replica_is_late_first() -> None:
-    """One has three quarters: at 4 a second it has 3, of which a tenth is late, and the other nothing."""
+    """A replica has three quarters of the load: 3 of 4 a second, of which a tenth is late."""
     assert capacity(CURVE, [0.75, 0.25], 0.075) == pytest.approx(4.0)
 
 
 def test_shares_are_those_of_a_ring_of_hashes() -> None:
-    """The spread of 1,000 replicas, beside a ring that is walked key by key."""
+    """Compare the spread of 1,000 replicas with a ring computed key by key."""
     ours = shares(1000, seed=1)
     assert ours.sum() == pytest.approx(1.0)
     assert len(ours) == 1000

@@ -1,4 +1,4 @@
-"""The oracle bound: the optimum of hand-made cases, and no policy beats it."""
+"""The oracle bound: optimal in hand-made cases, and not beaten by any policy."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MODEL = frozenset({"model"})
 
 
 def costs(*target: float, draft: Sequence[float] = (), step: float = 0.0) -> DecodingCosts:
-    """Seconds by rows, from one row on."""
+    """Return the costs with the seconds of 1, 2, ... rows."""
     small = PassCosts({256: dict(enumerate(draft, 1))}) if draft else None
     return DecodingCosts(PassCosts({256: dict(enumerate(target, 1))}), small, step)
 
 
 def known(tokens: Sequence[int], *longest: int) -> Chances:
-    """Free proposals, of which so many tokens are right at each position."""
+    """Return free proposals with so many right tokens at each position."""
     chances = Chances(tuple(tokens), MODEL)
     for at, n in enumerate(longest):
         chances.add(at, chain(tokens[at : at + n], "free"))
@@ -71,7 +71,7 @@ def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> 
 
 
 def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
-    """By rank of the recorded token; a branch takes a leaf for each token that the model likes better."""
+    """A branch takes a leaf for each token that the model ranks above the recorded one."""
     chances = Chances((1, 2, 3, 0, 1), MODEL)
     order = {0: [1, 2], 1: [0, 2], 2: [3, 1], 3: [1, 2], 4: [1]}
     for at, tokens in order.items():
@@ -98,7 +98,7 @@ def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
 
 
 def least(longest: Sequence[int], curve: Sequence[float], step: float, left: int, at: int = 0) -> float:
-    """All ways to go on, each tried."""
+    """Return the minimum over all choices."""
     if left == 0:
         return 0.0
     ways = []
@@ -126,7 +126,7 @@ def test_it_is_the_least_of_all_choices(longest: list[int], curve: list[float], 
 
 
 def holds(drafter: Any, recordings: Sequence[Recording], price: DecodingCosts, drafting: Drafting) -> bool:
-    """Whether every request takes as long as the bound says, or longer. drafter: makes drafters."""
+    """Return whether every request takes at least the bound. drafter: makes drafters."""
     with pytest.MonkeyPatch.context() as patch:
         for where in (module, oracle):
             patch.setattr(where, "make_drafter", lambda one, target, draft, *more: (drafter(draft), one))
@@ -161,7 +161,7 @@ def test_no_policy_is_faster_with_real_drafters(
     rule: str,
     width: int,
 ) -> None:
-    """A draft model among them, and one that learns from requests."""
+    """The drafters include a draft model and one that learns from requests."""
     settled = Drafting(("lookup",), policy=rule, n_draft=4, width=width, p_split=0.05, p_min=0.2)
 
     def drafter(draft: Any) -> Drafter:

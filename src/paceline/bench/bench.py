@@ -99,11 +99,11 @@ class Bench:
         plan, record = self._plan, self.record
         longest = max(method.drafting.n_draft for method in self._methods)
         # Passes of one shape (exact_greedy) fit the longest draft.
-        given = {**plan.models, "target": self._target, "n_draft": longest}
-        given["n_ctx"] = given.get("n_ctx") or self._context()
+        settings = {**plan.models, "target": self._target, "n_draft": longest}
+        settings["n_ctx"] = settings.get("n_ctx") or self._context()
         turns: Runner | None = None
         try:
-            self._models = models = stack.enter_context(LoadedModels(given))
+            self._models = models = stack.enter_context(LoadedModels(settings))
             items = self._items(models)
             prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
@@ -114,12 +114,12 @@ class Bench:
             turns = Runner(models, self._methods[0], prompts, self._watch, keep_prompts=plan.keep_prompts)
             stack.callback(turns.close)
             turns.warm_up(items)
-            self._join(turns, given)
-            self._begin(turns, given)
-            began, seconds = perf_counter(), 60 * plan.minutes or math.inf
+            self._join(turns, settings)
+            self._begin(turns, settings)
+            start, seconds = perf_counter(), 60 * plan.minutes or math.inf
             if not plan.sampling.greedy:
-                items = turns.check(items, plan.sampling, plan.seed, began + GATE_TIME_SHARE * seconds)
-            for group in turns.rounds(items, plan.rounds, list(record.groups), began + seconds):
+                items = turns.check(items, plan.sampling, plan.seed, start + GATE_TIME_SHARE * seconds)
+            for group in turns.rounds(items, plan.rounds, list(record.groups), start + seconds):
                 record.groups.append(group)
                 self._keep(lambda history, run, group=group: history.add(run, group))  # type: ignore[misc]
             if self._recorder is not None:
@@ -148,9 +148,9 @@ class Bench:
         """Add the drafted methods and the other programs."""
         turns.add(self._methods[1:], self._draft)
         target = self._models.plain.target
-        usual = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
-        ours = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
-        engine = {**usual, **given, **ours}
+        defaults = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
+        actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
+        engine = {**defaults, **given, **actual}
         systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, engine)
 
     def _context(self) -> int:
@@ -179,9 +179,9 @@ class Bench:
         items = list(interleaved(fitting))
         if not plan.n:
             items = [replace(item, max_tokens=min(item.max_tokens, TIMED_MAX_TOKENS)) for item in items]
-        alone = [item for item in items if not item.session]
-        if alone:  # the first item is measured even if its time is over
-            items.insert(0, items.pop(items.index(min(alone, key=length))))
+        single = [item for item in items if not item.session]
+        if single:  # the first item is measured even if its time is over
+            items.insert(0, items.pop(items.index(min(single, key=length))))
         return items
 
     def _begin(self, turns: Runner, given: Mapping[str, Any]) -> None:
@@ -193,8 +193,8 @@ class Bench:
         # Two suites may share a name.
         request |= {"questions": hashlib.sha256(text.encode()).hexdigest()[:16], **asdict(plan.sampling)}
         engine = {n: given.get(n) for n in ("flash_attention", "cache_type", "gpu_layers", "kernels")}
-        known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
-        record.provenance = provenance(turns.llm, request) | known
+        details = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
+        record.provenance = provenance(turns.llm, request) | details
         if history is not None and record.run is None:
             record.run = history.begin(plan.as_dict(), record.provenance)
         elif history is not None and record.run is not None:

@@ -124,11 +124,11 @@ class Contestant:
         if answer.n_prompt != len(ask.tokens):
             self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
         budget = self.budget or reference.budget or DEFAULT_BUDGET
-        found = greedy_outcome(
+        outcome = greedy_outcome(
             *examiner.compare(item, ask, tokens if plain is None else plain, tokens, budget)
         )
-        self.add(item, found)
-        return found
+        self.add(item, outcome)
+        return outcome
 
     def add(self, item: str, found: str) -> None:
         before = self.outcomes.get(item, IDENTICAL)
@@ -205,8 +205,8 @@ def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]]
     texts: prompts with their greedy outputs."""
     for contexts, runs in SAMPLED_CHECK_SIZES:
         plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
-        some = extend_texts(texts[:contexts], llm.target.caps.n_ctx)
-        sampled = sampled_check(llm, plan, some, lambda: None)
+        extended = extend_texts(texts[:contexts], llm.target.caps.n_ctx)
+        sampled = sampled_check(llm, plan, extended, lambda: None)
         if sampled.drafted > 0:
             if sampled.passed:
                 return GateVerdict(True, "unbiased")

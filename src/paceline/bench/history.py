@@ -77,18 +77,18 @@ class History:
         ends = {line["run"]: line for line in self._lines() if "results" in line}
         out = []
         for number, line in enumerate((line for line in self._lines() if "plan" in line), 1):
-            end = ends.get(line["run"], {"status": "running", "results": ()})
-            known = {name: line[name] for name in ("started", "paceline", "plan", "provenance")}
-            out.append(HistoryRun(number, status=end["status"], results=tuple(end["results"]), **known))
+            last = ends.get(line["run"], {"status": "running", "results": ()})
+            values = {name: line[name] for name in ("started", "paceline", "plan", "provenance")}
+            out.append(HistoryRun(number, status=last["status"], results=tuple(last["results"]), **values))
         return out[::-1][:limit]
 
     def run(self, which: int | Literal["last"]) -> HistoryRun:
-        found = next((one for one in self.runs(None) if which in ("last", one.id)), None)
-        if found is None:
+        stored = next((one for one in self.runs(None) if which in ("last", one.id)), None)
+        if stored is None:
             raise UsageError(
                 f"the bench history {self.path} has no run {which}: `paceline bench list` shows those it has"
             )
-        return found
+        return stored
 
     def _keys(self) -> list[str]:
         return [line["run"] for line in self._lines() if "plan" in line]
@@ -106,20 +106,20 @@ class History:
     def _lines(self) -> list[dict[str, Any]]:
         """Return all lines except those that a killed process left cut short."""
         try:
-            value = self.path.read_bytes()
+            data = self.path.read_bytes()
         except FileNotFoundError:
             return []
         except OSError as error:
             raise self._unusable(error) from error
         out = []
-        for line in value.splitlines():
+        for line in data.splitlines():
             try:
                 one = json.loads(line)
             except ValueError:
                 continue
             if isinstance(one, dict) and isinstance(one.get("run"), str):
                 out.append(one)
-        if value.strip() and not out:
+        if data.strip() and not out:
             raise HistoryError(
                 f"the bench history {self.path} is damaged, or no bench history: move it away, a new one is "
                 "then made, or name another file with --history FILE"

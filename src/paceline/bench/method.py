@@ -49,8 +49,8 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
 
 def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
     """Parse a comma-separated list; plain decoding always comes first."""
-    given = [parse(one, settings) for one in text.split(",") if one.strip()]
-    methods = [parse(PLAIN, settings), *(method for method in given if not method.plain)]
+    parsed = [parse(one, settings) for one in text.split(",") if one.strip()]
+    methods = [parse(PLAIN, settings), *(method for method in parsed if not method.plain)]
     names = [method.name for method in methods]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"method {twice[0]!r} is named twice")

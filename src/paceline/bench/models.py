@@ -25,8 +25,8 @@ class LoadedModels:
     without draft models, `added` those of each draft model."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        left = ("target", "draft", "corpora")
-        self._given = {name: value for name, value in given.items() if name not in left}
+        excluded = ("target", "draft", "corpora")
+        self._given = {name: value for name, value in given.items() if name not in excluded}
         self.plain = load(given["target"], drafters="none", **self._given)
         self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
         self.memory = 0
@@ -59,11 +59,11 @@ class LoadedModels:
             return None
         if path not in self._drafts:
             before = resident()
-            given = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
+            settings = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
             self._drafts[path] = (
-                open_draft(path, self.plain.target, given)
+                open_draft(path, self.plain.target, settings)
                 if is_view(path)
-                else load(path, drafters="none", **shared_machine(given, path)).target
+                else load(path, drafters="none", **shared_machine(settings, path)).target
             )
             self.added[path] = max(0, resident() - before)
         return self._drafts[path]

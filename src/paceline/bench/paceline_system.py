@@ -65,7 +65,7 @@ class PacelineSystem:
             if llm.draft is not None:
                 llm.draft.forget()
         run, progress = llm.engine.run_batch(), AnswerTimer()
-        began = perf_counter()
+        start = perf_counter()
         self._prefill_draft(ask)
         try:
             request = GenerationRequest(
@@ -80,10 +80,10 @@ class PacelineSystem:
             run.begin()
             active = handle.scheduled.active
             if active is not None and active.session.pending_tokens == 0:  # prefilled for another method
-                progress.read, progress.alone = perf_counter() - began, True
+                progress.read, progress.alone = perf_counter() - start, True
             while not run.is_over:
                 for _, output in run.step():
-                    progress.take(output, perf_counter() - began, handle.stats)
+                    progress.take(output, perf_counter() - start, handle.stats)
         finally:
             with llm.engine.exclusive():
                 run.close()

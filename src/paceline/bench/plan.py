@@ -75,11 +75,11 @@ class BenchPlan:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
-        known = {f.name for f in fields(cls)}
+        names = {f.name for f in fields(cls)}
         sampling = dict(stored["sampling"])
         # JSON keys are strings.
         sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
-        plan = {name: value for name, value in stored.items() if name in known}
+        plan = {name: value for name, value in stored.items() if name in names}
         plan |= {"sampling": validate_drafting(Sampling, sampling), "peers": tuple(stored["peers"])}
         return cls(**plan)
 

@@ -41,7 +41,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
 def model(engine: Backend) -> dict[str, Any]:
     """Describe a model. alters: present only if it differs from its file."""
     is_file = engine.path.is_file()
-    known = {
+    described = {
         "name": engine.name,
         "file": engine.path.name,
         "size": engine.path.stat().st_size if is_file else engine.weight_bytes,
@@ -49,4 +49,4 @@ def model(engine: Backend) -> dict[str, Any]:
         "sha256": (stated_sha256(engine.path) or None) if is_file else None,
         "description": engine.description,
     }
-    return known | ({"alters": engine.modification} if engine.modification else {})
+    return described | ({"alters": engine.modification} if engine.modification else {})

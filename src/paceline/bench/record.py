@@ -21,8 +21,8 @@ MEASURES = (
 
 def measurement(system: str, answer: BenchAnswer) -> Measurement:
     """Return the measurement of an answer, with the names of `BenchAnswer`. tokens, seconds: of decoding."""
-    known = {name: getattr(answer, name) for name in MEASURES}
-    return {"system": system, "tokens": answer.decoded, "seconds": answer.decoding, **known}
+    values = {name: getattr(answer, name) for name in MEASURES}
+    return {"system": system, "tokens": answer.decoded, "seconds": answer.decoding, **values}
 
 
 @dataclass(frozen=True)

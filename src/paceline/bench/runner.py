@@ -83,8 +83,8 @@ class Runner:
     @property
     def llm(self) -> LLM:
         """The last method's target and drafter, preferably one with a draft model."""
-        ours = [system.llm for system in self._ours]
-        return next((llm for llm in reversed(ours) if llm.draft is not None), ours[-1])
+        llms = [system.llm for system in self._ours]
+        return next((llm for llm in reversed(llms) if llm.draft is not None), llms[-1])
 
     @property
     def peers(self) -> dict[str, str]:
@@ -168,24 +168,24 @@ class Runner:
         out."""
         before = earlier_in_session(items)
         learners = [system for system in self._ours if system.learns]
-        known = {(group.round, group.item) for group in done}
+        measured = {(group.round, group.item) for group in done}
         for entry in self.entries:
             entry.target_alteration = self._models.plain.target.modification
             for group in done:
                 if entry.name in group.outcomes:
                     entry.add(group.item, group.outcomes[entry.name])
-        began, number, left_out = perf_counter(), first, set[str]()
-        seconds = (until - began) / n
+        start, number, left_out = perf_counter(), first, set[str]()
+        seconds = (until - start) / n
         with self._watch({"measure": n * len(items) * len(self.entries)}) as tick:
             for round_ in range(n):
                 for system in learners:
                     system.forget()
                 for item in items:
-                    again = (round_, item.id) in known
+                    again = (round_, item.id) in measured
                     if round_ == 0 and number > first and not again:
                         late = any(one.id in left_out for one in before[item.id])
                         if late or self._seconds(item) > min(
-                            MAX_ITEM_TIME_SHARE * seconds, began + seconds - perf_counter()
+                            MAX_ITEM_TIME_SHARE * seconds, start + seconds - perf_counter()
                         ):
                             left_out.add(item.id)
                     if item.id in left_out or not self._ask(item, before[item.id]):
@@ -251,13 +251,13 @@ class Runner:
     def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
         """Record the plain answers for replays: greedy ones, and in a sampled bench also those of its first
         round. They are decoded again on a warm engine, to be timed alone."""
-        known = {item.id: item for item in items}
+        by_id = {item.id: item for item in items}
         todo = [(id_, as_greedy(ask)) for id_, ask in self.asks.items()]
         todo += [(id_, ask) for id_, ask in self.asks.items() if not ask.sampling.greedy]
         with self._watch({"record": len(todo)}) as tick:
             for id_, ask in todo:
                 if recorder.adding:
-                    record(recorder, self._models.plain, ask, known[id_])
+                    record(recorder, self._models.plain, ask, by_id[id_])
                 tick("record")
 
     def close(self) -> None:

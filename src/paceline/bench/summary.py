@@ -100,7 +100,7 @@ def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements
     tokens, seconds = sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)
     speeds = _speeds(groups, row.system)
     gain = ratio(groups, row.system, plain) if row.system != plain else None
-    reported = [m["own_speed"] for m in ours if m["own_speed"] is not None]
+    own_speeds = [m["own_speed"] for m in ours if m["own_speed"] is not None]
     decode = _total(ours, "decode_seconds")
     return BenchResult(
         **base,
@@ -110,7 +110,7 @@ def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements
         ttft=sum(m["first"] for m in ours) / len(ours),
         tpot=seconds / tokens if tokens else None,
         draft_share=_over(_total(ours, "draft_seconds"), decode) if _total(ours, "drafted") else None,
-        own_speed=float(np.mean(reported)) if reported else None,
+        own_speed=float(np.mean(own_speeds)) if own_speeds else None,
         clear=None if gain is None else base["items"] >= MIN_ITEMS and (gain.low > 1 or gain.high < 1),
     )
 

@@ -138,10 +138,10 @@ def hidden_state_views(
     if not wanted:
         return
     for prompt, answer in guides:
-        found = closest([*prompt, *answer], len(answer), wanted[-1])
+        skipped = closest([*prompt, *answer], len(answer), wanted[-1])
         for n in wanted:
-            if n <= len(found):
-                layers = sorted(found[n - 1])
+            if n <= len(skipped):
+                layers = sorted(skipped[n - 1])
                 odd = len(numbers) == 1 and numbers[0] % 2  # one block less than whole layers
                 yield ModelView(0, frozenset(layers), frozenset(layers[: len(layers) - odd]))
 
@@ -183,14 +183,14 @@ def search_views(
         for text in answers(llm, items, plan):
             texts.append(text)
             tick(ANSWERS)
-        seen, waiting = texts[::2], texts[1::2]
+        searched, held_out = texts[::2], texts[1::2]
         tried = list[ViewScore]()
-        judge = ViewEvaluator(whole, seen, cost)
+        judge = ViewEvaluator(whole, searched, cost)
         scores = search(
             judge,
             tries=plan.tries,
             blocks=plan.blocks,
-            guides=[(prompt[-SEEN:], answer) for prompt, answer in seen[:GUIDES]],
+            guides=[(prompt[-SEEN:], answer) for prompt, answer in searched[:GUIDES]],
             closest=whole.search_skipped_layers,
         )
         try:
@@ -201,9 +201,9 @@ def search_views(
             if not tried:
                 raise
         judge.close()
-        other = ViewEvaluator(whole, waiting or seen, cost)
-        found = max(tried, key=lambda one: one.speed)
-        best = other.evaluate(found.view, found.method)
+        other = ViewEvaluator(whole, held_out or searched, cost)
+        best_found = max(tried, key=lambda one: one.speed)
+        best = other.evaluate(best_found.view, best_found.method)
         other.close()
         cached = CachedView(best.view.spec, best.agreement, best.share, other.tokens, best.method, len(tried))
         views.store_view(llm.target.identity()["model"], cached, to_stderr)

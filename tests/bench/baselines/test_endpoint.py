@@ -1,4 +1,4 @@
-"""Streams over HTTP: when each message was there, and what becomes of servers that misbehave."""
+"""HTTP streams: arrival times of messages, and misbehaving servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers on the embedded pair; what needs torch is skipped where it is not installed."""
+"""transformers with the embedded pair; tests that need torch are skipped without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llama.cpp's command-line programs: recordings of a build of 2026 (tests/data/llama_cpp)."""
+"""llama.cpp's command-line programs, with recordings of a build of 2026 (tests/data/llama_cpp)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script(path: Path, *lines: str) -> str:
 
 
 def recorded(folder: Path, name: str, old: str = "", new: str = "") -> str:
-    """A program that says what a recording says, ends as it did, and keeps what it was given."""
+    """Write a program that repeats a recording and stores its arguments."""
     run = json.loads((DATA / "runs.json").read_text())["runs"][name]
     out, err = (DATA / f"{name}.out.txt", DATA / f"{name}.err.txt")
     changed = folder / "err"

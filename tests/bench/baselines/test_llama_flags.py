@@ -1,4 +1,4 @@
-"""The command lines of llama.cpp's programs, held against their --help (tests/data/llama_cpp)."""
+"""Command lines of llama.cpp's programs, checked against their --help (tests/data/llama_cpp)."""
 
 from __future__ import annotations
 

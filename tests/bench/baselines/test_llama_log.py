@@ -1,4 +1,4 @@
-"""What llama.cpp printed when it failed, and what a person is told. The logs are of real runs."""
+"""Causes of failures in real logs of llama.cpp."""
 
 from __future__ import annotations
 

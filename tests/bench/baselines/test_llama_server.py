@@ -1,4 +1,4 @@
-"""llama-server as a System: what it is asked, what it answers, and how it fails."""
+"""llama-server as a System: requests, answers and failures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fake(folder: Path, mode: str, **settings: Any) -> LlamaServer:
 
 
 def require_same(llm: LLM, ask: BenchRequest, tokens: tuple[int, ...] | None, n_draft: int = 4) -> None:
-    """The tokens of plain greedy decoding, up to a near-tie that batching explains."""
+    """Require the tokens of plain greedy decoding, up to a near-tie."""
     assert tokens is not None
     assert len(tokens) == ask.max_tokens
     plain = llm.generate(list(ask.tokens), max_tokens=ask.max_tokens, ignore_eos=True).tokens

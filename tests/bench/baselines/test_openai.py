@@ -1,4 +1,4 @@
-"""Servers with OpenAI's API: what they are asked and what is understood of their answers."""
+"""Servers with OpenAI's API: requests and parsed answers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ OF_ONE_REQUEST = {
 
 
 class Server:
-    """Speaks the API from a script. posted: the bodies of all requests. strict: knows OpenAI's settings
-    alone."""
+    """A scripted server. posted: bodies of all requests. strict: reject settings beyond OpenAI's."""
 
     def __init__(
         self, chunks: list[dict[str, Any]], models: tuple[str, ...], metrics: tuple[str, ...], strict: bool

@@ -1,4 +1,4 @@
-"""Programs that are started to be measured: what they say when they fail, and that none is left behind."""
+"""Child processes: error messages, and that none is left running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOREVER = "while :; do sleep 60 & wait; done"
 
 
 def gone(*pids: int) -> bool:
-    """Whether all of them have ended, or do within seconds."""
+    """Return whether all of them end within seconds."""
     deadline = monotonic() + 10
     while monotonic() < deadline:
         alive = [pid for pid in pids if psutil.pid_exists(pid)]
@@ -33,7 +33,7 @@ def gone(*pids: int) -> bool:
 
 
 def family(program: BackgroundProgram, size: int) -> list[int]:
-    """The pids of a program and its children, once there are `size`."""
+    """Return the pids of a program and its children, once there are `size`."""
     deadline = monotonic() + 10
     found = [program.pid]
     while len(found) < size and monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What the four checks are given: texts that are long enough, and samplers that leave something to chance."""
+"""Inputs of the checks: texts of sufficient length, and a temperature above 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts are chosen where mistakes would show, before anything is drawn."""
+"""The choice of contexts where mistakes show."""
 
 from __future__ import annotations
 

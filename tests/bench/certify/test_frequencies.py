@@ -1,4 +1,4 @@
-"""Evidence against a stated law: it holds whenever one looks, and grows where the law does not."""
+"""Evidence against a distribution: valid after every draw, and growing if the distribution is wrong."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_evidence_is_the_textbook_ratio_of_likelihoods() -> None:
 
 
 def test_its_mean_is_one_while_the_law_holds() -> None:
-    """Exactly: summed over every outcome of five draws."""
+    """Sum over every outcome of five draws."""
     p = np.array([0.6, 0.3, 0.1, 0.0])
     total = 0.0
     for a in range(6):

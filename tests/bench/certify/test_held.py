@@ -1,4 +1,4 @@
-"""Held answers: the context's row at the context, elsewhere one that depends on the path alone."""
+"""Fixed rows: the recorded row at the context, and rows that depend on the path alone after it."""
 
 from __future__ import annotations
 

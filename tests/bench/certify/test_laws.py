@@ -1,4 +1,4 @@
-"""What is counted obeys its stated law: by enumeration of everything that target and draft can draw."""
+"""Counted outcomes obey the stated distributions, by enumeration of all draws of target and draft."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def loop(drafting: Drafting, depth: int) -> SamplingSetup:
 
 
 class Expected:
-    """In a Table's place: the probability of each outcome, by enumeration and as stated. weight: of the run
-    that is being counted."""
+    """An OutcomeTable of probabilities by enumeration. weight: of the run that is counted."""
 
     weight = 0.0
 
@@ -56,14 +55,14 @@ class Expected:
 
     @property
     def distance(self) -> float:
-        """Given that it is drawn from at all."""
+        """Distance of the normalised outcomes from the stated distribution."""
         if np.any(self.found[self.law <= IMPOSSIBLE]):
             return 1.0
         return float(np.abs(self.found / self.found.sum() - self.law / self.law.sum()).sum())
 
 
 def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, float]:
-    """By test, the farthest that any table's outcomes are from its law."""
+    """Return by test the largest distance of any table."""
 
     def run(tape: Tape) -> tuple[Step, int]:
         made.place.at = context.row
@@ -92,12 +91,7 @@ def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, 
     return {test: max((t.distance for t in counted.tables(test)), default=0.0) for test in TESTS}  # type: ignore[attr-defined]
 
 
-EVERY = [
-    CHAIN,
-    TREE,
-    replace(CHAIN, verify="token"),
-    replace(TREE, verify="recursive"),
-]
+EVERY = [CHAIN, TREE, replace(CHAIN, verify="token"), replace(TREE, verify="recursive")]
 
 
 @pytest.mark.parametrize("drafting", EVERY, ids=lambda d: f"{d.verify}, width {d.width}")
@@ -134,6 +128,6 @@ def test_a_draft_that_is_another_q_than_it_was_drawn_from_is_seen_before_it_is_v
 def test_a_sibling_recorded_with_another_q_is_seen() -> None:
     line = "growth.add(node, token, likely, growth.child_reach(node, likely), q)"
     wrong = edited(model, ModelDrafter._add_sampled, (line, line.replace(", q)", ", whole)")))
-    with replaced(ModelDrafter, "_draw", wrong):
+    with replaced(ModelDrafter, "_add_sampled", wrong):
         found = [farthest(loop(TREE, 1), context, shallow=True)["draft"] for context in CONTEXTS]
     assert max(found) > 0.05

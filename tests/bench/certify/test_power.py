@@ -1,4 +1,4 @@
-"""What the sampled check catches: each classic mistake, on a toy pair, with less than the default runs."""
+"""The power of the sampled check: each classic mistake is detected with fewer than the default runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(drafting: Drafting, change: Change = unchanged, seed: int = 0, runs: i
 
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for the smallest bias takes longer than such a check."""
+    """Shorten the search for the smallest bias."""
     monkeypatch.setattr(frequencies, "TRIALS", 2)
     monkeypatch.setattr(sampled, "ENDINGS", 10)
     monkeypatch.setattr(sampled, "CHUNK", 50)

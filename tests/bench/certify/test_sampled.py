@@ -1,4 +1,4 @@
-"""The sampled check: exact loops pass, what is wrong ends it soon, and what is suspected makes it go on."""
+"""The sampled check: exact loops pass, a bias ends it early, and a suspicion extends it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(seed: int = 0, runs: int = 250, contexts: int = 2) -> tuple[SampledCheck, int]:
-    """The check, and how often it ticked."""
+    """Return the check and its number of ticks."""
     ticks: list[None] = []
     found = check_sampled(*toy_loop(CHAIN), contexts, runs, seed, lambda: ticks.append(None))
     return found, len(ticks)

@@ -1,4 +1,4 @@
-"""The state check: exact engines pass, and every way to leave the cache wrong is caught."""
+"""The state check: exact engines pass, and every wrong cache is detected."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_cells_that_are_left_over_or_misplaced_are_caught(mistake: str) -> None:
 
 @pytest.fixture
 def beside(models: Path) -> Iterator[LlamaTarget]:
-    """With room for two sessions."""
+    """Load a target with two sessions."""
     with closing(LlamaTarget(models / "target.gguf", n_ctx=128, sessions=2)) as target:
         yield target
 
@@ -104,7 +104,7 @@ def test_rows_swapped_between_sessions_are_caught(
 def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
     beside: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last branch, while the trunk has the cells of the first."""
+    """The last branch is claimed, while the main sequence has the cells of the first."""
     close = LlamaSession.close
 
     def claims(session: LlamaSession) -> None:

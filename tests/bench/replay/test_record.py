@@ -1,4 +1,4 @@
-"""Sums over requests: tokens, speeds, categories, their intervals, and predictions beside measurements."""
+"""Sums over requests: tokens, speeds, categories, intervals, and checks of predictions."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_value_is_sum_over_sum_and_lies_in_its_interval(pairs: list[tuple[in
 
 
 def test_a_conversation_is_drawn_as_a_whole() -> None:
-    """Forty turns that are alike within four conversations tell as much as four requests do."""
+    """Forty equal turns in four conversations have the information of four requests."""
     turns = [(10 * (1 + i // 10), 10) for i in range(40)]
     together = one(turns, [i // 10 for i in range(40)])
     assert together == one([(100 * (1 + i), 100) for i in range(4)])

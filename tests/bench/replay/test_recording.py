@@ -1,4 +1,4 @@
-"""Recording requests: what is written is read again, whole lines or nothing, and nothing else is harmed."""
+"""Recording of requests: whole lines that can be read again, without harm to other files."""
 
 from __future__ import annotations
 

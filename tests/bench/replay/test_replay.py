@@ -1,4 +1,4 @@
-"""Replaying: what is counted, who remembers what, and a replay that is cut short."""
+"""Replays: counts, memory between requests, and interruption."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTINGS = {"n_draft": 4, "ngram_min": 1, "ngram_max": 2}
 
 @pytest.fixture
 def parrots(monkeypatch: pytest.MonkeyPatch) -> list[Parrot]:
-    """Every method drafts like one of these."""
+    """Make every method draft with one of these."""
     made: list[Parrot] = []
 
     def make() -> Parrot:
@@ -50,7 +50,7 @@ def parrots(monkeypatch: pytest.MonkeyPatch) -> list[Parrot]:
 
 
 def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") -> Trace:
-    """Requests with those answers."""
+    """Write requests with these answers."""
     file = tmp_path / name
     file.write_text(
         "".join(json.dumps({"prompt_tokens": [1, 2], "tokens": list(said)}) + "\n" for said in answers)
@@ -67,7 +67,7 @@ SAME = (3, 4, 5, 3, 3, 4)
 
 
 def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
-    """Toy answers, by request, against a run of the toy itself."""
+    """Compare toy answers with a run of the toy."""
     toy, budget = ToyTarget(V, seed=4), Budget(4, 4)
     answers, expected = [], []
     for prompt in ([1, 2], [2, 1], [5, 5]):
@@ -100,7 +100,7 @@ def engine_of(recording: Recording, drafter: Drafter, budget: Budget) -> Inferen
 
 
 def test_a_request_does_not_know_where_its_record_ends() -> None:
-    """A draft near the end is as long as anywhere, and what it guesses beyond the end is not accepted."""
+    """A draft near the end is as long as elsewhere, and tokens beyond the end are not accepted."""
     recording = Recording((3, 4, 3), (4, 3, 4))
     stats = replay_recording(engine_of(recording, LookupDrafter(1, 2), Budget(5, 5)), recording)
     assert (stats.steps, stats.drafted, stats.accepted, stats.tokens) == (1, 5, 3, 3)
@@ -151,7 +151,7 @@ def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Pat
 
 
 def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
-    """Two lines with one turn each, or one line with two turns: the second leaves nothing to draw from."""
+    """Two lines with one turn each, or one line with two turns, which leaves nothing to resample."""
     said = [Recording((1, 2), (3, 4) * 5), Recording((2, 1), (0, 1, 2, 3, 4, 5))]
     spans = []
     for first, second in ((1, 2), (1, 1)):
@@ -164,7 +164,7 @@ def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
 
 
 def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
-    """Every method drafts like this."""
+    """Make every method draft with the drafter of `make`."""
     monkeypatch.setattr(lane, "make_drafter", lambda drafting, *parts: (make(), drafting))
 
 
@@ -239,7 +239,7 @@ def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
 
 
 def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
-    """A toy drafts for what it said itself: everything is accepted."""
+    """A toy drafts for its own text, so that everything is accepted."""
     toy = ToyTarget(V, seed=4)
     request = start_request(toy, NoDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=30))
     for _ in decode(toy, NoDrafter(), FixedPolicy(Budget(0, 0)), [request]):

@@ -1,4 +1,4 @@
-"""A clock that runs on known costs: what is charged is what an engine would have computed."""
+"""A virtual clock: the charged passes and rows are those that an engine computes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
 
 
 def charged(clock: VirtualClock) -> tuple[int, int]:
-    """Passes and rows."""
+    """Return the number of passes and rows."""
     rows = round(clock.now / ROW)
     return rows // round(PASS / ROW), rows % round(PASS / ROW)
 
@@ -76,7 +76,7 @@ def test_times_are_those_of_the_clock() -> None:
 
 
 class Counting:
-    """How many passes llama.cpp was asked for, and rows."""
+    """A counter of the passes and rows of llama.cpp."""
 
     def __init__(self, target: LlamaTarget) -> None:
         self.target, self.passes, self.rows = target, 0, 0
@@ -115,7 +115,7 @@ def played(target: Target, drafter: Drafter, budget: Budget, some: Sequence[Reco
 
 
 def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Budget) -> list[Step]:
-    """Decode with the model as the draft, and compare every pass of it with what is charged."""
+    """Decode with the model as the draft, and compare its passes and rows with the charged ones."""
     size = llama.target.vocab.size
     draft, clock = simulated(llama.target)
     target = ReplayTarget(numeric_vocab(size), some)
@@ -130,13 +130,13 @@ def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Bu
 
 @pytest.mark.parametrize(("n_prompt", "width"), [(1, 1), (90, 3)])
 def test_what_is_charged_is_what_llama_cpp_computes(llama: Counting, n_prompt: int, width: int) -> None:
-    """But for prompts. Drafts grow level by level, are accepted or not, and the model catches up."""
+    """Drafts grow level by level, are accepted or not, and the model catches up. Prompts are free."""
     some = [answered(range(10, 10 + n_prompt))]
     assert len(counted(llama, some, lambda draft: draft, Budget(4, 4 * width, width, p_split=0.0))) > 20
 
 
 def test_a_draft_model_that_was_left_out_catches_up_at_the_usual_price(llama: Counting) -> None:
-    """Where more of another drafter's tokens were accepted than fit into its next pass beside the root."""
+    """More of another drafter's tokens are accepted than fit into one pass of the model."""
     recording = Recording(tuple(range(50)), (60, 61, *range(50), 70, 71, 72))
     steps = counted(llama, [recording], lambda d: ComposedDrafter([LookupDrafter(1, 3), d]), Budget(45, 45))
     assert max(step.accepted.get("lookup", 0) for step in steps) > 32

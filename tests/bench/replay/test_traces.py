@@ -1,4 +1,4 @@
-"""Reading recorded requests: four forms, and lines that cannot be used."""
+"""Reading recorded requests: four forms, and unusable lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USER = {"role": "user", "content": "U"}
 
 
 class Letters:
-    """A token a character, BOS 0 before a beginning where `bos` says so, and "^" for it in a template."""
+    """A tokenizer with a token per character, an optional BOS 0, and "^" for BOS in a template."""
 
     def __init__(self, bos: bool = True, template: str | None = None) -> None:
         self.bos, self.begin, self.has_chat_template = bos, template, template is not None

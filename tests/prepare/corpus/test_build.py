@@ -1,4 +1,4 @@
-"""Building: what is in a corpus, and that a build that fails leaves what was there."""
+"""Building of corpora: their content, and failed builds that leave the old corpus."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_corpus_of_another_tokenizer_is_replaced_with_force_only(
 
 
 def whole(tokenizer: Tokenizer, home: Path, corpus: Corpus) -> None:
-    """The corpus is there as it was, and nothing else."""
+    """Require the corpus unchanged, and nothing else."""
     assert open_corpus("mine", tokenizer.vocab) == corpus
     assert left(home) == ["mine"]
 
@@ -114,7 +114,7 @@ def test_ctrl_c_at_any_moment_leaves_the_old_corpus_and_no_litter(
     pressed_at = 0
 
     def attempt(moment: int) -> bool:
-        """Whether the build got to its end before the key was pressed."""
+        """Return whether the build finished before the key was pressed."""
         moments = iter(range(moment, -1, -1))
 
         def key() -> None:

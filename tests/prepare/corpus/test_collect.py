@@ -1,4 +1,4 @@
-"""Which files are read, which are not and why, and which documents they hold."""
+"""Collection of files and documents, and the reasons to skip some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as an answer in a log's record, form by form."""
+"""Answers in a log's record, form by form."""
 
 from __future__ import annotations
 

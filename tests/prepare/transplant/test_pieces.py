@@ -1,4 +1,4 @@
-"""Which of the draft's tokens a target token is made of: its text decides, or what a control token is for."""
+"""The pieces of a target token: by its text, or by the role of a control token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tongues import untaught
 
 
 def lexicon(*texts: str | bytes, eos: tuple[int, ...] = (), bos: int | None = None) -> Lexicon:
-    """A vocabulary of these tokens; one between angle brackets is a control token."""
+    """Return a vocabulary of these tokens; those in angle brackets are control tokens."""
     names = [text.encode() if isinstance(text, str) else text for text in texts]
     said = [b"" if name[:1] == b"<" and name[-1:] == b">" else name for name in names]
     vocab = Vocab(len(names), "BPE", bos, frozenset(eos), False, False, names.__getitem__, said.__getitem__)
@@ -40,7 +40,7 @@ def test_the_same_text_is_the_same_token_and_another_is_spelled_in_order() -> No
 
 
 def test_of_tokens_of_one_text_only_that_which_the_tokenizer_writes_is_drafted() -> None:
-    """A vocabulary of SentencePiece has a comma, and the byte that is one."""
+    """SentencePiece vocabularies have a comma and the comma's byte token."""
     pieces = matched(lexicon(",", "b", ",", "ab", "ab"), lexicon("a", "b", ","))
     assert [of(pieces, token) for token in (0, 2)] == [[2], [2]]
     assert pieces.never_drafted.tolist() == [False, False, True, False, True]
@@ -70,7 +70,7 @@ def test_of_several_with_one_counterpart_one_is_drafted_and_an_end_rather_than_p
 
 
 def test_a_comma_that_a_file_calls_its_beginning_is_a_comma() -> None:
-    """BPE's default BOS in llama.cpp is token 11: Qwen3-Coder-480B's is one, and Qwen's draft has none."""
+    """BPE's default BOS in llama.cpp is token 11: a comma in Qwen3-Coder-480B, and absent in Qwen's draft."""
     pieces = matched(lexicon("<s>", ","), lexicon("<e>", ",", eos=(0,)), {"bos": 1}, {"bos": 1})
     assert of(pieces, 1) == [1]
     assert of(pieces, 0) == []  # nothing of "<s>" can be spelled

@@ -1,4 +1,4 @@
-"""New rows are the weighted means that they are said to be, however they are cut into chunks."""
+"""New rows are the stated weighted means for every chunk size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pieces_of(spelled: list[list[int]], quiet: tuple[int, ...] = ()) -> TokenPie
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> TensorRows:
-    """258 rows of 64."""
+    """Return 258 rows of 64."""
     file = GGUFFile(write_llama(tmp_path_factory.mktemp("rows") / "model.gguf"))
     return TensorRows(file, file.tensors["output.weight"])
 

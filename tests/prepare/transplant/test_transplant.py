@@ -1,4 +1,4 @@
-"""A transplanted draft has the target's vocabulary, and is otherwise what it was to the last bit."""
+"""A transplanted draft has the target's vocabulary and is otherwise bit-identical."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_drafts_are_accepted_and_the_output_is_plain_output(moved: Path, unround
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A draft of 260 tokens, in F32, and a target that has two others of them."""
+    """Return a draft of 260 tokens in F32, and a target that shares all but one."""
     folder = tmp_path_factory.mktemp("pair")
     draft = write_llama(folder / "draft.gguf", seed=1, extra_tokens=("ab", "cd"))
     return draft, write_llama(folder / "target.gguf", extra_tokens=("ab", "abc"), layers=1)
@@ -91,7 +91,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_vocabulary_in_another_order_comes_over_to_the_last_bit(tmp_path: Path, tied: bool) -> None:
-    """Of tokens that both have nothing is lost, in either matrix."""
+    """Tokens that both have keep their rows in either matrix."""
     draft = write_llama(tmp_path / "d.gguf", seed=1, extra_tokens=("ab", "cd", "ef"))
     target = write_llama(tmp_path / "t.gguf", extra_tokens=("ef", "cd", "ab"), layers=1)
     if tied:
@@ -118,7 +118,7 @@ def test_new_rows_have_the_type_asked_for(pair: tuple[Path, Path], tmp_path: Pat
 @pytest.mark.parametrize(("source", "kind"), [("Q4_0", "Q8_0"), ("BF16", "BF16")])
 def test_a_draft_of_any_type_is_read(pair: tuple[Path, Path], tmp_path: Path, source: str, kind: str) -> None:
     quantize(pair[0], tmp_path / "draft.gguf", source)
-    assert made(tmp_path / "draft.gguf", pair[1], tmp_path / "out.gguf").type == kind
+    assert made(tmp_path / "draft.gguf", pair[1], tmp_path / "out.gguf")["type"] == kind
     old, new = GGUFFile(tmp_path / "draft.gguf"), GGUFFile(tmp_path / "out.gguf")
     name = "blk.1.ffn_up.weight"
     assert np.array_equal(old.weights(old.tensors[name]), new.weights(new.tensors[name]))
@@ -151,10 +151,10 @@ def test_what_llama_cpp_does_not_take_in_two_matrices_is_tied(
             raise ModelError("wrong number of tensors")
         check(self, part)
 
-    assert not made(one, pair[1], tmp_path / "two.gguf").tied
+    assert not made(one, pair[1], tmp_path / "two.gguf")["tied"]
     assert np.array_equal(table(tmp_path / "two.gguf")[:258], table(tmp_path / "two.gguf", TABLES[1])[:258])
     monkeypatch.setattr(Transplant, "_check", refuse)
-    assert made(one, pair[1], tmp_path / "out.gguf").tied
+    assert made(one, pair[1], tmp_path / "out.gguf")["tied"]
     with pytest.raises(ModelError, match="wrong number"):
         made(one, pair[1], tmp_path / "no.gguf", tied=False)
     assert {path.name for path in tmp_path.iterdir()} == {"one.gguf", "two.gguf", "out.gguf"}

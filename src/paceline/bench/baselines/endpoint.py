@@ -67,21 +67,21 @@ class Endpoint:
         with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
             self._send(connection, path, json.dumps(body).encode())
             with connection.getresponse() as response:
-                value = self._body(response)
-        return response.status, self.parsed(value)
+                answer = self._body(response)
+        return response.status, self.parsed(answer)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
         """Post a request and read the streamed answer to its end. Each request has a new connection, since
         llama-server closes it after a stream; connecting is not timed."""
-        sent = json.dumps(body).encode()
+        data = json.dumps(body).encode()
         with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
-            began = perf_counter()
-            self._send(connection, path, sent)
+            start = perf_counter()
+            self._send(connection, path, data)
             with connection.getresponse() as response:
                 if response.status != 200:
-                    value = self.parsed(self._body(response))
-                    raise PeerError(f"{self.name} refused: {error_message(value)} (HTTP {response.status})")
-                pieces = self._read(response, began)
+                    answer = self.parsed(self._body(response))
+                    raise PeerError(f"{self.name} refused: {error_message(answer)} (HTTP {response.status})")
+                pieces = self._read(response, start)
         return self.events(pieces)
 
     @contextmanager
@@ -108,17 +108,17 @@ class Endpoint:
         connection.request("POST", self._path(path), body, headers)
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
-        found = bytearray()
+        body = bytearray()
         while piece := response.read1(BUFFER):
-            found += piece
-            if len(found) > MAX_BODY_BYTES:
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
                 raise PeerError(f"{self.name} sends more than {MAX_BODY_BYTES >> 20} MiB at once")
-        return bytes(found)
+        return bytes(body)
 
     def _read(self, response: http.client.HTTPResponse, began: float) -> list[tuple[float, bytes]]:
         """Return the pieces of a stream, each with its arrival time."""
         pieces: list[tuple[float, bytes]] = []
-        spoke, room = began, LARGEST_STREAM
+        last_data, room = began, LARGEST_STREAM
         while piece := response.read1(BUFFER):
             now = perf_counter()
             pieces.append((now - began, piece))
@@ -127,32 +127,32 @@ class Endpoint:
                 raise PeerError(f"{self.name} streams more than {LARGEST_STREAM >> 20} MiB for one answer")
             # A comment is a keep-alive, not progress.
             if not piece.startswith(b":"):
-                spoke = now
-            elif now - spoke > self.timeout:
+                last_data = now
+            elif now - last_data > self.timeout:
                 raise TimeoutError
         return pieces
 
     def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
         """Return the messages of a stream. A line may span pieces, and a piece may hold several lines."""
-        found: list[Event] = []
-        started: list[bytes] = []  # a line
+        events: list[Event] = []
+        partial: list[bytes] = []  # a line
         for seconds, piece in pieces:
             *lines, rest = piece.split(b"\n")
             if lines:
-                lines[0] = b"".join([*started, lines[0]])
-                started = []
-            started.append(rest)
+                lines[0] = b"".join([*partial, lines[0]])
+                partial = []
+            partial.append(rest)
             for line in lines:
                 field, _, value = line.strip().partition(b":")
                 if field == b"data" and value.strip() != b"[DONE]":
-                    found.append(Event(seconds, self.parsed(value)))
+                    events.append(Event(seconds, self.parsed(value)))
                 elif field not in (b"data", b"", b"event", b"id", b"retry"):
                     raise PeerError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
-                if len(found) > MOST_EVENTS:
+                if len(events) > MOST_EVENTS:
                     raise PeerError(f"{self.name} streams more than {MOST_EVENTS:,} messages for one answer")
-        if broken := next((event for event in found if "error" in event.data), None):
+        if broken := next((event for event in events if "error" in event.data), None):
             raise PeerError(f"{self.name} broke off: {error_message(broken.data)}")
-        return found
+        return events
 
     def parsed(self, raw: bytes) -> dict[str, Any]:
         try:

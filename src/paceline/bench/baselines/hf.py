@@ -97,11 +97,11 @@ class Transformers:
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer a request. Raises UsageError for unsupported sampling, and PeerError if generation fails."""
-        room = self._target.config.get_text_config().max_position_embeddings
-        if len(ask.tokens) + ask.max_tokens > room:
+        n_ctx = self._target.config.get_text_config().max_position_embeddings
+        if len(ask.tokens) + ask.max_tokens > n_ctx:
             raise PeerError(
                 f"{self.name}: the prompt's {len(ask.tokens):,} tokens and {ask.max_tokens:,} more do not "
-                f"fit the model's context of {room:,}"
+                f"fit the model's context of {n_ctx:,}"
             )
         clock = GenerationTimer(len(ask.tokens), lambda: int(self._config.num_hidden_layers))
         layers = self._config.num_hidden_layers

@@ -146,18 +146,18 @@ class LlamaProgram:
 
 def last(pattern: str, text: str) -> tuple[float, ...]:
     """Return the figures of the last match, since the prompt may contain an earlier one."""
-    found = re.findall(pattern, text, re.ASCII)
-    if not found:
+    matches = re.findall(pattern, text, re.ASCII)
+    if not matches:
         raise ValueError(f"no {pattern.partition(chr(92))[0]} in it")
-    return tuple(map(float, found[-1] if isinstance(found[-1], tuple) else (found[-1],)))
+    return tuple(map(float, matches[-1] if isinstance(matches[-1], tuple) else (matches[-1],)))
 
 
 def find_program(path: str) -> str:
     """Return the program's absolute path. Raises PeerError if there is none."""
-    found = shutil.which(path)
-    if found is None:
+    program = shutil.which(path)
+    if program is None:
         raise PeerError(
             f"there is no program {path}: build llama.cpp's (python benchmarks/native_llama.py) and give the "
             f"path of this one, as in --peer {Path(path).name}=PATH, or put it on PATH"
         )
-    return str(Path(found).resolve())
+    return str(Path(program).resolve())

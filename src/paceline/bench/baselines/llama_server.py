@@ -45,15 +45,15 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
         if find_spec(XLLAMACPP) is None:
             raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
         return (sys.executable, "-m", "paceline.bench.baselines.xllamacpp_server")
-    found = shutil.which(where or "llama-server")
-    if found is None and where is None:
+    program = shutil.which(where or "llama-server")
+    if program is None and where is None:
         raise PeerError(
             "no llama-server on PATH: name one (llama-server=PATH), or pip install xllamacpp and use "
             "llama-server=xllamacpp, a portable build that is slower than one made for this machine"
         )
-    if found is None:
+    if program is None:
         raise PeerError(f"{where} is no program: give the path of a llama-server")
-    return (found,)
+    return (program,)
 
 
 class LlamaServer:

@@ -149,13 +149,13 @@ class OpenAIServer:
 
     def _at_rest(self) -> tuple[int, int]:
         """Read the counters until they stop changing, since they may lag behind the answer."""
-        found = None
+        counts = None
         for _ in range(MAX_METRICS_READS):
-            last, found = found, self._counters()
-            if found == last:
+            last, counts = counts, self._counters()
+            if counts == last:
                 break
             sleep(METRICS_READ_SECONDS)
-        return found or (0, 0)
+        return counts or (0, 0)
 
     def memory(self) -> int | None:
         """Return None: the server may run on another machine."""
@@ -168,8 +168,8 @@ class OpenAIServer:
 def counters(metrics: str) -> tuple[int, int] | None:
     """Return the (drafted, accepted) tokens of all engines in Prometheus metrics; None if they are missing or
     invalid."""
-    found = [[float(n) for n in pattern.findall(metrics)] for pattern in COUNTERS]
-    drafted, accepted = map(sum, found)
-    if not all(found) or not max(drafted, accepted) < MAX_COUNT:
+    values = [[float(n) for n in pattern.findall(metrics)] for pattern in COUNTERS]
+    drafted, accepted = map(sum, values)
+    if not all(values) or not max(drafted, accepted) < MAX_COUNT:
         return None
     return int(drafted), int(accepted)

@@ -83,8 +83,8 @@ class BackgroundProgram:
         """Return how the program ended, for an error message."""
         code = self._process.returncode
         names = {int(one): one.name for one in signal.Signals}  # real-time signals have none
-        how = f"ended with exit status {code}" if code >= 0 else f"was ended by {names.get(-code, -code)}"
-        return f"{how}; its last words: {self.last_words()}"
+        ending = f"ended with exit status {code}" if code >= 0 else f"was ended by {names.get(-code, -code)}"
+        return f"{ending}; its last words: {self.last_words()}"
 
     def last_words(self) -> str:
         lines = [line for line in self.output_tail().splitlines() if line.strip()]

@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    given = vars(parser().parse_args())
+    flags = vars(parser().parse_args())
 
     import xllamacpp  # an optional dependency
 
@@ -73,7 +73,7 @@ def main() -> None:
         return getattr(getattr(xllamacpp, enum), prefix + name.upper().replace("-", "_"))
 
     params = xllamacpp.CommonParams()
-    for setting, value in given.items():
+    for setting, value in flags.items():
         if setting == "flash_attn_type":
             name = {"on": "enabled", "off": "disabled"}.get(value, "auto")
             value = member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_", name)

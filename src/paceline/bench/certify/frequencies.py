@@ -50,13 +50,13 @@ class OutcomeTable:
 def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
     """Return the logarithm of the evidence of `counts` [..., outcomes], of which the last outcome is
     impossible."""
-    found, stated = counts[..., :-1], p[:-1]
-    n = found.sum(-1)
+    drawn, stated = counts[..., :-1], p[:-1]
+    n = drawn.sum(-1)
     bets = [
-        math.lgamma(c) - log_gamma(c + n) + (log_gamma(c * stated + found) - log_gamma(c * stated)).sum(-1)
+        math.lgamma(c) - log_gamma(c + n) + (log_gamma(c * stated + drawn) - log_gamma(c * stated)).sum(-1)
         for c in CLOSENESS
     ]
-    ratio = np.logaddexp.reduce(bets, axis=0) - math.log(len(CLOSENESS)) - found @ np.log(stated)
+    ratio = np.logaddexp.reduce(bets, axis=0) - math.log(len(CLOSENESS)) - drawn @ np.log(stated)
     return np.where(counts[..., -1] > 0, np.inf, ratio)
 
 

@@ -159,18 +159,18 @@ class SamplingSetup:
 
 def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:
     """Select the `n` best contexts, for each kind of mistake in turn and from different texts."""
-    known = [(context, detectable_shift(loop, context)) for context in places]
-    taken: list[Context] = []
+    shifts = [(context, detectable_shift(loop, context)) for context in places]
+    selected: list[Context] = []
     used: list[list[int]] = [[] for _ in MISTAKE_KINDS]  # numbers of texts
-    while len(taken) < min(n, len(known)):
-        kind = len(taken) % len(MISTAKE_KINDS)
-        free = [one for one in known if one[0] not in taken]
-        fewest = min(used[kind].count(context.text) for context, _ in free)
-        free = [one for one in free if used[kind].count(one[0].text) == fewest]
-        best, _ = max(free, key=lambda one: (one[1][kind], one[1][-1]))
+    while len(selected) < min(n, len(shifts)):
+        kind = len(selected) % len(MISTAKE_KINDS)
+        candidates = [one for one in shifts if one[0] not in selected]
+        fewest = min(used[kind].count(context.text) for context, _ in candidates)
+        candidates = [one for one in candidates if used[kind].count(one[0].text) == fewest]
+        best, _ = max(candidates, key=lambda one: (one[1][kind], one[1][-1]))
         used[kind].append(best.text)
-        taken.append(best)
-    return taken
+        selected.append(best)
+    return selected
 
 
 def recorded_places(texts: Sequence[Sequence[int]], rows: Sequence[Rows]) -> list[Context]:

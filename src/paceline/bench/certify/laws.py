@@ -47,9 +47,9 @@ class ContextCounts:
         children = tree.children(ROOT)
         q = None if tree.q is None or not children else tree.q[children[0]]
         accepted = bool(step.path) and step.path[0] == children[0]
-        n, key, how = len(self._p), b"", UNKNOWN_IF_DRAFTED
+        n, key, accepted_draft = len(self._p), b"", UNKNOWN_IF_DRAFTED
         if q is not None and shallow:
-            key, how = q.tobytes(), int(accepted)
+            key, accepted_draft = q.tobytes(), int(accepted)
             if key not in self._accepted:
                 self._accepted[key] = np.minimum(self._p, padded(q, n))
             drawn = self._table("draft", (0, key), either(padded(q, n), self._accepted[key]))
@@ -60,10 +60,12 @@ class ContextCounts:
         # After a rejection of deterministic drafts, the next token is none of them.
         wrong = tree.q is None and not step.path and first in [tree.tokens[child] for child in children]
         firsts = self._table("first_token", (0, key), either(self._p, self._accepted[key]))
-        firsts.add(first + n * (not wrong and how != 1))
-        likely = self._accepted[key][first] if how == 1 else self._p[first] - self._accepted[key][first]
+        firsts.add(first + n * (not wrong and accepted_draft != 1))
+        likely = (
+            self._accepted[key][first] if accepted_draft == 1 else self._p[first] - self._accepted[key][first]
+        )
         if self._planned * likely >= MIN_EXPECTED_DRAWS:
-            pair = (first, b"%d" % how)
+            pair = (first, b"%d" % accepted_draft)
             law = (
                 None
                 if pair in self._tables["first_pair"]
@@ -75,11 +77,11 @@ class ContextCounts:
         self, test: str, key: tuple[int, bytes], law: Probabilities | None, share: float = 1.0
     ) -> OutcomeTable:
         """Return a table, created from `law` if it is new."""
-        found = self._tables[test].get(key)
-        if found is None:
+        table = self._tables[test].get(key)
+        if table is None:
             assert law is not None
-            found = self._tables[test][key] = OutcomeTable(law, self._planned * share)
-        return found
+            table = self._tables[test][key] = OutcomeTable(law, self._planned * share)
+        return table
 
     def _siblings(self, tree: DraftTree, children: Sequence[int]) -> None:
         """Count siblings: each after the first is sampled from its own q, whatever happens to the earlier

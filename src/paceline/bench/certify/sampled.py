@@ -97,28 +97,28 @@ def check_sampled(
     drafted get fewer runs."""
     contexts = select_contexts(loop, places, n)
     overruns, ties = count_overruns(loop, contexts, seed), count_wrong_ties(loop, places)
-    every = [ContextRuns(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
-    level = FALSE_ALARM / (len(TESTS) * (len(every) + 1))
-    active, done = every, 0
+    all_runs = [ContextRuns(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
+    level = FALSE_ALARM / (len(TESTS) * (len(all_runs) + 1))
+    active, done = all_runs, 0
     while True:
         for one in active:
             one.run(min(CHUNK, runs - done % runs))
             tick()
         done += min(CHUNK, runs - done % runs)
-        found = {test: p_values([one.counted.evidence(test) for one in every]) for test in TESTS}
-        enough = runs * (LONGER if smallest_p_value(found) < SUSPICIOUS else 1)
-        if overruns or ties or smallest_p_value(found) < level or done >= enough:
+        p_by_test = {test: p_values([one.counted.evidence(test) for one in all_runs]) for test in TESTS}
+        enough = runs * (LONGER if smallest_p_value(p_by_test) < SUSPICIOUS else 1)
+        if overruns or ties or smallest_p_value(p_by_test) < level or done >= enough:
             break
         # Contexts without drafts verify nothing: spend the runs on the others.
-        active = [one for one in every if one.drafted] or every
-    firsts = [table for one in every for table in one.counted.tables("first_token")]
+        active = [one for one in all_runs if one.drafted] or all_runs
+    firsts = [table for one in all_runs for table in one.counted.tables("first_token")]
     return SampledCheck(
-        contexts=len(every),
-        runs=sum(one.n for one in every),
-        accepted=sum(one.accepted for one in every),
-        drafted=sum(one.drafted for one in every),
+        contexts=len(all_runs),
+        runs=sum(one.n for one in all_runs),
+        accepted=sum(one.accepted for one in all_runs),
+        drafted=sum(one.drafted for one in all_runs),
         level=level,
-        p_values=found,
+        p_values=p_by_test,
         smallest_bias=smallest_bias(firsts, level, seed),
         overruns=overruns,
         ties=ties,

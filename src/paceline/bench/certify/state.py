@@ -70,7 +70,7 @@ def check_state(
     """Walk `sequences` times along the texts, each time comparing the last row, or all rows of a target with
     equal rows."""
     random = np.random.default_rng([seed, 3])
-    found: StateCheck | None = None
+    nearest: StateCheck | None = None
     tokens = rows = 0
     equal, beside = target.caps.equal_rows, target.caps.max_sessions > 1
     for i in range(sequences):
@@ -84,11 +84,11 @@ def check_state(
                 sequences, tokens, max_logit_difference(seen, again), noise, float(again.std()), equal
             )
             # The nearest to its limit; not max(), which skips a NaN.
-            if found is None or not (one.share <= found.share or np.isnan(found.share)):
-                found = one
+            if nearest is None or not (one.share <= nearest.share or np.isnan(nearest.share)):
+                nearest = one
         tick()
-    assert found is not None  # there is at least one walk
-    return replace(found, tokens=tokens, rows=rows, beside=beside)
+    assert nearest is not None  # there is at least one walk
+    return replace(nearest, tokens=tokens, rows=rows, beside=beside)
 
 
 class RandomWalk:
@@ -114,13 +114,13 @@ class RandomWalk:
             while self._caps.equal_rows and session.pending_tokens and self._random.random() < 0.5:
                 self._pass(session, self._chunk(session))  # chunked prefill
             while at < len(text):
-                at, selected = self._stride(session, text)
-                rows += selected if self._caps.equal_rows else []
+                at, accepted = self._stride(session, text)
+                rows += accepted if self._caps.equal_rows else []
             both = [session, self._second_session()] if self._other else [session]
             outs = self._target.forward([(one, EMPTY) for one in both], RequiredOutputs())
             first, *others = (_row(out, 0) for out in outs)
-            mine = np.concatenate([*rows, first])[-self._caps.max_batch_tokens :]
-            return [(list(one.tokens), found) for one, found in zip(both, [mine, *others], strict=True)]
+            main = np.concatenate([*rows, first])[-self._caps.max_batch_tokens :]
+            return [(list(one.tokens), rows) for one, rows in zip(both, [main, *others], strict=True)]
         finally:
             session.close()
             self._close_other()
@@ -129,9 +129,9 @@ class RandomWalk:
         """Draft, run a pass and commit; return the number of tokens and their rows."""
         tree, path = self._draft(session, text)
         out = self._pass(session, tree)
-        selected = path[: int(self._random.integers(0, len(path) + 1))]
-        rows = [_row(out, row) for row in (0, *(node + 1 for node in selected))]
-        session.commit(selected, text[len(session.tokens) + len(selected)])
+        accepted = path[: int(self._random.integers(0, len(path) + 1))]
+        rows = [_row(out, row) for row in (0, *(node + 1 for node in accepted))]
+        session.commit(accepted, text[len(session.tokens) + len(accepted)])
         return len(session.tokens), rows
 
     def _draft(self, session: Session, text: Sequence[int]) -> tuple[DraftTree, list[int]]:
@@ -158,16 +158,16 @@ class RandomWalk:
         prefills = second.pending_tokens and random.random() < 0.5
         batch = [(session, tree), (second, self._chunk(second) if prefills else draft)]
         if random.random() < 0.5:
-            mine = self._target.forward(batch, RequiredOutputs())[0]
+            out = self._target.forward(batch, RequiredOutputs())[0]
         else:
-            mine = self._target.forward(batch[::-1], RequiredOutputs())[1]
-        selected = path[: int(random.integers(0, len(path) + 1))]
-        at = len(second.tokens) + len(selected)
+            out = self._target.forward(batch[::-1], RequiredOutputs())[1]
+        accepted = path[: int(random.integers(0, len(path) + 1))]
+        at = len(second.tokens) + len(accepted)
         if at + 1 >= len(text) or random.random() < SESSION_CLOSE_PROBABILITY:
             self._close_other()
         elif not prefills:
-            second.commit(selected, text[at])
-        return mine
+            second.commit(accepted, text[at])
+        return out
 
     def _second_session(self) -> Session:
         """Return the second session, reopened if it has been closed."""
@@ -194,13 +194,13 @@ def among_decoys(
     tokens: list[int] = []
     parents: list[int] = []
     path: list[int] = []
-    mine = int(random.integers(width))
+    right_branch = int(random.integers(width))
     ends = [ROOT] * width
     for level in range(depth):
         for branch in range(width):
             if len(tokens) >= nodes:
                 break
-            is_right = branch == mine and level < len(right)
+            is_right = branch == right_branch and level < len(right)
             tokens.append(int(right[level]) if is_right else int(random.integers(n_vocab)))
             parents.append(ends[branch])
             ends[branch] = len(tokens) - 1

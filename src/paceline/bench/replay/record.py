@@ -79,16 +79,16 @@ def check_prediction(played: Sequence[ReplayedRequest], drafting: Mapping[str, A
 
     off: the share of the measured speed by which the prediction is too high. Returns None if no request was
     recorded with these settings."""
-    known = [
+    times = [
         (one.request.seconds, one.result.seconds, one.result.tokens)
         for one in played
         if one.request.seconds and one.result.seconds is not None and one.request.drafting == drafting
     ]
-    if not known:
+    if not times:
         return None
-    took, predicted, tokens = (sum(column) for column in zip(*known, strict=True))
+    took, predicted, tokens = (sum(column) for column in zip(*times, strict=True))
     speeds = {"measured": tokens / took, "predicted": tokens / predicted}
-    return {"requests": len(known), **speeds, "off": took / predicted - 1.0}
+    return {"requests": len(times), **speeds, "off": took / predicted - 1.0}
 
 
 def bootstrap_ratios(

@@ -77,9 +77,9 @@ class Replay:
                 "(`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
             )
         self._lanes = [MethodReplay(method, recordings, means) for method in methods]
-        known = min(min(map(len, recording.top_k), default=0) for recording in recordings)
+        recorded = min(min(map(len, recording.top_k), default=0) for recording in recordings)
         for lane in self._lanes:
-            if (wanted := lane.drafter.required_outputs.top_k) > known:
+            if (wanted := lane.drafter.required_outputs.top_k) > recorded:
                 raise UsageError(
                     f"method {lane.method.name!r}: drafts from the target's {wanted} likeliest tokens at "
                     "every node, and the record does not hold them (top_k); leave it out, or record them"

@@ -92,15 +92,15 @@ class Trace:
 
     def _agree(self, line: Mapping[str, Any], recordings: list[Recording]) -> None:
         for name, kind in (("n_vocab", int), ("vocab", str)):
-            found, known = line.get(name), getattr(self, name)
-            if type(found) is not kind or (isinstance(found, str) and len(found) != FINGERPRINT):
+            value, current = line.get(name), getattr(self, name)
+            if type(value) is not kind or (isinstance(value, str) and len(value) != FINGERPRINT):
                 continue  # another program's field of that name
-            if known not in (None, found):
+            if current not in (None, value):
                 raise UsageError(
-                    f"is of another vocabulary ({name} {found!s:.12} and not {known!s:.12}); replay it by "
+                    f"is of another vocabulary ({name} {value!s:.12} and not {current!s:.12}); replay it by "
                     "itself, with the model that was recorded"
                 )
-            setattr(self, name, found)
+            setattr(self, name, value)
         ids = (max(chain(one.prompt, one.tokens, *one.top_k)) for one in recordings)
         self.needed = max(self.needed, 1 + max(ids, default=-1))
         if self.n_vocab is not None and self.needed > self.n_vocab:

@@ -52,8 +52,8 @@ class OwnItem(BaseModel):
 
     def items(self, stem: str, number: int) -> Iterator[Item]:
         messages = tuple((one.role, one.content) for one in self.messages)
-        known = self.model_dump(exclude={"messages"}, exclude_unset=True)
-        yield Item(**{"id": str(number), "category": stem} | known, messages=messages)
+        fields = self.model_dump(exclude={"messages"}, exclude_unset=True)
+        yield Item(**{"id": str(number), "category": stem} | fields, messages=messages)
 
 
 class Question(BaseModel):
@@ -117,8 +117,12 @@ class SuiteSession(BaseModel):
             elif role == "assistant":
                 turn += 1
                 if joined and joined[-1][0] == "user":
-                    known = tuple(joined)
+                    past = tuple(joined)
                     yield Item(
-                        f"{name}.{turn}", "agent", messages=known, max_tokens=DEFAULT_MAX_TOKENS, session=name
+                        f"{name}.{turn}",
+                        "agent",
+                        messages=past,
+                        max_tokens=DEFAULT_MAX_TOKENS,
+                        session=name,
                     )
             joined.append((role, content))

@@ -50,8 +50,8 @@ def suites() -> list[dict[str, Any]]:
     out = []
     for name, about in known_suites().items():
         sizes = Counter(item.size for item in load(name))
-        known = {key: about[key] for key in ("description", "licence")}
-        out.append({"name": name, **known, "tiny": sizes["tiny"], "full": sizes["full"]})
+        described = {key: about[key] for key in ("description", "licence")}
+        out.append({"name": name, **described, "tiny": sizes["tiny"], "full": sizes["full"]})
     return out
 
 
@@ -64,13 +64,15 @@ def load(text: str) -> list[Item]:
     for part in suite_names(text):
         if is_file(part):
             form, path = split_format(part)
-            found = read(Path(path), form)
+            items = read(Path(path), form)
         elif part in known_suites():
-            found = read(FOLDER / f"{part}.jsonl")
+            items = read(FOLDER / f"{part}.jsonl")
         else:
-            known = ", ".join([*GROUPS, *known_suites()])
-            raise UsageError(f"unknown suite {part!r}: choose from {known}, or name a file ending in .jsonl")
-        for item in found:
+            choices = ", ".join([*GROUPS, *known_suites()])
+            raise UsageError(
+                f"unknown suite {part!r}: choose from {choices}, or name a file ending in .jsonl"
+            )
+        for item in items:
             if out.setdefault(item.id, item) is not item:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; name one file alone")
     return list(out.values())
@@ -113,12 +115,12 @@ def read(path: Path, form: str = "") -> list[Item]:
             elif form or "question_id" in data:
                 kind = forms.Question
             # From text: pydantic rejects unpaired surrogates.
-            found = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
+            parsed = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
         except LineError as error:
             raise UsageError(f"{where}: {error}") from error
         except ValidationError as error:
             raise UsageError(f"{where}: {describe(error)}") from error
-        for item in found:
+        for item in parsed:
             if item.id in items:
                 raise UsageError(f"{where}: an item before it has the id {item.id!r} too; each needs its own")
             if sum(content is None for _, content in item.messages) > answered[item.session]:

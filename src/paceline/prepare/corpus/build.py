@@ -198,13 +198,13 @@ def _read(
     check: Callable[[], None],
 ) -> Counter[str]:
     """Tokenize a file into `spool`, and return its counts."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for content in reader.documents(file):
         length = spool.add(_tokens(content, tokenizer, check))
         n_bytes = len(content.encode()) if isinstance(content, str) else 0
-        found += Counter(documents=int(length > 0), bytes=n_bytes, tokens=length)
-    found["files"] = int(found["tokens"] > 0)
-    return found
+        counts += Counter(documents=int(length > 0), bytes=n_bytes, tokens=length)
+    counts["files"] = int(counts["tokens"] > 0)
+    return counts
 
 
 def _tokens(content: Content, tokenizer: Tokenizer, check: Callable[[], None]) -> Iterator[list[int]]:

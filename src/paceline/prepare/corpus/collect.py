@@ -138,20 +138,20 @@ class DocumentReader:
         if file.size == 0:
             self._skipped.add("empty", file.path)
             return
-        known = 0
+        n_records = 0
         with file.path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
-                value = parse_record(line)
-                found = [] if value is None else list(record_texts(value))
-                if not any(answer or self._prompts for _, answer in found):
-                    reason = "line that is no record" if value is None else "record without a text"
+                record = parse_record(line)
+                texts = [] if record is None else list(record_texts(record))
+                if not any(answer or self._prompts for _, answer in texts):
+                    reason = "line that is no record" if record is None else "record without a text"
                     self._skipped.add(reason, f"{file.path}, line {number}")
                     continue
-                known += 1
-                yield from self._new_contents(found)
-        if not known and file.log:
+                n_records += 1
+                yield from self._new_contents(texts)
+        if not n_records and file.log:
             raise UsageError(
                 f"{file.path}: no line of it is a JSON object with messages, a text, a completion or tokens; "
                 "give a log as JSONL, or other text with --from"

@@ -46,35 +46,35 @@ def match(
     roles: names of tokens in the files (bos, eos, padding, ...). tick: called every STEP tokens."""
     special = counterparts(target, draft, roles, draft_roles)
     # Of several with one counterpart only one may be drafted, preferably an end token.
-    speaker: dict[int, int] = {}
+    holder_of: dict[int, int] = {}
     for token in sorted(special, key=lambda token: (token not in target.vocab.eos, token)):
-        speaker.setdefault(special[token], token)
+        holder_of.setdefault(special[token], token)
     width = min(64, max(1, *map(len, draft.token_bytes)))
     counts = dict.fromkeys((IDENTICAL, SPELLED, SPECIAL, UNMATCHED_CONTROL), 0)
-    quiet = np.zeros(target.vocab.size, bool)
+    never_drafted = np.zeros(target.vocab.size, bool)
     all_ids: list[int] = []
     starts = [0]
     for token, value in enumerate(target.token_bytes):
         if token % STEP == 0:
             tick()
         if value and value in draft.by_bytes:
-            ids, how = [draft.by_bytes[value]], IDENTICAL
+            ids, kind = [draft.by_bytes[value]], IDENTICAL
         elif value:
-            ids, how = _encode_in_draft(draft, value, width), SPELLED
+            ids, kind = _encode_in_draft(draft, value, width), SPELLED
         elif token in special:
-            ids, how = [special[token]], SPECIAL
-            quiet[token] = speaker[special[token]] != token
+            ids, kind = [special[token]], SPECIAL
+            never_drafted[token] = holder_of[special[token]] != token
         else:
             # Its embedding is that of its name; it is never drafted.
-            ids, how = _encode_in_draft(draft, target.names[token], width), UNMATCHED_CONTROL
-            quiet[token] = True
+            ids, kind = _encode_in_draft(draft, target.names[token], width), UNMATCHED_CONTROL
+            never_drafted[token] = True
         if value:
             # Of several with the same text (a letter and its byte token) the tokenizer produces one.
-            quiet[token] = not ids or target.by_bytes[value] != token
-        counts[how] += 1
+            never_drafted[token] = not ids or target.by_bytes[value] != token
+        counts[kind] += 1
         all_ids += ids
         starts.append(len(all_ids))
-    return TokenPieces(np.array(all_ids, np.int64), np.array(starts, np.int64), quiet, counts)
+    return TokenPieces(np.array(all_ids, np.int64), np.array(starts, np.int64), never_drafted, counts)
 
 
 def counterparts(
@@ -84,15 +84,15 @@ def counterparts(
     token.
 
     A role of a token with text is ignored (BPE's default BOS is a comma)."""
-    theirs = {role: token for role, token in draft_roles.items() if token in draft.names}
-    ends = [theirs[role] for role in ("eot", "eos") if role in theirs] or sorted(draft.vocab.eos)
+    draft_tokens = {role: token for role, token in draft_roles.items() if token in draft.names}
+    ends = [draft_tokens[role] for role in ("eot", "eos") if role in draft_tokens] or sorted(draft.vocab.eos)
     out: dict[int, int] = {}
     for token, name in target.names.items():
-        mine = [role for role, holder in roles.items() if holder == token and role in theirs]
+        shared = [role for role, holder in roles.items() if holder == token and role in draft_tokens]
         if name and name in draft.by_name:
             out[token] = draft.by_name[name]
-        elif mine:
-            out[token] = theirs[mine[0]]
+        elif shared:
+            out[token] = draft_tokens[shared[0]]
         elif token in target.vocab.eos and ends:
             out[token] = ends[0]
     return out

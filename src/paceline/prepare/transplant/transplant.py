@@ -178,17 +178,17 @@ class Transplant:
 
     def _write(self, part: Path, pieces: TokenPieces, tied: bool, tick: Callable[[], None]) -> str:
         size_key = f"{self.file.text('general.architecture')}.vocab_size"
-        mine, theirs = self.file.fields, self.vocab_file.fields
+        old, vocab = self.file.fields, self.vocab_file.fields
         changed = {}
-        if size_key in mine:
+        if size_key in old:
             changed[size_key] = number_field(size_key, len(pieces))
         if (name := self.file.text(NAME)) and (other := self.vocab_file.text(NAME)):
             # llama.cpp's tokenizer depends on the model's name too (Phi-3's).
             changed[NAME] = text_field(NAME, f"{name}, vocabulary of {other}")
         fields = [
-            changed.get(key, field) for key, field in mine.items() if not key.startswith(TOKENIZER_PREFIX)
+            changed.get(key, field) for key, field in old.items() if not key.startswith(TOKENIZER_PREFIX)
         ]
-        fields += [field for key, field in theirs.items() if key.startswith(TOKENIZER_PREFIX)]
+        fields += [field for key, field in vocab.items() if key.startswith(TOKENIZER_PREFIX)]
         parts = [*self._table_parts(pieces, tied), *(copy_part(self.file, tensor) for tensor in self._rest)]
         check_space(part.parent, file_size(fields, parts, self.file.alignment))
         with part.open("wb") as file:
@@ -224,13 +224,13 @@ def transplant_rows(table: TensorRows, pieces: TokenPieces, *, read: bool) -> It
         starts = pieces.starts[start : min(start + CHUNK_ROWS, len(pieces)) + 1]
         lengths, first, last = np.diff(starts), int(starts[0]), int(starts[-1])
         out = np.repeat(mean[None], len(lengths), axis=0)
-        some = lengths > 0
+        nonempty = lengths > 0
         if last > first and read:
-            out[some] = table.rows(pieces.ids[starts[1:][some] - 1])
+            out[nonempty] = table.rows(pieces.ids[starts[1:][nonempty] - 1])
         elif last > first:
             used, places = np.unique(pieces.ids[first:last], return_inverse=True)
-            sums = np.add.reduceat(table.rows(used)[places], starts[:-1][some] - first, axis=0)
-            out[some] = sums / lengths[some, None].astype(np.float32)
+            sums = np.add.reduceat(table.rows(used)[places], starts[:-1][nonempty] - first, axis=0)
+            out[nonempty] = sums / lengths[nonempty, None].astype(np.float32)
         if not read:
             out[lengths > 1] = mean + np.float32(MULTI_PIECE_SCALE) * (out[lengths > 1] - mean)
             out[pieces.never_drafted[start : start + len(lengths)]] = mean
