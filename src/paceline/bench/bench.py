@@ -145,7 +145,6 @@ class Bench:
             self.record.lost = str(error)
 
     def _join(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        """Add the drafted methods and the other programs."""
         turns.add(self._methods[1:], self._draft)
         target = self._models.plain.target
         defaults = {"threads": None, "cache_type": "f16", "gpu_layers": 0}

@@ -70,7 +70,6 @@ class DifferenceClassifier:
         return difference, stray
 
     def _measure_noise(self, item: str, ask: BenchRequest, plain: Sequence[int], rows: int) -> float:
-        """Return the noise of an item's text."""
         target, text = self.llm.target, [*ask.tokens, *plain]
         if self._sequential is None or self._sequential[0] != (item, text):
             self._sequential = (item, text), sequential_logits(target, text)

@@ -136,7 +136,6 @@ def _over(a: float | None, b: float | None) -> float | None:
 
 
 def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
-    """Return the tokens/s of each round."""
     sums: dict[int, list[float]] = {}
     for group in groups:
         if (m := group.measurements.get(system)) is not None:

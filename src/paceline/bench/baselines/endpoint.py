@@ -63,7 +63,6 @@ class Endpoint:
                 return response.status, self._body(response)
 
     def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return (status, JSON answer)."""
         with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
             self._send(connection, path, json.dumps(body).encode())
             with connection.getresponse() as response:

@@ -62,7 +62,6 @@ def model_arguments(
     cache_type: str = "f16",
     gpu_layers: int = 0,
 ) -> list[str]:
-    """Return the flags of the models and of the engine."""
     out = ["-m", str(target), "-c", str(n_ctx), "-t", str(threads), "-tb", str(threads)]
     out += ["-ngl", str(gpu_layers), "-ctk", cache_type, "-ctv", cache_type]
     if flash_attention is not None:
@@ -91,7 +90,6 @@ def speculation_arguments(types: Sequence[str], n_draft: int | None, p_min: floa
 
 
 def sampling_arguments(sampling: Sampling) -> list[str]:
-    """Return the sampling flags of the command-line programs."""
     flags: dict[str, Any] = {"--temp": sampling.temperature}
     if not sampling.greedy:
         flags |= {"--top-k": sampling.top_k, "--top-p": sampling.top_p, "--min-p": sampling.min_p}

@@ -27,7 +27,6 @@ WARDEN = 'read -r _; kill -s KILL -- "-$0"'
 
 
 def free_port() -> int:
-    """Return an unused TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         return int(probe.getsockname()[1])
@@ -80,7 +79,6 @@ class BackgroundProgram:
         return "".join(self.output())
 
     def exit_description(self) -> str:
-        """Return how the program ended, for an error message."""
         code = self._process.returncode
         names = {int(one): one.name for one in signal.Signals}  # real-time signals have none
         ending = f"ended with exit status {code}" if code >= 0 else f"was ended by {names.get(-code, -code)}"

@@ -151,7 +151,6 @@ def prompt_tokens(llm: LLM, prompt: str) -> list[int]:
 
 
 def altered_target_message(alters: str) -> str:
-    """Return the message that a target differs from its file."""
     return f"the target is not the model in its file ({alters})"
 
 
@@ -177,7 +176,6 @@ def state_check(
 
 
 def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
-    """Return the texts in the draft model's tokens."""
     assert llm.draft is not None  # the caller's condition
     if llm.drafting.cross_vocab == "off":
         n = llm.draft.vocab.size

@@ -225,5 +225,4 @@ def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
 
 
 def total_variation(a: Probabilities, b: Probabilities) -> float:
-    """Return the total variation distance."""
     return float(np.abs(a - b).sum() / 2.0)

@@ -92,7 +92,6 @@ class Replay:
 
     @property
     def done(self) -> int:
-        """Number of requests that every method has replayed."""
         return len(self._played)
 
     def run(self, tick: Callable[[str], None] = lambda _: None) -> None:

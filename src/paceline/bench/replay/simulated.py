@@ -45,7 +45,6 @@ class SimulatedTarget:
 
     @property
     def text(self) -> Any:
-        """The tokenizer, if the target has one."""
         return self.inner.text  # type: ignore[attr-defined]  # backends have one, the contract does not
 
     def open(self, beside: Session | None = None) -> SimulatedSession:

@@ -41,7 +41,6 @@ class Item:
 
 
 def known_suites() -> dict[str, dict[str, str]]:
-    """Return the entries of suites/suites.json."""
     return dict(json.loads((FOLDER / "suites.json").read_text("utf-8")))
 
 
@@ -138,7 +137,6 @@ def length(item: Item) -> int:
 
 
 def filter_size(items: Sequence[Item], size: str) -> list[Item]:
-    """Return the items for models of that size, and those for any."""
     return [item for item in items if item.size in ("", size)]
 
 

@@ -49,7 +49,6 @@ class Sources:
 
 
 def silent(_work: Mapping[str, int]) -> AbstractContextManager[Tick]:
-    """Show no progress."""
     return nullcontext(lambda _kind: None)
 
 
@@ -208,7 +207,6 @@ def _read(
 
 
 def _tokens(content: Content, tokenizer: Tokenizer, check: Callable[[], None]) -> Iterator[list[int]]:
-    """Yield a document's tokens, piece by piece."""
     if not isinstance(content, str):
         n = tokenizer.vocab.size
         if strange := [token for token in content if not 0 <= token < n]:
@@ -238,7 +236,6 @@ def _border(text: str, start: int) -> int:
 def _derive(
     new: Path, spool: TokenFile, kinds: Sequence[str], n_vocab: int, phase: Phase, check: Callable[[], None]
 ) -> None:
-    """Make the n-gram cache and the datastore from the tokens."""
     if "ngram" in kinds:
         from paceline.drafters.ngram_cache import NgramCache
 
