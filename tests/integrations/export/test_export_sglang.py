@@ -43,8 +43,8 @@ def test_steps_branches_and_tokens_are_set_together() -> None:
     assert made(draft=DRAFT, n_draft=4) == f"--speculative-algorithm STANDALONE {draft} {chain(4)}"
     tree = "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 7"
     head = f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {HEAD}"
-    assert made(draft=HEAD, n_draft=3, settings={"width": 2}) == f"{head} {tree}"
-    words = made(draft=HEAD, n_draft=3, settings={"verify": "block"})
+    assert made(draft=HEAD, n_draft=3, drafting_settings={"width": 2}) == f"{head} {tree}"
+    words = made(draft=HEAD, n_draft=3, drafting_settings={"verify": "block"})
     assert words == f"{head} {chain(3)} --speculative-use-block-verification"
 
 
@@ -61,10 +61,10 @@ def test_every_method_can_be_named() -> None:
     [
         ({"drafters": ("suffix", "datastore")}, "takes no drafters from outside, and suffix,datastore would"),
         ({"corpora": ("mine",)}, "reads no corpora of Paceline's"),
-        ({"draft": HEAD, "settings": {"width": 2}}, "sets the width and the longest draft together"),
-        ({"draft": DRAFT, "settings": {"verify": "block"}}, "does not verify blocks with standalone"),
-        ({"draft": DRAFT, "settings": {"cross_vocab": "tli"}}, "no counterpart of cross_vocab tli"),
-        ({"extra": ("--speculative-accept-threshold-acc", "0.5")}, "is made by Paceline"),
+        ({"draft": HEAD, "drafting_settings": {"width": 2}}, "sets the width and the longest draft together"),
+        ({"draft": DRAFT, "drafting_settings": {"verify": "block"}}, "does not verify blocks with standalone"),
+        ({"draft": DRAFT, "drafting_settings": {"cross_vocab": "tli"}}, "no counterpart of cross_vocab tli"),
+        ({"extra_args": ("--speculative-accept-threshold-acc", "0.5")}, "is made by Paceline"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(asked: dict[str, Any], words: str) -> None:
@@ -79,5 +79,5 @@ def test_gguf_files_are_both_or_none(tmp_path: Path) -> None:
 
 
 def test_what_sglang_is_told_beside_drafting_goes_in() -> None:
-    asked = {"n_ctx": 4096, "port": 9000, "api_key": "k", "extra": ("--tp", "2")}
+    asked = {"n_ctx": 4096, "port": 9000, "api_key": "k", "extra_args": ("--tp", "2")}
     assert made(drafters=("none",), **asked) == "--context-length 4096 --port 9000 --api-key k --tp 2"

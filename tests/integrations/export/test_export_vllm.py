@@ -40,13 +40,13 @@ def test_without_a_draft_model_the_portfolio_drafts() -> None:
     assert made() == (portfolio, {})
     assert made(n_draft=12) == ({**portfolio, N: 12}, {})
     block = {**portfolio, "rejection_sample_method": "block"}
-    assert made(settings={"verify": "block", "p_min": 0.2}) == (block, {"p_min": 0.2})
+    assert made(drafting_settings={"verify": "block", "p_min": 0.2}) == (block, {"p_min": 0.2})
     assert made(drafters=("none",)) == ({}, {})
 
 
 def test_the_portfolio_understands_the_section_that_is_made_for_it() -> None:
     settings = {"p_min": 0.2, "ngram_max": 4}
-    _, section = made(drafters=("lookup", "suffix"), corpora=("mine",), settings=settings)
+    _, section = made(drafters=("lookup", "suffix"), corpora=("mine",), drafting_settings=settings)
     options = Options.of(vllm_config(paceline=section))
     assert options == Options(("lookup", "suffix"), ("mine",), p_min=0.2, ngram_min=3, ngram_max=4)
 
@@ -75,24 +75,24 @@ def test_every_method_can_be_named() -> None:
 
 
 def test_tuned_settings_have_the_names_of_the_method() -> None:
-    assert made(method="ngram", settings={"ngram_min": 2})[0] == {
+    assert made(method="ngram", drafting_settings={"ngram_min": 2})[0] == {
         "method": "ngram",
         N: 8,
         "prompt_lookup_min": 2,
         "prompt_lookup_max": 5,  # vLLM would take the one for the other
     }
-    assert made(method="suffix", settings={"p_min": 0.3})[0]["suffix_decoding_min_token_prob"] == 0.3
-    assert made(draft=DRAFT, settings={"cross_vocab": "tli"})[0]["use_heterogeneous_vocab"] is True
+    assert made(method="suffix", drafting_settings={"p_min": 0.3})[0]["suffix_decoding_min_token_prob"] == 0.3
+    assert made(draft=DRAFT, drafting_settings={"cross_vocab": "tli"})[0]["use_heterogeneous_vocab"] is True
     usual = {"width": 1, "temperature": 0, "verify": "token", "policy": "p_min"}
-    assert made(draft=DRAFT, settings=usual) == made(draft=DRAFT)
+    assert made(draft=DRAFT, drafting_settings=usual) == made(draft=DRAFT)
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"draft": DRAFT, "settings": {"width": 4}}, "no counterpart of width 4"),
-        ({"draft": DRAFT, "settings": {"p_min": 0.4}}, "vLLM's draft_model has no counterpart of p_min 0.4"),
-        ({"draft": DRAFT, "settings": {"n_draft": 3}}, "no counterpart of n_draft 3"),
+        ({"draft": DRAFT, "drafting_settings": {"width": 4}}, "no counterpart of width 4"),
+        ({"draft": DRAFT, "drafting_settings": {"p_min": 0.4}}, "vLLM's draft_model has no counterpart of p_min 0.4"),
+        ({"draft": DRAFT, "drafting_settings": {"n_draft": 3}}, "no counterpart of n_draft 3"),
         ({"draft": DRAFT, "drafters": ("none",)}, "nothing is drafted"),
         ({"drafters": ("model",)}, "--draft model needs a draft model"),
         ({"drafters": ("suffix", "model"), "draft": DRAFT}, "by one method at a time"),
@@ -104,10 +104,10 @@ def test_tuned_settings_have_the_names_of_the_method() -> None:
         ({"method": "ngram", "drafters": ("suffix",)}, "name one of the two"),
         ({"method": "ngram", "corpora": ("mine",)}, "does not draft from corpora"),
         ({"port": 70000}, "port 70000: must be from 0 to 65,535"),
-        ({"extra": ("--speculative-config={}",)}, "is made by Paceline"),
-        ({"extra": ("--speculative_config", "{}")}, "is made by Paceline"),
-        ({"extra": ("-sc.method", "fly")}, "is made by Paceline"),
-        ({"extra": ("--port", "1")}, "is made by Paceline"),
+        ({"extra_args": ("--speculative-config={}",)}, "is made by Paceline"),
+        ({"extra_args": ("--speculative_config", "{}")}, "is made by Paceline"),
+        ({"extra_args": ("-sc.method", "fly")}, "is made by Paceline"),
+        ({"extra_args": ("--port", "1")}, "is made by Paceline"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(asked: Json, words: str) -> None:
