@@ -233,7 +233,7 @@ class DrafterState(Protocol):
     """The state of one request in a drafter."""
 
     def update(self, step: Step, features: Features) -> None:
-        """Record one step. A drafter that reads hidden states also gets the prompt, as steps without tokens."""
+        """Record one step. A drafter of hidden states also gets the prompt, as steps without tokens."""
 
     def close(self) -> None: ...
 

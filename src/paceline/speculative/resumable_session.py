@@ -8,7 +8,7 @@ from paceline.speculative.interfaces import Session, Target
 
 
 class ResumableSession:
-    """A session that can be moved to another token sequence. A new session reuses the cached common prefix."""
+    """A session that can be moved to another token sequence; a new session reuses the cached prefix."""
 
     def __init__(self, target: Target, beside: Session | None = None) -> None:
         self._target, self._beside = target, beside

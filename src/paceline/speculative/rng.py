@@ -58,13 +58,13 @@ class SeededRng:
         """Return the exponential random numbers (mean 1) of the tokens `ids` at a position."""
         z = ids.astype(np.uint64)
         z *= _GAMMA
-        z += np.uint64(_mix_array((self._key + GAMMA * place) % WORD_RANGE))
+        z += np.uint64(_mix_int((self._key + GAMMA * place) % WORD_RANGE))
         numbers = np.log(uniform(_mix(z)))
         np.negative(numbers, out=numbers)
         return numbers
 
 
-def _mix_array(z: int) -> int:
+def _mix_int(z: int) -> int:
     """Hash one number; as an array it would take as long as a whole vocabulary."""
     z = (z ^ z >> 30) * FIRST % WORD_RANGE
     z = (z ^ z >> 27) * SECOND % WORD_RANGE

@@ -99,7 +99,7 @@ class Scheduler:
             self.waiting.pop()
 
     def _begin(self, scheduled: ScheduledRequest) -> bool:
-        """Start a request; return false if no session is free. After Ctrl-C at any point, `close` finds it."""
+        """Start a request; return false if no session is free. Whenever Ctrl-C comes, `close` finds it."""
         self.running.append(scheduled)
         try:
             scheduled.active = start_request(

@@ -105,6 +105,7 @@ class Stats:
     reading_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
+        """Add one step."""
         if not step.tokens:
             self.reading_seconds += step.times.total
             return

@@ -25,14 +25,14 @@ from paceline.speculative.tree import ROOT, DraftTree, Votes
 
 EMA_WEIGHT = 1 / 4  # weight of the last guess in a drafter's recent acceptance
 ALL_DRAFTERS = "a draft"  # the name of the calibration over all drafters
-# Initial weights of a set's calibrator: per further proposer, per dissenting drafter, of the best other guess.
+# A set's initial weights: per further proposer, per dissenting drafter, of the best other guess.
 AGREEMENT_WEIGHT, DISAGREEMENT_WEIGHT, RIVAL_WEIGHT = 0.4, -0.9, -0.3
 
 Recent = dict[str, float]  # recent acceptance by drafter in one request, from -1 (rejected) to 1
 
 
 class AcceptanceModel:
-    """The calibrators, shared by all requests; each request has its own Recent."""
+    """The calibrators of all drafters, shared by all requests; each request has a separate Recent."""
 
     def __init__(self) -> None:
         self._calibrators: dict[str, Calibrator] = {}

@@ -82,7 +82,7 @@ class Reliability:
 
 
 class Calibrator:
-    """One regression. weights: slope, trend, then a bias per position, counted from 1 (the root's children)."""
+    """One regression. weights: slope, trend, then a bias per position from 1 (the root's children)."""
 
     __slots__ = ("_curvature", "reliability", "weights")
 

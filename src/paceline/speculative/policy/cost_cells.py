@@ -98,7 +98,7 @@ class CostCells:
 
 
 def implausibility(table: Table) -> str:
-    """Return a description of an impossible ratio in the table, such as after a hiccup; "" if there is none."""
+    """Describe an impossible ratio in the table, such as after a hiccup; "" if there is none."""
     for depth, cells in table.items():
         one = cells.get(1)
         for n, seconds in cells.items():

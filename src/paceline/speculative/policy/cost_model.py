@@ -169,7 +169,7 @@ class PassCosts:
             self._curves.clear()
 
     def is_overdue(self, rows: int, depth: int) -> bool:
-        """Return whether the last such pass is too long ago. A single row, the reference, never is overdue."""
+        """Return whether the last such pass is too long ago; a single row, the reference, is never overdue."""
         return rows > 1 and self._observed - self._seen.get((context_bucket(depth), rows), 0) > OVERDUE_PASSES
 
     def _collect(self, place: int, rows: int, depth: int, seconds: float) -> None:
@@ -209,7 +209,7 @@ class PassCosts:
 
     @classmethod
     def read(cls, value: Any) -> PassCosts:
-        """Read the output of `as_dict`; samples and noise are optional. Raises UsageError for anything else."""
+        """Read the output of `as_dict`; samples and noise are optional. Raises UsageError for other data."""
         try:
             rows, samples = value["rows"], value.get("samples")
             lines = [dict(zip(rows, line, strict=True)) for line in value["seconds"]]

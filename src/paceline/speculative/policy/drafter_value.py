@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 CONFIDENCE_LEVELS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # edges between kinds of steps
 EMA_WEIGHT = 1 / 8  # weight of the last call in the expected time of a call
-# Outcomes behind an expected gain: initially an optimistic token, so that drafters are tried; later the last ones.
+# Outcomes behind an expected gain: at first an optimistic prior, so that drafters are tried; later the last.
 MIN_RETRY_STEPS, MAX_RETRY_STEPS = 8, 64
 TRIAL_CALLS = 4  # calls before a drafter is judged, which measure the time of a call
 MAX_PROBING_SHARE = 0.01  # of all time, for calls of drafters that did not pay
