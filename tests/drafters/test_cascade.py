@@ -274,10 +274,7 @@ def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep:
     assert distance(drafted, plain_distribution(target, prompt, sampling, 4)) < 1e-12
 
 
-# What every drafter must do is in tests/contract; a cascade drafts chains, too.
-
-
-# The draft model that reads ahead, as the target that it is.
+# ReadAhead as a target.
 
 
 def ahead(draft: ToyTarget, copier: Any, text: Sequence[int], depth: int) -> tuple[ReadAhead, AheadSession]:
@@ -317,9 +314,6 @@ def test_what_is_kept_of_a_chain_is_the_text_then() -> None:
     assert session.tokens == [0, 1, 5, 3]
     (out,) = target.forward([(session, EMPTY)], RequiredOutputs())
     assert out.argmax(0) == 4
-
-
-# By name.
 
 
 def test_a_draft_of_another_vocabulary_is_read_by_tokens() -> None:

@@ -123,27 +123,25 @@ def test_probes_are_no_guesses_but_better_than_nothing() -> None:
         assert bool(tree.probe) == (not drafted)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_sampled_draft_is_not_dropped_for_what_was_drawn(first: bool) -> None:
-    """How long it is depends on the draws: `p_min` ends it where the draft is unsure of the next token."""
-    target, sampling, prompt = ToyTarget(3, seed=3, sharpness=2.0), Sampling(temperature=1.0), [1, 2, 0, 1, 2]
-    model = ModelDrafter(ToyTarget(3, seed=3, sharpness=2.0), 3, temperature=1.0)
-    drafters: list[Drafter] = [model, LookupDrafter(1, 2)] if first else [LookupDrafter(1, 2), model]
-    drafter = ComposedDrafter(drafters, least=3)
-    drafted = drafted_distribution(target, drafter, prompt, Budget(3, 3, p_min=0.6), sampling, 3)
+@pytest.mark.parametrize(
+    ("prompt", "seed", "budget", "least", "others", "first"),
+    [
+        ([1, 2, 0, 1, 2], 3, Budget(3, 3, p_min=0.6), 3, LookupDrafter(1, 2), True),
+        ([1, 2, 0, 1, 2], 3, Budget(3, 3, p_min=0.6), 3, LookupDrafter(1, 2), False),
+        ([1, 2], 5, Budget(2, 2, p_min=0.7), 2, Saying("copy", 1), False),
+    ],
+)
+def test_a_sampled_draft_is_not_chosen_by_its_length(
+    prompt: list[int], seed: int, budget: Budget, least: int, others: Drafter, first: bool
+) -> None:
+    """Its length depends on the draws, as `p_min` ends it: a choice by length would bias the output."""
+    target, sampling = ToyTarget(3, seed=seed, sharpness=2.0), Sampling(temperature=1.0)
+    model = ModelDrafter(ToyTarget(3, seed=seed, sharpness=2.0), 3, temperature=1.0)
+    states = [model.open(prompt, seed) for seed in range(20)]
+    assert len({len(tree) for tree in model.propose([(state, budget) for state in states])}) > 1
+    drafter = ComposedDrafter([model, others] if first else [others, model], least)
+    drafted = drafted_distribution(target, drafter, prompt, budget, sampling, 3)
     assert distance(drafted, plain_distribution(target, prompt, sampling, 3)) < 1e-12
-
-
-def test_a_sampled_draft_is_not_taken_for_being_longer_than_a_copy() -> None:
-    """Here it has one token or two, by what the first is: kept only where it has two, it would favour those
-    firsts."""
-    target, sampling = ToyTarget(3, seed=5, sharpness=2.0), Sampling(temperature=1.0)
-    model = ModelDrafter(ToyTarget(3, seed=5, sharpness=2.0), 3, temperature=1.0)
-    budget, memories = Budget(2, 2, p_min=0.7), [model.open([1, 2], seed) for seed in range(20)]
-    assert {len(tree) for tree in model.propose([(memory, budget) for memory in memories])} == {1, 2}
-    drafter = ComposedDrafter([Saying("copy", 1), model], least=2)
-    drafted = drafted_distribution(target, drafter, [1, 2], budget, sampling, 3)
-    assert distance(drafted, plain_distribution(target, [1, 2], sampling, 3)) < 1e-12
 
 
 # Their guesses in one tree.

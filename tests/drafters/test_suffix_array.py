@@ -98,14 +98,7 @@ def test_a_file_that_is_cut_short_or_gone_is_told_by_its_name(
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"version": 0},
-        {"version": "2"},
-        {"width": 3},
-        {"length": 0},
-        {"length": "12"},
-        {"n_vocab": None},
-    ],
+    [{"version": 0}, {"version": "2"}, {"width": 3}, {"length": 0}, {"length": "12"}, {"n_vocab": None}],
 )
 def test_a_damaged_index_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = made(tmp_path) / INDEX

@@ -74,14 +74,14 @@ def test_every_place_is_found_longer_ngrams_first_then_recent_ones(
     history = module.SuffixHistory()
     flat: list[int] = []
     for one in past:
-        if flat and flat[-1] != module.BORDER:
-            flat.append(module.BORDER)
+        if flat and flat[-1] != module.SEPARATOR:
+            flat.append(module.SEPARATOR)
         history.end_text()
         for part in [[token] for token in one] if splits else [one]:
             history.extend(part)
         flat += one
     found = places(module, history, text, 1000)
-    assert found == expected(flat, len(flat), text, module.LENGTHS, module.REACH)
+    assert found == expected(flat, len(flat), text, module.NGRAM_LENGTHS, module.MAX_MATCH_TOKENS)
     assert places(module, history, text, 3) == found[:3]
 
 
@@ -98,7 +98,7 @@ def test_of_a_full_ring_the_last_tokens_are_found_and_no_others(
     kept = min(16, len(past))
     assert len(history) == kept
     found = places(module, history, text, 1000)
-    assert found == expected(past, kept, text, module.LENGTHS, module.REACH)
+    assert found == expected(past, kept, text, module.NGRAM_LENGTHS, module.MAX_MATCH_TOKENS)
 
 
 def test_it_finds_the_same_after_growing_as_when_made_large_enough(module: ModuleType) -> None:
@@ -126,7 +126,7 @@ def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
             each.extend(one)
     heads, state = bytes(history.heads), list(history.state)
     longer.extend(said)
-    with history.supposing(said):
+    with history.with_continuation(said):
         assert places(module, history, said or [0], 1000) == places(module, longer, said or [0], 1000)
         assert list(history.state) == list(longer.state)
     assert (bytes(history.heads), list(history.state)) == (heads, state)
@@ -140,7 +140,7 @@ def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
 def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType) -> None:
     history = module.SuffixHistory()
     history.extend([1, 2, 3])
-    with pytest.raises(KeyError), history.supposing([7, 8]):
+    with pytest.raises(KeyError), history.with_continuation([7, 8]):
         raise KeyError
     assert len(history) == 3
     assert places(module, history, [7], 10) == []

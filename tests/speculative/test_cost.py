@@ -185,11 +185,9 @@ BAD = {1: 0.99, 2: 300.0, 3: 1.8, 8: 3.0}
 def test_no_rows_cost_more_than_one_by_one(samples: dict[int, int]) -> None:
     cost = thin(samples, table=BAD)
     assert cost.seconds(2, DEPTH) <= SEQUENTIAL_LIMIT * 2 * 0.99
-    assert (
-        cost.seconds(3, DEPTH) <= SEQUENTIAL_LIMIT * 2 * 0.99
-    )  # nor do they make dearer what comes after them
+    assert cost.seconds(3, DEPTH) <= SEQUENTIAL_LIMIT * 2 * 0.99  # the next cell is not affected
     assert cost.seconds(8, DEPTH) == 3.0
-    assert cost.table == {DEPTH: BAD}  # as it was measured: plausible.py tells what is wrong with it
+    assert cost.table == {DEPTH: BAD}
 
 
 def test_a_cell_that_no_pass_can_cost_comes_right_with_the_first_passes() -> None:
@@ -229,12 +227,6 @@ def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes(
         assert cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(true[n], rel=0.2)
 
 
-# SmolLM2-135M as shipped, in milliseconds, on two threads of one Zen core: llama.cpp does not repack Q4_1.
-
-
-# On the disk.
-
-
 @settings(max_examples=50)
 @given(
     st.dictionaries(st.sampled_from([100, 512, 2000, 9000]), CELLS, min_size=1),
@@ -243,10 +235,7 @@ def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes(
     st.floats(1.0, 3.0),
 )
 def test_what_is_read_says_what_was_written(
-    table: dict[int, dict[int, float]],
-    passes: list[tuple[int, int, float]],
-    samples: int,
-    noise: float,
+    table: dict[int, dict[int, float]], passes: list[tuple[int, int, float]], samples: int, noise: float
 ) -> None:
     cost = PassCosts(table, noise, {depth: dict.fromkeys(cells, samples) for depth, cells in table.items()})
     for _ in range(3):

@@ -149,9 +149,7 @@ def test_eos_can_be_ignored() -> None:
 
 
 @pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0), LookupDrafter])
-def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
-    maker: Callable[[], Drafter],
-) -> None:
+def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(maker: Callable[[], Drafter]) -> None:
     steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
     assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
     assert steps[-1].stop_reason == "context"
@@ -271,8 +269,8 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     lengths: list[int], policy: str
 ) -> None:
     """Every look at the clock takes a second, so that what two of them enclose is a second at least; but for
-    what happens between two steps, which is the caller's. What came after a request's last step is kept in
-    its `late`."""
+    what happens between two steps, which is the caller's. What came after a request's last step is
+    in `carried_over_seconds`."""
     clock, passes = Ticking(1.0), 0
     target, drafter = ToyTarget(V, seed=2), PortfolioDrafter([LookupDrafter(1, 3), model(2)])
     decides: DraftPolicy = (

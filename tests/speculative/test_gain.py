@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.policy.calibration import Calibration
-from paceline.speculative.policy.drafter_value import (
-    MAX_PROBING_SHARE,
-    TRIAL_CALLS,
-    DrafterValue,
-)
+from paceline.speculative.policy.drafter_value import MAX_PROBING_SHARE, TRIAL_CALLS, DrafterValue
 from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, break_even_reason
 from paceline.speculative.policy.speedup_formulas import expected_tokens
 from stage import Prompter, stage
@@ -68,7 +64,7 @@ def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, p
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 5.0])
 def test_a_dear_drafter_that_is_never_right_costs_a_hundredth_of_the_time(seconds: float) -> None:
     """In passes of the target over one row; beside the calls that it takes to see that it is of no use: the
-    token that is hoped for at first counts as FIRST outcomes."""
+    token that is hoped for at first counts as MIN_RETRY_STEPS outcomes."""
     useless = Prompter("useless", lambda at: 0.0, seconds, score=0.7)
     play = stage(LINE, [useless], TOKENS).perform()
     first = max(TRIAL_CALLS, 40 if seconds < 0.1 else 20 if seconds < 1.0 else 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -167,32 +166,27 @@ def test_a_row_that_nothing_comes_to_may_be_anything(rule: str) -> None:
 # A broken draft model.
 
 
-@dataclass
-class Means:
-    """target: whose output is to stay. warned: what the user was told."""
-
-    target: ToyTarget
-    warned: list[str]
-
-
+Warn = Callable[[str], None]
 WORDS = [f"w{i}" for i in range(V)]
 
 
-def _tli(draft: ToyTarget, means: Means) -> Drafter:
+TARGET = speaking(ToyTarget(V), WORDS)
+
+
+def _tli(draft: ToyTarget, warn: Warn) -> Drafter:
     speaking(draft, WORDS[::-1])
-    view = CrossVocabTarget(draft, translation(means.target.vocab, draft.vocab))
-    return ModelDrafter(view, V, warn=means.warned.append)
+    return ModelDrafter(CrossVocabTarget(draft, translation(TARGET.vocab, draft.vocab)), V, warn=warn)
 
 
-def _slem(draft: ToyTarget, means: Means) -> Drafter:
+def _slem(draft: ToyTarget, warn: Warn) -> Drafter:
     speaking(draft, WORDS[::-1])
-    return SlemDrafter(draft, translation(means.target.vocab, draft.vocab), means.warned.append)
+    return SlemDrafter(draft, translation(TARGET.vocab, draft.vocab), warn)
 
 
-WITH_DRAFT: dict[str, Callable[[ToyTarget, Means], Drafter]] = {
-    "model": lambda draft, means: ModelDrafter(draft, V, warn=means.warned.append),
-    "model, sampled": lambda draft, means: ModelDrafter(draft, V, temperature=0.8, warn=means.warned.append),
-    "cascade": lambda draft, means: CascadeDrafter(draft, V, LookupDrafter(1, 3), warn=means.warned.append),
+WITH_DRAFT: dict[str, Callable[[ToyTarget, Warn], Drafter]] = {
+    "model": lambda draft, warn: ModelDrafter(draft, V, warn=warn),
+    "model, sampled": lambda draft, warn: ModelDrafter(draft, V, temperature=0.8, warn=warn),
+    "cascade": lambda draft, warn: CascadeDrafter(draft, V, LookupDrafter(1, 3), warn=warn),
     "tli": _tli,
     "slem": _slem,
 }
@@ -202,19 +196,17 @@ WITH_DRAFT: dict[str, Callable[[ToyTarget, Means], Drafter]] = {
 @pytest.mark.parametrize("kind", WITH_DRAFT)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_draft_model_costs_its_drafts_and_nothing_else(fault: str, kind: str, sampling: str) -> None:
-    means = Means(speaking(ToyTarget(V), WORDS), [])
-    drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), means)])
+    warned: list[str] = []
+    drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), warned.append)])
     request = start_request(
-        means.target,
-        drafter,
-        GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5),
+        TARGET, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5)
     )
     policy = FixedPolicy(Budget(depth=4, nodes=4, width=1))
-    told = [t for _, step in decode(means.target, drafter, policy, [request]) for t in step.tokens]
+    told = [t for _, step in decode(TARGET, drafter, policy, [request]) for t in step.tokens]
     assert told == run(ToyTarget(V), NoDrafter(), SAMPLINGS[sampling])[:40]
     model = request.stats.by_source["model"]
     assert (model.tried > 0, model.proposed) == (True, 0)
-    (said,) = means.warned  # once
+    (said,) = warned  # once
     assert said.startswith(f"the toy model: the draft model's logits are not numbers ({FAULTS[fault][0]})")
 
 

@@ -47,7 +47,7 @@ def test_nothing_is_drafted_where_every_row_costs_a_pass() -> None:
     play = stage(linear, [knowing], 300)
     assert all(len(step.tree) == 0 for _, step in play.steps())
     assert play.clock.now == pytest.approx(300)  # as long as plain decoding
-    assert "2 rows cost 2.0x one here; break-even acceptance 1.00" in play.policy.account.why
+    assert "2 rows cost 2.0x one here; break-even acceptance 1.00" in play.policy.summary.why
 
 
 def test_drafts_end_at_an_edge_of_the_curve() -> None:
@@ -70,7 +70,7 @@ def test_drafting_fades_out_as_a_batch_fills_the_machine() -> None:
 
 
 def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
-    """A batch of more than SHARED requests whose sampled drafts are verified whatever they are worth."""
+    """Beyond MAX_SHARED_REQUESTS requests, sampled drafts are still verified whatever they are worth."""
     n = 2 * MAX_SHARED_REQUESTS + 1
     target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
     drafter = PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
@@ -84,9 +84,6 @@ def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
     rate.costs.target = PassCosts.flat(1.0, 0.0)
     steps = advance_requests(target, drafter, rate, requests, lambda: 0.0)
     assert sum(len(step.tree) for _, step in steps) == 2 * n
-
-
-# The rate.
 
 
 def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decoding() -> None:
@@ -122,9 +119,6 @@ def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() ->
     assert play.policy.costs.target.seconds(1, 1) == pytest.approx(1.0)
 
 
-# Learning, and forgetting.
-
-
 def troupe() -> list[Prompter]:
     return [
         Prompter("a", lambda at: 0.7 if at % 100 < 50 else 0.2, seed=1),
@@ -152,9 +146,6 @@ def test_to_forget_brings_back_the_start() -> None:
     assert rate.costs is costs
 
 
-# Sampled drafts.
-
-
 def test_a_drafter_that_computes_goes_on_while_the_next_edge_is_in_reach() -> None:
     """Level by level: what each takes and what rows cost, against the tokens to be had; as far as there is
     room."""
@@ -174,28 +165,25 @@ def test_a_drafter_that_computes_goes_on_while_the_next_edge_is_in_reach() -> No
     assert depth_of(tiles, 0.9, 0.01) == 7
 
 
-# The account.
-
-
 def test_it_accounts_for_the_steps_without_a_draft() -> None:
     curve = {1: 1.0, 2: 1.9, 3: 2.8, 64: 60.0}
     unsure = Prompter("unsure", lambda at: 0.5)
-    account = stage(curve, [unsure], 200).perform().policy.account
+    account = stage(curve, [unsure], 200).perform().policy.summary
     assert (account.steps, account.silent) == (200, 1)  # the last one has no room for a draft
     assert account.declined == 199
     assert account.reason is not None
     assert account.reason.measured == pytest.approx(0.5, abs=0.1)
     silent = Prompter("silent", lambda at: 0.5, length=0)
-    account = stage(curve, [silent], 200).perform().policy.account
+    account = stage(curve, [silent], 200).perform().policy.summary
     assert (account.silent, account.declined) == (200, 0)
     assert account.reason is not None
     assert account.reason.measured is None
     unasked = Prompter("unasked", lambda at: 0.0, 1.0, score=0.7)
-    account = stage(curve, [unasked], 200).perform().policy.account
+    account = stage(curve, [unasked], 200).perform().policy.summary
     assert (account.declined, account.braked) == (200, pytest.approx(195, abs=5))
     assert account.why.endswith("drafting had taken longer than it saved, and waits until that is made good")
     good = Prompter("good", lambda at: 0.95)
-    account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.account
+    account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.summary
     assert account.why == ""
     assert account.calibration["good"][0] >= 150
 
@@ -215,10 +203,10 @@ def test_a_hostile_drafter_costs_a_request_two_percent_and_a_pass(
     for calm in (0, 20):
         hostile = Prompter("hostile", calm_until(calm), seconds, score=score, length=8)
         play = stage(curve, [hostile], 300)
-        track, largest, before = play.policy.track(play.requests[0]), 0.0, 0.0
+        track, largest, before = play.policy.ledger(play.requests[0]), 0.0, 0.0
         for _ in play.steps():
-            largest, before = max(largest, track.lost - before), track.lost
-            assert track.lost <= MAX_LOSS_SHARE * track.plain + FREE_PASSES + largest
+            largest, before = max(largest, track.lost_seconds - before), track.lost_seconds
+            assert track.lost_seconds <= MAX_LOSS_SHARE * track.plain_seconds + FREE_PASSES + largest
         assert play.clock.now <= 300 * (1 + MAX_LOSS_SHARE) + FREE_PASSES + largest + 1e-6
         assert largest <= 1.0 + 0.9
 

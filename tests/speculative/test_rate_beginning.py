@@ -91,7 +91,7 @@ def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
         track = rate.ledger(request)
         track.lost_seconds = FREE_PASSES + MAX_LOSS_SHARE * 50.0
         (budget,) = rate.budget([request])
-        assert budget.brake is braked  # type: ignore[attr-defined]
+        assert budget.is_limited is braked  # type: ignore[attr-defined]
 
 
 def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it() -> None:

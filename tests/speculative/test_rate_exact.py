@@ -313,10 +313,7 @@ class Fickle(PortfolioDrafter):
         return [b if a.q is not None and a.score[0] < 0.4 else a for a, b in zip(trees, others, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("policy", "portfolio"),
-    [(DropsUnlikely, PortfolioDrafter), (Watched, Fickle)],
-)
+@pytest.mark.parametrize(("policy", "portfolio"), [(DropsUnlikely, PortfolioDrafter), (Watched, Fickle)])
 def test_whoever_drops_what_was_drawn_is_seen(
     policy: type[Watched], portfolio: type[PortfolioDrafter]
 ) -> None:

@@ -164,20 +164,27 @@ def test_a_long_prompt_holds_nobody_up_for_more_than_one_chunk(chunk: int) -> No
     scheduler.close()
 
 
-def test_a_request_that_fails_ends_alone_and_says_why() -> None:
+@pytest.mark.parametrize("where", ["open", "stop"])
+def test_a_request_that_fails_ends_alone_and_says_why(where: str) -> None:
+    class Shy(NoDrafter):
+        def open(
+            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+        ) -> Any:
+            if seed == 1 and where == "open":
+                raise RuntimeError("no room")
+            return super().open(prompt, seed, session)
+
     def broken(_: int) -> bool:
-        raise ZeroDivisionError("in the stop")
+        raise RuntimeError("no room")
 
     target = Watched(V, seed=1)
-    scheduler = Scheduler(target, NoDrafter(), POLICY)
-    bad, good = (
-        add_to(scheduler, [1, 2], max_tokens=5, should_stop=broken),
-        add_to(scheduler, [1, 2], max_tokens=5),
-    )
-    tokens = [
-        token for _ in range(9) for job, step in scheduler.step() if job is good for token in step.tokens
-    ]
-    assert (bad.state, str(bad.error)) == ("failed", "in the stop")
+    scheduler = Scheduler(target, Shy(), POLICY)
+    bad = add_to(scheduler, [1, 2], max_tokens=5, seed=1, should_stop=broken)
+    good = add_to(scheduler, [1, 2], max_tokens=5)
+    tokens = list[int]()
+    while not scheduler.idle:
+        tokens += [token for job, step in scheduler.step() if job is good for token in step.tokens]
+    assert (bad.state, str(bad.error)) == ("failed", "no room")
     assert (good.state, tokens) == ("done", alone([1, 2], max_tokens=5))
     assert target.n_open == 0
 
@@ -198,24 +205,6 @@ def test_a_session_that_cannot_be_closed_is_not_decoded_on() -> None:
     while not scheduler.idle:
         scheduler.step()
     assert good.state == "done"
-
-
-def test_a_drafter_that_cannot_open_fails_its_request_only() -> None:
-    class Shy(NoDrafter):
-        def open(
-            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> Any:
-            if seed == 1:
-                raise RuntimeError("no room")
-            return super().open(prompt, seed, session)
-
-    target = Watched(V, seed=1)
-    scheduler = Scheduler(target, Shy(), POLICY)
-    bad, good = add_to(scheduler, [1], max_tokens=3, seed=1), add_to(scheduler, [1], max_tokens=3)
-    while not scheduler.idle:
-        scheduler.step()
-    assert (bad.state, str(bad.error), good.state) == ("failed", "no room", "done")
-    assert target.n_open == 0
 
 
 def test_where_others_have_all_sessions_it_waits() -> None:

@@ -169,7 +169,7 @@ class PassCosts:
             self._curves.clear()
 
     def is_overdue(self, rows: int, depth: int) -> bool:
-        """Return whether the last such pass is too long ago; a single row, the reference, is never overdue."""
+        """Return whether the last such pass is too long ago; never for a single row, the reference."""
         return rows > 1 and self._observed - self._seen.get((context_bucket(depth), rows), 0) > OVERDUE_PASSES
 
     def _collect(self, place: int, rows: int, depth: int, seconds: float) -> None:
