@@ -274,4 +274,4 @@ def cut_at_the_end_of_the_step(request: Any, tree: DraftTree, verdict: Verdict, 
     tokens = (*(tree.tokens[node] for node in verdict.path), verdict.token)
     sources = (*(tree.source[node] for node in verdict.path), "target")
     request.n_tokens += len(tokens) - 1
-    return tokens, sources, request.judge(tokens[-1], n_ctx)
+    return tokens, sources, request.verify(tokens[-1], n_ctx)

@@ -1,4 +1,4 @@
-"""The datastore drafter: case by case, against brute force, and in the real loop."""
+"""The datastore drafter: by example and against brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The n-gram drafter: llama.cpp's own drafts, its rules by hand, trees, and what it learns."""
+"""The n-gram drafter: llama.cpp's recorded drafts, its rules, trees, and learning."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def followers(texts: Texts, ngram: tuple[int, ...]) -> Counter[int]:
 
 
 def could_follow(prompt: list[int], chain: list[int], dynamic: Texts, static: Texts) -> set[int | None]:
-    """What llama.cpp's rules may choose next, written down anew; more than one where ranks are equal, None
-    where they may have no answer. What is drafted already is text, but not counted."""
+    """Return the tokens that llama.cpp's rules may choose next; several for ties, None for no choice."""
     lax, strict = [(2, 66), (2, 50), (1, 50), (1, 50)], [(4, 75), (3, 66), (2, 66), (2, 66)]
     text = prompt + chain
     judge = followers(static, tuple(text[-2:]))

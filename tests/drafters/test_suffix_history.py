@@ -1,4 +1,4 @@
-"""The ring and its chains, against a search through all the text; compiled and as plain Python."""
+"""The suffix history against brute force, compiled and interpreted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ texts = st.lists(st.lists(tokens, max_size=12), max_size=8)
 
 
 def interpreted() -> ModuleType:
-    """The module as it is where numba is not installed."""
+    """Import the module without numba."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "numba", None)
         patch.delitem(sys.modules, HERE)
@@ -38,7 +38,7 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
 def places(
     module: ModuleType, past: compiled.SuffixHistory, text: list[int], most: int
 ) -> list[tuple[int, int]]:
-    """What `find` finds: where a place goes on, and how many tokens match."""
+    """Return (continuation, match length) of the places that `find` returns."""
     own = module.SuffixHistory()
     own.extend(text)
     ends, lengths = np.zeros(most, np.int64), np.zeros(most, np.int64)
@@ -50,7 +50,7 @@ def places(
 def expected(
     past: list[int], kept: int, text: list[int], lengths: tuple[int, ...], reach: int
 ) -> list[tuple[int, int]]:
-    """The same by looking everywhere. kept: how many of the last tokens the ring still holds."""
+    """Return the same by brute force. kept: tokens still in the ring."""
     found = []
     for end in range(1, len(past)):
         n = 0
@@ -147,7 +147,7 @@ def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType)
 
 
 def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
-    """Entries hold positions modulo 2**32; a ring that has seen more than that goes on as before."""
+    """Entries are positions modulo 2**32."""
     history = module.SuffixHistory(limit=1024)
     history.state[0] = (1 << 32) - 5
     history.extend([7, 8, 9, 1, 7, 8, 9])
@@ -158,7 +158,6 @@ def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
 
 
 def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: ModuleType) -> None:
-    """Chains of one level lead to n-grams of that level only."""
     history = module.SuffixHistory()
     history.extend([1, 2, 3, 4, 5, 6, 7, 8, 9])
     history.end_text()

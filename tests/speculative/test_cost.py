@@ -1,4 +1,4 @@
-"""What a pass costs: the steps of the curve, depths that were not measured, and what use teaches."""
+"""Pass costs: the steps of the curve, unmeasured contexts, and learning."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def thin(samples: dict[int, int], noise: float = 1.0, table: dict[int, float] = 
 
 
 def test_a_curve_falls_only_where_that_was_measured_often_enough() -> None:
-    """Of many cells that were timed once the lowest are those that luck made low (the winner's curse)."""
+    """The winner's curse: the lowest of many single measurements are low by chance."""
     assert thin({}).seconds(4, DEPTH) == JAGGED[4]
     assert thin({4: 2}).seconds(4, DEPTH) == JAGGED[3]
     assert thin({4: 2}).seconds(8, DEPTH) == JAGGED[8]  # of which enough is known
@@ -170,7 +170,7 @@ def test_a_cell_of_few_samples_costs_more_by_what_noise_may_have_hidden() -> Non
 
 @pytest.mark.parametrize(("samples", "read"), [(3, 2.0), (7, 2.0), (8, 4.6)])
 def test_a_hiccup_in_a_few_samples_is_held_to_what_more_rows_cost(samples: int, read: float) -> None:
-    """Four rows that were measured at 4.6, beside eight that cost 2.0."""
+    """Four rows measured at 4.6, beside eight at 2.0."""
     cost = thin({4: samples, 8: 3}, table={1: 1.2, 2: 1.3, 4: 4.6, 8: 2.0})
     assert cost.seconds(4, DEPTH) == read
     assert thin({4: samples, 8: 2}, table={1: 1.2, 4: 4.6, 8: 2.0}).seconds(4, DEPTH) == 4.6  # who is right?
@@ -218,7 +218,7 @@ def test_what_was_not_seen_for_long_is_replaced_where_three_passes_contradict_it
 
 
 def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes() -> None:
-    """Five and eight rows that were measured at 2.6 and 3.2 of one row and cost 4.1 and 5.5."""
+    """Five and eight rows measured at 2.6 and 3.2 of one row, but costing 4.1 and 5.5."""
     true = {1: 1.0, 2: 1.9, 3: 2.8, 4: 3.4, 5: 4.1, 8: 5.5}
     cost = thin({5: 1, 8: 1}, table=true | {5: 2.6, 8: 3.2})
     for n in (1, 5, 1, 8) * 4:

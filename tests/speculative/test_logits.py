@@ -1,5 +1,4 @@
-"""Logits that are not numbers: of the target one clear error, whoever drafts and however it is sampled; of a
-draft model no draft."""
+"""Invalid logits: one clear error for the target's, no drafts for a draft model's."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more
 
 
 def broken_text(fault: str, sampling: Sampling) -> tuple[FaultyToy, list[int]]:
-    """A target that breaks in mid-text, and the tokens up to there, the last one that after which it does."""
+    """Return a target that breaks in mid-text, and the tokens up to there."""
     text = run(ToyTarget(V), NoDrafter(), sampling)
     late = max(set(text) - set(PROMPT[-1:]), key=text.index)  # the token that comes first as late as any
     return FaultyToy(V, fault=fault, after=late), text[: text.index(late) + 1]
@@ -127,7 +126,7 @@ def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() ->
 
 
 def test_top_k_of_any_row_has_k_tokens() -> None:
-    """An engine tells them of every row, also of those that nothing is drawn from."""
+    """Features are computed for rows that are never sampled from, too."""
     for value in (np.nan, np.inf, -np.inf):
         for row in (np.full(9, value), np.where(np.arange(9) == 4, value, np.arange(9.0))):
             for k in (1, 2, 8, 9, 20):
@@ -135,7 +134,7 @@ def test_top_k_of_any_row_has_k_tokens() -> None:
 
 
 class Table(LogitsOutput):
-    """A Forward of given rows."""
+    """The given rows."""
 
     def __init__(self, *rows: list[float]) -> None:
         self._rows = [np.array(row) for row in rows]
@@ -143,13 +142,10 @@ class Table(LogitsOutput):
     def logits(self, row: int) -> Any:
         return self._rows[row]
 
-    def argmax(self, row: int) -> int:
-        return argmax(self._rows[row])
-
 
 @pytest.mark.parametrize("rule", ["auto", "token", "block", "recursive", "traversal"])
 def test_a_row_that_nothing_comes_to_may_be_anything(rule: str) -> None:
-    """The text is the one that plain decoding says; no row behind a wrong guess is part of it."""
+    """Rows behind a rejected guess are not part of the text."""
     wrong = [np.nan, np.nan]
     q = np.array([0.5, 0.5])
     fixed, sampled = chain([1, 0], "x"), chain([1, 0], "x", q=[q, q])
@@ -225,7 +221,7 @@ def test_a_draft_that_knows_no_allowed_token_is_not_called_broken() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str, temperature: float) -> None:
-    """It is broken here and there only, so that some of its drafts are judged."""
+    """The draft model fails after one token only, so that some drafts are verified."""
     target = ToyTarget(V)
     draft = FaultyToy(V, fault=fault, after=2, noise=0.2)
     drafter = PortfolioDrafter([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])

@@ -1,4 +1,4 @@
-"""Requests that come and go: each gets what it would get alone, whatever the others do."""
+"""Continuous batching: each request gets the text it would get alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICY = FixedPolicy(Budget(4, 8, width=2))
 
 
 class Watched(ToyTarget):
-    """Counts what is open, and the tokens of prompts that each pass reads; takes so many sessions."""
+    """A target with limited sessions, which counts open sessions and prefilled tokens."""
 
     def __init__(self, *args: Any, most: int = 64, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -141,8 +141,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
 
 @pytest.mark.parametrize("chunk", [1, 7, 40])
 def test_a_long_prompt_holds_nobody_up_for_more_than_one_chunk(chunk: int) -> None:
-    """The target's nor the draft's: while it is read, the other one emits at every pass, and a third comes
-    to its first token in a few."""
+    """During its prefill another request emits at every pass, and a third soon starts."""
     target, draft = Watched(V, seed=1), Watched(V, seed=1, noise=0.3)
     scheduler = Scheduler(target, ModelDrafter(draft, V), POLICY, chunk=chunk)
     first = add_to(scheduler, [1], max_tokens=500)

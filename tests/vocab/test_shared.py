@@ -1,4 +1,4 @@
-"""Whether a token id means the same to two models."""
+"""The check that two models share a vocabulary."""
 
 from dataclasses import replace
 

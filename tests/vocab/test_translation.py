@@ -1,4 +1,4 @@
-"""How a draft reads the target's text."""
+"""Translation of the target's tokens for a draft model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_there_is_always_at_least_one_token(read: Translation) -> None:
 
 
 def test_a_text_is_read_as_one_text_that_control_tokens_divide(read: Translation) -> None:
-    """Two bytes that are one character are read as one, and not across an end."""
+    """Two bytes of one character are one token unless an end is between them."""
     assert read.text([3, 6, 7, 4]) == [5, 4, 3]
     assert read.text([6, 1, 7]) == [6, 1, 7]
 

@@ -41,7 +41,7 @@ DEFAULT_COSTS = PassCosts.flat(1.0, per_row=0.5)  # typical of a few rows on a C
 class Copier(Drafter, Protocol):
     """A drafter whose cost is negligible beside a pass of a model."""
 
-    def follow(self, memory: Any, more: Sequence[int], budget: Budget) -> DraftTree:
+    def follow(self, state: Any, more: Sequence[int], budget: Budget) -> DraftTree:
         """Return the proposal if the text went on with `more`; the state does not change."""
 
 
@@ -66,7 +66,7 @@ class CascadeDrafter(ComposedDrafter):
         self.name = f"{MODEL_SOURCE},{DEFERRED}"
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
-        parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]
+        parts: list[Any] = [(*state.parts, budget) for state, budget in batch]
         for model, copier, budget in parts:
             model.session.begin_chain(copier, min(budget.depth, budget.nodes))
         trees = self._model.propose([(model, budget) for model, _, budget in parts])
@@ -76,13 +76,13 @@ class CascadeDrafter(ComposedDrafter):
             out.append(self._defer(copier, budget, tree))
         return out
 
-    def _defer(self, memory: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
+    def _defer(self, state: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
         """Return `tree` extended by the copier's guess, by the copier's score alone."""
         room = min(budget.depth, budget.nodes) - len(tree)
         # A sampled draft is verified whole, so a policy could not leave the addition out.
         if room < 1 or tree.q is not None:
             return tree.proposed_by((MODEL_SOURCE,))
-        guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
+        guess = self._copier.follow(state, tree.tokens, Budget(room, room))
         depth, reach_probabilities = len(tree), list(tree.reach_probability)
         for likely in guess.score:
             above = reach_probabilities[-1] if reach_probabilities else 1.0

@@ -55,14 +55,14 @@ class _Several:
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> ComposedState:
-        memory = ComposedState()
+        state = ComposedState()
         try:
             for drafter in self.drafters:
-                memory.parts.append(drafter.open(prompt, seed, session, scope))
+                state.parts.append(drafter.open(prompt, seed, session, scope))
         except BaseException:
-            memory.close()
+            state.close()
             raise
-        return memory
+        return state
 
     @property
     def learners(self) -> list[LearningDrafter]:
@@ -83,7 +83,6 @@ class _Several:
 
 class ComposedDrafter(_Several):
     """Drafters in order of preference. least: a draft of so many tokens is enough.
-
     If none is enough, the largest draft is taken, of ties the first. A sampled draft is taken whatever its
     size, as a choice by the drawn tokens would bias the output."""
 
@@ -95,17 +94,17 @@ class ComposedDrafter(_Several):
         trees = [EMPTY] * len(batch)
         called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):
-            open_ = [
+            places = [
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
                 if tree.q is None
                 and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
                 and budget.may_call(drafter.name)
             ]
-            if not open_:
+            if not places:
                 continue
-            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
-            for at, tree in zip(open_, proposals, strict=True):
+            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in places])
+            for at, tree in zip(places, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
                 # Probes alone are used where there is no guess.
                 size, best = (len(tree.drafted), len(tree)), (len(trees[at].drafted), len(trees[at]))
@@ -171,25 +170,25 @@ class PortfolioDrafter(_Several):
         if not any(budget.depth for _, budget in batch):
             return [EMPTY] * len(batch)
         unions = [MergedTree() for _ in batch]
-        alone: list[DraftTree | None] = [None] * len(batch)
+        sampled: list[DraftTree | None] = [None] * len(batch)
         called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):
-            open_ = [
+            places = [
                 at
-                for at, (memory, budget) in enumerate(batch)
-                if alone[at] is None
+                for at, (state, budget) in enumerate(batch)
+                if sampled[at] is None
                 and budget.depth > 0
                 and budget.may_call(drafter.name)
-                and budget.should_call(drafter.name, unions[at].tree, memory.n_behind_of(i))
+                and budget.should_call(drafter.name, unions[at].tree, state.n_behind_of(i))
             ]
-            if not open_:
+            if not places:
                 continue
-            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
-            for at, tree in zip(open_, proposals, strict=True):
+            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in places])
+            for at, tree in zip(places, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
                 if tree.q is not None:
-                    alone[at] = tree
+                    sampled[at] = tree
                 else:
                     unions[at].add(tree)
-        drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, alone, strict=True)]
+        drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, sampled, strict=True)]
         return [tree.proposed_by(names) for tree, names in zip(drafts, called, strict=True)]

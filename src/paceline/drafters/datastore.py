@@ -39,7 +39,6 @@ class DatastoreState:
 
 class DatastoreDrafter:
     """A drafter that looks the text up in corpora.
-
     stores: opened corpora of the target's tokenizer, closed with the drafter.
     match_min, match_max: length of the ending that is looked up.
     samples: the most places to read."""
@@ -59,13 +58,13 @@ class DatastoreDrafter:
         return DatastoreState(prompt, self._match_max)
 
     def propose(self, batch: Sequence[tuple[DatastoreState, Budget]]) -> list[DraftTree]:
-        return [self._draft(memory, budget) for memory, budget in batch]
+        return [self._draft(state, budget) for state, budget in batch]
 
-    def _draft(self, memory: DatastoreState, budget: Budget) -> DraftTree:
+    def _draft(self, state: DatastoreState, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes)
-        if depth < 1 or len(memory.tokens) < self._match_min:
+        if depth < 1 or len(state.tokens) < self._match_min:
             return EMPTY
-        length, followed = self.look_up(memory.tokens, depth)
+        length, followed = self.look_up(state.tokens, depth)
         return best_first(
             budget,
             self.name,

@@ -37,7 +37,6 @@ Gram = tuple[int, ...]
 
 class LookaheadState:
     """One request's window, and its pool of n-grams from the window and from the text.
-
     The window moves one place per step, however many tokens were accepted: late guesses still yield n-grams
     of the target. If another drafter's draft was verified, the window does not move."""
 
@@ -181,7 +180,6 @@ class LookaheadState:
 
 class LookaheadDrafter:
     """A drafter that needs no model and no corpus.
-
     window: columns of guesses.
     level: length of the n-grams, first token included; at least 2.
     guesses: the most n-grams with one first token, and in one draft."""
@@ -198,10 +196,9 @@ class LookaheadDrafter:
         return LookaheadState(prompt, seed, *self._shape)
 
     def propose(self, batch: Sequence[tuple[LookaheadState, Budget]]) -> list[DraftTree]:
-        return [memory.propose(budget) for memory, budget in batch]
+        return [state.propose(budget) for state, budget in batch]
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
 
 def make(parts: DrafterInputs) -> LookaheadDrafter:

@@ -73,24 +73,23 @@ class LookupDrafter:
         return LookupState(prompt, *self._bounds)
 
     def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
-        return [self.follow(memory, (), budget) for memory, budget in batch]
+        return [self.follow(state, (), budget) for state, budget in batch]
 
-    def follow(self, memory: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
+    def follow(self, state: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
         """Return the proposal if the text went on with `more`; the state does not change."""
         length = min(budget.depth, budget.nodes)
-        start, n = memory.match(more)
+        start, n = state.match(more)
         if n == 0 or length < 1:
             return EMPTY
-        copied = memory.tokens[start : start + length]
-        beyond = start - len(memory.tokens)
+        copied = state.tokens[start : start + length]
+        beyond = start - len(state.tokens)
         copied += more[max(0, beyond) : max(0, beyond + length)]
         while len(copied) < length:
             copied += copied[: length - len(copied)]
         # A longer match is more likely to continue alike.
         return chain(copied, self.name, score=[n / (n + 1)] * length)
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
 
 def make(parts: DrafterInputs) -> LookupDrafter:

@@ -141,7 +141,6 @@ class _Growth:
 
 class ModelDrafter:
     """A drafter that owns a draft model.
-
     n_vocab: the target's vocabulary size; tokens beyond it are never proposed.
     temperature: 0 drafts greedily; above it tokens are drawn from the top_k, with a q.
     warn: called once about invalid logits, for which nothing is drafted.
@@ -176,9 +175,7 @@ class ModelDrafter:
     def propose(self, batch: Sequence[tuple[ModelDrafterState, Budget]]) -> list[DraftTree]:
         """Draft with one forward per level, for all requests together."""
         n = sum(budget.depth > 0 and budget.nodes > 0 for _, budget in batch)
-        growths = [
-            _Growth(memory, self._fit_budget(memory, budget, n), self.name) for memory, budget in batch
-        ]
+        growths = [_Growth(state, self._fit_budget(state, budget, n), self.name) for state, budget in batch]
         active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
         for growth in active:
             growth.state.reader.sync_to(growth.state.tokens)
@@ -197,8 +194,10 @@ class ModelDrafter:
         if sum(pending_tokens) <= chunk:
             return growths
         ready, reading = [], []
-        for growth, left, n in zip(growths, pending_tokens, split_chunk(pending_tokens, chunk), strict=True):
-            if n == left:
+        for growth, pending, n in zip(
+            growths, pending_tokens, split_chunk(pending_tokens, chunk), strict=True
+        ):
+            if n == pending:
                 ready.append(growth)
             elif n:
                 reading.append((growth.state.session, n))
@@ -206,10 +205,10 @@ class ModelDrafter:
             self._draft.forward(reading, NO_OUTPUTS)
         return ready
 
-    def _fit_budget(self, memory: ModelDrafterState, budget: Budget, n: int) -> Budget:
+    def _fit_budget(self, state: ModelDrafterState, budget: Budget, n: int) -> Budget:
         """Limit the budget to the draft model's context and trees, and to a pass shared by `n` requests."""
         caps = self._draft.caps
-        room = caps.n_ctx - len(memory.tokens)
+        room = caps.n_ctx - len(state.tokens)
         nodes = (
             0
             if caps.rollback == "none"
@@ -261,7 +260,7 @@ class ModelDrafter:
 
     def _add_sampled(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
         """Draw siblings without replacement."""
-        q = whole = probabilities(logits, sampling, ())
+        q = full = probabilities(logits, sampling, ())
         # The number of draws is fixed before the first: dropping a drawn token would bias the output.
         likeliest = float(q.max())
         if not growth.should_extend(likeliest, growth.child_reach(node, likeliest)):
@@ -273,7 +272,7 @@ class ModelDrafter:
             if len(growth.tokens) >= growth.budget.nodes:
                 break
             token = growth.state.rng.draw(q)
-            likely = float(whole[token])
+            likely = float(full[token])
             growth.add(node, token, likely, growth.child_reach(node, likely), q)
             q = without_token(q, token)
 
@@ -286,8 +285,8 @@ class ModelDrafter:
         near = np.flatnonzero(p >= min(budget.p_split * total, 1.0))
         if len(near) > budget.width:
             near = near[filter_top_k(p[near], budget.width)]
-        found = zip(p[near].tolist(), near.tolist(), strict=True)
-        for rank, (weight, at) in enumerate(sorted(found, key=itemgetter(0), reverse=True)):
+        candidates = zip(p[near].tolist(), near.tolist(), strict=True)
+        for rank, (weight, at) in enumerate(sorted(candidates, key=itemgetter(0), reverse=True)):
             if rank > 0 and growth.leaves >= budget.width:
                 break
             likely = weight / total

@@ -116,7 +116,6 @@ class NgramState:
 
 class NgramDrafter:
     """A drafter by n-gram counts.
-
     static: counts of a corpus.
     n_vocab: the target's vocabulary size.
     limit: n-grams of past outputs; beyond it the rarest are dropped.
@@ -154,11 +153,10 @@ class NgramDrafter:
         for past in self._past:
             past.forget()
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
     def propose(self, batch: Sequence[tuple[NgramState, Budget]]) -> list[DraftTree]:
-        return [self._draft(memory, budget) for memory, budget in batch]
+        return [self._draft(state, budget) for state, budget in batch]
 
     def _learn(self, past: Counts, tokens: Sequence[int], start: int) -> None:
         past.add(tokens, start)
@@ -168,28 +166,28 @@ class NgramDrafter:
                 past.thin(least)
                 least *= 2
 
-    def _draft(self, memory: NgramState, budget: Budget) -> DraftTree:
-        if len(memory.tokens) < STATIC_NGRAM_LENGTH or min(budget.depth, budget.nodes) < 1:
+    def _draft(self, state: NgramState, budget: Budget) -> DraftTree:
+        if len(state.tokens) < STATIC_NGRAM_LENGTH or min(budget.depth, budget.nodes) < 1:
             return EMPTY
 
         def follow(tail: list[int], _: int) -> Iterator[tuple[int, float, list[int]]]:
-            for i, (token, share, score) in enumerate(self._candidates(memory, tail, budget.width)):
+            for i, (token, share, score) in enumerate(self._candidates(state, tail, budget.width)):
                 # The first has at least half of the counts: if it is below p_min, so are the others.
                 if share >= (budget.p_split if i else budget.p_min):
                     yield token, score, [*tail[1 - NGRAM_MAX :], token]
                 elif i == 0:
                     return
 
-        return best_first(budget, self.name, memory.tokens[-NGRAM_MAX:], follow)
+        return best_first(budget, self.name, state.tokens[-NGRAM_MAX:], follow)
 
-    def _candidates(self, memory: NgramState, tail: list[int], width: int) -> Sequence[Candidate]:
+    def _candidates(self, state: NgramState, tail: list[int], width: int) -> Sequence[Candidate]:
         """Return up to `width` candidates after `tail`, best first, from the first counts that have any."""
         judge = tuple(tail[-STATIC_NGRAM_LENGTH:])
-        for cache, rule in ((memory.context, LAX_THRESHOLDS), (memory.past, STRICT_THRESHOLDS)):
+        for cache, rule in ((state.context, LAX_THRESHOLDS), (state.past, STRICT_THRESHOLDS)):
             for n in range(min(NGRAM_MAX, len(tail)), 0, -1):
-                found = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
-                if found:
-                    return found
+                candidates = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
+                if candidates:
+                    return candidates
         return (
             ()
             if self._static is None
@@ -211,8 +209,8 @@ class NgramDrafter:
             return ()
         weights = counts
         if judge and len(tokens) > 1 and self._static is not None:
-            known = dict(zip(*self._static.continuations(judge), strict=True))
-            weights = [c * 100 * known[t] if t in known else c for t, c in zip(tokens, counts, strict=True)]
+            static = dict(zip(*self._static.continuations(judge), strict=True))
+            weights = [c * 100 * static[t] if t in static else c for t, c in zip(tokens, counts, strict=True)]
         # Of ties the last to appear, which llama.cpp's hash tables return first.
         best = len(weights) - 1 - weights[::-1].index(max(weights))
         if 100 * counts[best] < percent * total:

@@ -80,8 +80,8 @@ class NgramCache:
     def trimmed(self, least: int) -> NgramCache:
         """Return a cache without the continuations seen fewer than `least` times."""
         ngrams, tokens, counts = self.rows()
-        selected = counts >= least
-        return NgramCache.of((ngrams[selected], tokens[selected], counts[selected]))
+        frequent = counts >= least
+        return NgramCache.of((ngrams[frequent], tokens[frequent], counts[frequent]))
 
     def write(self, path: Path | str, *, private: bool = False) -> None:
         """Write the file atomically. private: readable by the user alone.

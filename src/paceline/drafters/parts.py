@@ -26,7 +26,6 @@ MODEL_SOURCE = "model"
 @dataclass(frozen=True)
 class DrafterInputs:
     """The inputs from which drafters are made.
-
     draft: the draft model, in the target's vocabulary unless there is a `translation`.
     translation: between the two vocabularies, for a draft model that drafts text (SLEM).
     caches: n-gram caches in llama.cpp's format.
@@ -48,7 +47,6 @@ class DrafterInputs:
 
 class Scopes(Generic[T]):
     """The learned data of a drafter, by the scope of requests (Drafter.open).
-
     common: the entry of the scope "". make: creates the entry of another scope."""
 
     def __init__(self, common: T, make: Callable[[], T], most: int = MAX_SCOPES) -> None:
@@ -79,7 +77,6 @@ def best_first(
     follow: Callable[[State, int], Iterable[tuple[int, float, State]]],
 ) -> DraftTree:
     """Return the tree of the likeliest paths, grown one node at a time.
-
     follow: returns (token, score, state with it) for what may follow a path's state and length, likeliest
         first. The first continues the path; each other one is a branch that counts against `budget.width`."""
     tokens: list[int] = []

@@ -92,31 +92,31 @@ class SlemDrafter:
 
     def propose(self, batch: Sequence[tuple[SlemState, Budget]]) -> list[DraftTree]:
         requests = []
-        for memory, budget in batch:
-            memory.inner.tokens = window(memory.read, self._translation.lead, self._caps)
+        for state, budget in batch:
+            state.inner.tokens = window(state.read, self._translation.lead, self._caps)
             n = min(budget.depth, budget.nodes)
             # Grammar and noise apply to the target's tokens. The loop prunes forbidden tokens, and the
             # draft's likeliest token is the best guess.
             requests.append(
-                (memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, gumbel_noise=None))
+                (state.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, gumbel_noise=None))
             )
         drafts = self._drafter.propose(requests)
         return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
 
-    def _rewrite(self, memory: SlemState, budget: Budget, drafted: DraftTree) -> DraftTree:
+    def _rewrite(self, state: SlemState, budget: Budget, drafted: DraftTree) -> DraftTree:
         """Return the drafted text in the target's tokens."""
         text, ends, logs = b"", [0], [0.0]
-        closing, memory.drafted = [], []
+        closing, state.drafted = [], []
         for token, score in zip(drafted.tokens, drafted.score, strict=True):
             data = self._translation.draft.token_bytes[token]
             if not data:
                 closing = [(self._closing[token], score)] if token in self._closing else []
                 break
-            memory.drafted.append(token)
+            state.drafted.append(token)
             text += data
             ends.append(len(text))
             logs.append(logs[-1] + math.log(score))
-        tokens, cuts = self._retokenize(memory.context, text)
+        tokens, cuts = self._retokenize(state.context, text)
         scores: list[float] = np.exp(np.diff(np.interp(cuts, ends, logs))).tolist()
         if cuts[-1] == len(text):
             tokens += [token for token, _ in closing]

@@ -48,7 +48,6 @@ class SuffixState:
 
 class SuffixDrafter:
     """A drafter that owns the history of past outputs.
-
     max_tokens: past tokens to remember, rounded up to a power of two; 52 to 104 bytes each.
     alpha, offset: the draft length by match length.
     min_prob: the least probability of a path.
@@ -87,21 +86,21 @@ class SuffixDrafter:
         return SuffixState(self, prompt, self._make(len(prompt) * 5 // 4), self._past.of(scope))
 
     def propose(self, batch: Sequence[tuple[SuffixState, Budget]]) -> list[DraftTree]:
-        return [self._draft(memory, budget) for memory, budget in batch]
+        return [self._draft(state, budget) for state, budget in batch]
 
-    def follow(self, memory: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
+    def follow(self, state: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
         """Return the proposal if the text went on with `more`; the state does not change."""
-        with memory.text.with_continuation(more):
-            return self._draft(memory, budget)
+        with state.text.with_continuation(more):
+            return self._draft(state, budget)
 
-    def _draft(self, memory: SuffixState, budget: Budget) -> DraftTree:
+    def _draft(self, state: SuffixState, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes, self._max_matches)
         if depth < 1 or budget.width < 1:
             return EMPTY
         nodes = min(budget.nodes, 2 * self._most * depth)
         if nodes > len(self._tokens):
             self._draft_buffers(nodes)
-        text, past = memory.text, memory.past
+        text, past = state.text, state.past
         n = self._draft_into(
             (text.ring, text.links, text.heads, text.state[0]),
             (past.ring, past.links, past.heads, past.state[0]),
@@ -127,8 +126,8 @@ class SuffixDrafter:
 
     def _warm_up(self) -> None:
         """Compile now instead of in the first step."""
-        memory = SuffixState(self, (0, 0), self._make(), self.history)
-        self.follow(memory, (0,), Budget(depth=1, nodes=1))
+        state = SuffixState(self, (0, 0), self._make(), self.history)
+        self.follow(state, (0,), Budget(depth=1, nodes=1))
 
     def learn(self, tokens: Sequence[int]) -> None:
         self.remember(tokens, self.history)

@@ -46,14 +46,14 @@ class SuffixArray:
 
     def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
-        about = read_index(folder)
-        self.n_vocab: int = about["n_vocab"]
-        self.tokens: int = about["tokens"]
-        self._width: int = about["width"]
+        index = read_index(folder)
+        self.n_vocab: int = index["n_vocab"]
+        self.tokens: int = index["tokens"]
+        self._width: int = index["width"]
         self._structs: dict[int, struct.Struct] = {}
         self._letter = {2: "H", 4: "I"}[self._width]
         self._top = 256**self._width - 1
-        length = about["length"]
+        length = index["length"]
         _check_size(folder / TEXT, length * self._width)
         _check_size(folder / ARRAY, length * 4)
         self._text = _mapped(folder / TEXT)
@@ -147,23 +147,23 @@ def read_index(folder: Path) -> dict[str, Any]:
     """Read index.json. Raises UsageError if it is missing, ModelError for damage or another version."""
     path = folder / INDEX
     try:
-        about = json.loads(path.read_bytes())
-        whole = [about[name] for name in ("n_vocab", "tokens", "documents", "length")]
-        sound = about["version"] == VERSION and about["width"] in (2, 4)
-        if not sound or not all(isinstance(n, int) and n > 0 for n in whole):
+        index = json.loads(path.read_bytes())
+        counts = [index[name] for name in ("n_vocab", "tokens", "documents", "length")]
+        sound = index["version"] == VERSION and index["width"] in (2, 4)
+        if not sound or not all(isinstance(n, int) and n > 0 for n in counts):
             raise ValueError("not a datastore's index")
     except FileNotFoundError as error:
         raise UsageError(f"{folder}: holds no datastore; make one with paceline corpus build") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ModelError(f"{path}: is damaged, or of another version; build the corpus again") from error
-    return dict(about)
+    return dict(index)
 
 
 def _check_size(path: Path, size: int) -> None:
-    found = path.stat().st_size if path.is_file() else 0
-    if found != size:
+    actual = path.stat().st_size if path.is_file() else 0
+    if actual != size:
         raise ModelError(
-            f"{path}: has {found:,} bytes instead of {size:,}, the file is cut short or damaged; "
+            f"{path}: has {actual:,} bytes instead of {size:,}, the file is cut short or damaged; "
             "build the corpus again"
         )
 

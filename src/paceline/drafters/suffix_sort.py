@@ -54,7 +54,7 @@ def build(
         for places in _places(_sort_in_thread(sort, backwards, check), kind.itemsize):
             check()
             file.write(places.data)
-    about = {
+    index = {
         "version": VERSION,
         "n_vocab": n_vocab,
         "width": kind.itemsize,
@@ -63,7 +63,7 @@ def build(
         "length": length,
     }
     with private_file(folder / INDEX) as file:
-        file.write(json.dumps(about).encode())
+        file.write(json.dumps(index).encode())
     return n_tokens
 
 

@@ -29,8 +29,8 @@ class ChunkSize:
     def update(self, decoding: int, read: int, seconds: float) -> None:
         """Record a pass with `decoding` requests and `read` prompt tokens."""
         if read:
-            own = self._pass.value if decoding else 0.0
-            self._token.add(max(1e-9, seconds - own) / read)
+            decode_seconds = self._pass.value if decoding else 0.0
+            self._token.add(max(1e-9, seconds - decode_seconds) / read)
         elif decoding:
             self._pass.add(seconds)
 
@@ -47,12 +47,12 @@ class _Mean:
 
 
 def split_chunk(pending_tokens: Sequence[int], chunk: int) -> list[int]:
-    """Divide `chunk` tokens evenly among prompts with `pending_tokens` left, none more than it needs.
+    """Divide `chunk` tokens evenly among prompts with `pending_tokens` remaining, none more than it needs.
     A short prompt behind a long one is thus prefilled at once."""
     out = [0] * len(pending_tokens)
-    left = chunk
+    remaining = chunk
     order = sorted([i for i, n in enumerate(pending_tokens) if n], key=pending_tokens.__getitem__)
     for place, i in enumerate(order):
-        out[i] = min(pending_tokens[i], -(-left // (len(order) - place)))
-        left -= out[i]
+        out[i] = min(pending_tokens[i], -(-remaining // (len(order) - place)))
+        remaining -= out[i]
     return out

@@ -13,18 +13,17 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 def prune_tree(tree: DraftTree, grammar: Grammar) -> DraftTree:
     """Return `tree` without forbidden tokens and their subtrees.
-
     A forbidden token that was *sampled* stays as a leaf, which verification always rejects: dropping it after
     the draw would bias the output. Probes are never emitted and stay."""
-    selected: list[bool] = []
+    keep: list[bool] = []
     expandable: list[bool] = []  # children may stay too
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         below = parent == ROOT or expandable[parent]
         allowed = below and (node in tree.probe or bool(grammar.mask(tree.path_tokens(parent))[token]))
         sampled = tree.q is not None and tree.q[node] is not None
-        selected.append(allowed or (below and sampled))
+        keep.append(allowed or (below and sampled))
         expandable.append(allowed)
-    return tree if all(selected) else tree.filter(selected)
+    return tree if all(keep) else tree.filter(keep)
 
 
 class SafeGrammar:

@@ -27,7 +27,6 @@ Rollback = Literal["free", "restore", "none"]
 @dataclass(frozen=True, slots=True)
 class Caps:
     """The capabilities of a target.
-
     max_branches: leaves of one tree; 1 means chains only.
     rollback: how rejected tokens leave the cache. free: they are dropped. restore: the model returns to a
         checkpoint and recomputes accepted tokens in the next pass. none: nothing can be drafted.
@@ -53,7 +52,6 @@ class Caps:
 @dataclass(frozen=True, slots=True)
 class RequiredOutputs:
     """The target outputs that a drafter reads.
-
     top_k: the k largest logits of every row.
     layers: hidden states at the input of these layers; the number of layers means the last output."""
 
@@ -67,7 +65,6 @@ class RequiredOutputs:
 @dataclass(frozen=True, slots=True)
 class Features:
     """The `RequiredOutputs` of one pass.
-
     top_k: token ids [rows, k], best first.
     hidden: [lead + rows, layers, width], layers ascending, on the backend's device.
     lead: rows before the root's, of prompt tokens or of recomputed tokens.
@@ -171,7 +168,6 @@ class Grammar(Protocol):
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The limits of one proposal.
-
     depth, nodes, width: the longest path, the most nodes, the most leaves.
     p_min: an autoregressive drafter stops when its best next token is less likely.
     p_split: a drafter branches where an alternative is at least this likely.

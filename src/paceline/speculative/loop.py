@@ -93,8 +93,8 @@ def partition_requests(
 ) -> tuple[list[ActiveRequest], list[tuple[ActiveRequest, int]]]:
     """Return the requests that decode in this pass, and those that prefill with their numbers of tokens."""
     decoding, prefilling = list[ActiveRequest](), list[tuple[ActiveRequest, int]]()
-    for request, n, left in zip(requests, split_chunk(pending_tokens, chunk), pending_tokens, strict=True):
-        if n == left <= MAX_FUSED_PREFILL:
+    for request, n, pending in zip(requests, split_chunk(pending_tokens, chunk), pending_tokens, strict=True):
+        if n == pending <= MAX_FUSED_PREFILL:
             decoding.append(request)
         elif n:
             prefilling.append((request, n))
@@ -253,7 +253,6 @@ def decode(
     chunk: int = UNLIMITED,
 ) -> Iterator[tuple[ActiveRequest, Step]]:
     """Decode all requests to their ends in shared passes, and yield each step.
-
     Prefill steps have no tokens. The caller closes the requests. If the generator is dropped, all sessions
     stay consistent. A failed request ends alone; the first error is raised at the end."""
     while active := [r for r in requests if not r.is_over]:

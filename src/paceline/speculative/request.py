@@ -124,7 +124,6 @@ class NoDrafterState:
 @dataclass(eq=False)
 class ActiveRequest:
     """A request that is being decoded. It owns its session and drafter state.
-
     eos: tokens that end it; empty if they are ignored.
     stop: called with every emitted token in order; true ends the request.
     rule: the verification rule.

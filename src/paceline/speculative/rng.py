@@ -44,11 +44,11 @@ class SeededRng:
         return bool(self._random.random() < probability)
 
     def draw(self, p: Probabilities) -> int:
-        selected = np.flatnonzero(p)
-        mass = np.cumsum(p[selected])
+        possible = np.flatnonzero(p)
+        mass = np.cumsum(p[possible])
         # Scaled by the sum, which rounding may leave slightly off one.
         i = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
-        return int(selected[min(i, len(selected) - 1)])
+        return int(possible[min(i, len(possible) - 1)])
 
     def draw_at(self, place: int, row: TokenDistribution) -> int:
         with np.errstate(divide="ignore", over="ignore"):  # for tokens of tiny probability

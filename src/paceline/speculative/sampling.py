@@ -185,27 +185,27 @@ def target_distribution(
     adjusted = adjust_logits(logits, sampling, history, mask)
     if sampling.greedy:
         return TokenDistribution(np.array([argmax(adjusted)]), np.ones(1))
-    # Each filter works on the tokens left by the one before; of ties the lowest ids stay, as in argmax.
-    selected = np.arange(len(adjusted))
+    # Each filter works on the tokens remaining by the one before; of ties the lowest ids stay, as in argmax.
+    ids = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
-        selected = filter_top_k(adjusted, sampling.top_k)
-    values = adjusted[selected].astype(np.float64)
+        ids = filter_top_k(adjusted, sampling.top_k)
+    values = adjusted[ids].astype(np.float64)
     if sampling.typical_p < 1.0:
         inside = filter_typical_p(softmax(values), sampling.typical_p)
-        selected, values = selected[inside], values[inside]
+        ids, values = ids[inside], values[inside]
     if sampling.top_p < 1.0:
         inside = filter_top_p(softmax(values), sampling.top_p)
-        selected, values = selected[inside], values[inside]
+        ids, values = ids[inside], values[inside]
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
-        selected, values = selected[enough], values[enough]
+        ids, values = ids[enough], values[enough]
     p = apply_temperature(values, sampling.temperature)
     if sampling.xtc_probability > 0.0:
         # XTC applies at random, so plain sampling draws from the mixture of both outcomes.
-        left = filter_xtc(softmax(values), sampling.xtc_threshold)
+        remaining = filter_xtc(softmax(values), sampling.xtc_threshold)
         p *= 1.0 - sampling.xtc_probability
-        p[left] += sampling.xtc_probability * apply_temperature(values[left], sampling.temperature)
-    return TokenDistribution(selected, p)
+        p[remaining] += sampling.xtc_probability * apply_temperature(values[remaining], sampling.temperature)
+    return TokenDistribution(ids, p)
 
 
 def probabilities(
@@ -241,8 +241,8 @@ def filter_top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     threshold = np.partition(logits, len(logits) - k)[len(logits) - k]
     above = np.flatnonzero(logits > threshold)
     equal = np.flatnonzero(logits == threshold)[: k - len(above)]
-    selected = np.concatenate([above, equal])
-    return selected[np.lexsort((selected, -logits[selected]))]
+    top = np.concatenate([above, equal])
+    return top[np.lexsort((top, -logits[top]))]
 
 
 def filter_top_p(p: Probabilities, top_p: float) -> NDArray[np.int64]:

@@ -27,7 +27,6 @@ State = Literal["waiting", "running", "done", "failed", "cancelled"]
 @dataclass(eq=False)
 class ScheduledRequest:
     """A request from its arrival on.
-
     stop, grammar: see `start_request`.
     active: the state of decoding; None while waiting.
     error: the failure that ended it."""
@@ -46,7 +45,6 @@ class ScheduledRequest:
 
 class Scheduler:
     """A scheduler that owns and closes its requests. It is not thread-safe.
-
     chunk: the most prompt tokens of one pass; by default the target's.
     rule: the verification rule for sampled drafts."""
 
@@ -121,9 +119,9 @@ class Scheduler:
         return True
 
     def step(self) -> list[tuple[ScheduledRequest, Step]]:
-        """Admit requests and run one pass; return its steps in order."""
+        """Admit requests and run scheduled pass; return its steps in order."""
         self.admit()
-        active = {one.active: one for one in self.running if one.active is not None}
+        active = {scheduled.active: scheduled for scheduled in self.running if scheduled.active is not None}
         if not active:
             return []
         decoding = sum(request.n_tokens > 0 for request in active)
@@ -133,14 +131,14 @@ class Scheduler:
                 self._target, self._drafter, self._policy, list(active), self._clock, chunk
             )
         except Exception as error:  # the whole pass failed, so all its requests have
-            for one in list(self.running):
-                self._end(one, "failed", error)
+            for scheduled in list(self.running):
+                self._end(scheduled, "failed", error)
             return []
         read = sum(step.batch_tokens for _, step in steps if not step.tokens)
         self._chunk.update(decoding, read, self._clock() - began)
-        for request, one in active.items():
+        for request, scheduled in active.items():
             if request.is_over:
-                self._end(one, "failed" if request.error else "done", request.error)
+                self._end(scheduled, "failed" if request.error else "done", request.error)
         return [(active[request], step) for request, step in steps]
 
     def _end(self, scheduled: ScheduledRequest, state: State, error: Exception | None = None) -> None:

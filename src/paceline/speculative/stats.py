@@ -18,7 +18,6 @@ TARGET = "target"
 @dataclass(frozen=True, slots=True)
 class StepTimes:
     """Seconds of one step; the time of a batch is split evenly among its requests.
-
     keep: commit and rollback.
     other: deciding what to draft, and learning from the previous step."""
 
@@ -48,7 +47,6 @@ class Logprob:
 @dataclass(frozen=True, slots=True)
 class Step:
     """The record of one step.
-
     tokens: the emitted tokens, cut at a stop; empty for prefill.
     sources: a drafter's name or "target" for each token.
     path: the accepted nodes to commit: all tokens but the last, which is the new root.
@@ -73,7 +71,6 @@ class Step:
 @dataclass
 class SourceStats:
     """Counts of one drafter.
-
     tried: steps it was called in; proposed: steps with a verified draft; right: steps with an accepted token.
     drafted, accepted: tokens."""
 
@@ -87,7 +84,6 @@ class SourceStats:
 @dataclass
 class Stats:
     """Sums over one request's steps.
-
     rejected: steps that accepted fewer tokens than were drafted.
     reading_seconds: time of the prefill steps, which count nowhere else."""
 

@@ -20,7 +20,6 @@ CHAIN_PARENTS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # parents of a c
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """A draft for one request. Every field but `q`, `probe` and `called` has one entry per node.
-
     score: the drafter's confidence in the node, given that the parent is accepted (0 to 1).
     source: name of the drafter that proposed the node.
     q: the distribution [n_vocab] the token was drawn from, given the siblings drawn before; None for a
@@ -124,11 +123,11 @@ class DraftTree:
         """Return the path from the root that follows `tokens`, as far as the tree has them."""
         path, node = list[int](), ROOT
         for token in tokens:
-            found = self.child(node, token)
-            if found is None:
+            child = self.child(node, token)
+            if child is None:
                 break
-            path.append(found)
-            node = found
+            path.append(child)
+            node = child
         return path
 
     def filter(self, selected: Sequence[bool]) -> DraftTree:

@@ -62,12 +62,12 @@ def text(name: str, value: Any) -> str:
 
 
 def text_list(name: str, value: Any) -> tuple[str, ...]:
-    """Return one string, or several, as a tuple."""
+    """Return item string, or several, as a tuple."""
     if isinstance(value, str):
         return (text(name, value),)
     if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise require(name, value, "text, or a list of texts")
-    return tuple(text(name, one) for one in value)
+    return tuple(text(name, item) for item in value)
 
 
 def logit_biases(name: str, value: Any) -> dict[int, float]:

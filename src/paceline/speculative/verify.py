@@ -156,7 +156,6 @@ def verify_recursive(rows: TargetRows, rng: Rng) -> Verdict:
 @dataclass(slots=True)
 class _Stop:
     """A node on the current path.
-
     q: the distribution the node was drawn from.
     acc: the probability that the path ends here or below, given the rejections so far.
     waiting: children not rejected yet.
@@ -172,30 +171,30 @@ class _Stop:
 def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:
     """Try whole paths first, from the leaves up."""
     tree = rows.tree
-    way = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
+    stack = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
     while True:
-        here = way[-1]
-        if here.waiting and here.p is None:
+        top = stack[-1]
+        if top.waiting and top.p is None:
             try:
-                here.p = rows.p(here.node)
-            except (UsageError, LogitsError):  # no token can follow: an error only if the path ends here
-                here.waiting = []
-        if here.waiting and here.p is not None:
-            child = here.waiting[0]
+                top.p = rows.p(top.node)
+            except (UsageError, LogitsError):  # no token can follow: an error only if the path ends top
+                top.waiting = []
+        if top.waiting and top.p is not None:
+            child = top.waiting[0]
             q, x = sample_from(tree, child, rows.n_vocab), tree.tokens[child]
-            acc = acceptance_probability(here.p, q, x, here.acc)
+            acc = acceptance_probability(top.p, q, x, top.acc)
             if acc > 0.0:
-                way.append(_Stop(child, q, acc, list(tree.children(child))))
+                stack.append(_Stop(child, q, acc, list(tree.children(child))))
             else:  # nothing below it can be accepted either
-                _reject_first(here, here.p, q, x)
+                _reject_first(top, top.p, q, x)
             continue
-        if len(way) == 1 or rng.accept(here.acc):
-            p = rows.p(here.node) if here.p is None else here.p
-            return Verdict(tuple(stop.node for stop in way[1:]), p.draw(rng))
-        way.pop()
-        above = way[-1]
-        assert above.p is not None  # `here` was tried with it
-        _reject_first(above, above.p, here.q, tree.tokens[here.node])
+        if len(stack) == 1 or rng.accept(top.acc):
+            p = rows.p(top.node) if top.p is None else top.p
+            return Verdict(tuple(stop.node for stop in stack[1:]), p.draw(rng))
+        stack.pop()
+        parent = stack[-1]
+        assert parent.p is not None  # `top` was tried with it
+        _reject_first(parent, parent.p, top.q, tree.tokens[top.node])
 
 
 def _reject_first(stop: _Stop, p: TokenDistribution, q: Probabilities | None, x: int) -> None:

@@ -12,7 +12,6 @@ INVALID_BYTES = re.compile("([\udc80-\udcff]+)")  # as decoded with "surrogatees
 
 class Lexicon:
     """A vocabulary and its tokenizer.
-
     tokenize: tokenizes text inside a text, without control tokens.
     token_bytes: bytes by token; empty for control tokens and ends of text.
     names: stored text of the tokens without bytes.

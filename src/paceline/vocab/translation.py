@@ -29,11 +29,11 @@ class Translation:
 
     def token(self, token: int) -> tuple[int, ...]:
         """Return the counterpart, or else the encoded bytes or control-token name; at least one token."""
-        known = self._known.get(token)
-        if known is None:
+        translated = self._known.get(token)
+        if translated is None:
             data = self.target.token_bytes[token] or self.target.names[token]
-            known = self._known[token] = tuple(self.draft.encode(data)) or (self.draft.filler,)
-        return known
+            translated = self._known[token] = tuple(self.draft.encode(data)) or (self.draft.filler,)
+        return translated
 
     def text(self, tokens: Sequence[int]) -> list[int]:
         """Tokenize the text of `tokens` with the draft's tokenizer; control tokens divide it into parts."""

@@ -48,35 +48,37 @@ class AcceptanceModel:
 
     def reach_probabilities(self, recent: Recent, tree: DraftTree) -> list[float]:
         """Return for each node the probability that it is reached and accepted; 0 for a probe."""
-        chances, last, slope, biases = list[float](), "", 1.0, list[float]()
+        probabilities, last, slope, biases = list[float](), "", 1.0, list[float]()
         votes = tree.votes or [((name, score),) for name, score in zip(tree.source, tree.score, strict=True)]
         for who, depth in zip(votes, tree.depths(), strict=True):  # by the first proposer alone
             name, score = who[0]
             if name != last:
                 last, slope, biases = name, *self.of(name).at(recent.get(name, 0.0))
             z = slope * logit_at(score) + biases[depth if depth < N_POSITIONS else N_POSITIONS]
-            chances.append(sigmoid(z))
+            probabilities.append(sigmoid(z))
         for parent in competing_votes(votes, tree.parents):
             nodes = tree.children(parent)
-            own = [
+            own_logits = [
                 [
                     self.of(name).logit(logit_at(score), tree.depths()[node], recent.get(name, 0.0))
                     for name, score in votes[node]
                 ]
                 for node in nodes
             ]
-            for node, guess in zip(nodes, self._guesses([votes[node] for node in nodes], own), strict=True):
-                chances[node] = sigmoid(guess.logit)
+            for node, guess in zip(
+                nodes, self._guesses([votes[node] for node in nodes], own_logits), strict=True
+            ):
+                probabilities[node] = sigmoid(guess.logit)
         for probe in tree.probe:
-            chances[probe] = 0.0
-        return reach_products(tree, chances)
+            probabilities[probe] = 0.0
+        return reach_products(tree, probabilities)
 
-    def _guesses(self, votes: Sequence[Votes], own: Sequence[Sequence[float]]) -> list[Guess]:
-        """Return the guesses for siblings. own: the logits by each proposer's own calibrator."""
+    def _guesses(self, votes: Sequence[Votes], own_logits: Sequence[Sequence[float]]) -> list[Guess]:
+        """Return the guesses for siblings. own_logits: by each proposer's calibrator."""
         everyone = frozenset([name for who in votes for name, _ in who])
         if len(everyone) == 1:
-            return [Guess(logits[0]) for logits in own]
-        means = [min(sum(logits) / len(logits), MAX_LOGIT) for logits in own]
+            return [Guess(logits[0]) for logits in own_logits]
+        means = [min(sum(logits) / len(logits), MAX_LOGIT) for logits in own_logits]
         guesses = []
         for at, (who, x) in enumerate(zip(votes, means, strict=True)):
             proposers = frozenset([name for name, _ in who])
@@ -91,7 +93,7 @@ class AcceptanceModel:
 
     def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
         """Learn from all guesses along the emitted tokens, verified or not. The last token is the target's
-        own."""
+        own_logits."""
         at = ROOT
         for depth, token in enumerate(tokens, 1):
             nodes = tree.children(at)
@@ -99,14 +101,14 @@ class AcceptanceModel:
                 return
             right = tree.child(at, token)
             votes = [votes_by_node(tree, node) for node in nodes]
-            own = [
+            own_logits = [
                 [
                     self.of(name).update(logit_at(score), depth, recent.get(name, 0.0), node == right)
                     for name, score in who
                 ]
                 for node, who in zip(nodes, votes, strict=True)
             ]
-            for node, guess in zip(nodes, self._guesses(votes, own), strict=True):
+            for node, guess in zip(nodes, self._guesses(votes, own_logits), strict=True):
                 self._reliability.add(sigmoid(guess.logit), node == right)
                 if guess.calibrator is not None:
                     guess.calibrator.update(guess.x, 1, guess.y, node == right)
@@ -121,9 +123,9 @@ class AcceptanceModel:
 
     def calibration(self) -> dict[str, Calibration]:
         """Return the calibration of each drafter's predictions, and of all (ALL_DRAFTERS)."""
-        known = {name: one.reliability for name, one in self._calibrators.items()}
-        known[ALL_DRAFTERS] = self._reliability
-        return {name: one.calibration for name, one in known.items() if one.total}
+        reliabilities = {name: entry.reliability for name, entry in self._calibrators.items()}
+        reliabilities[ALL_DRAFTERS] = self._reliability
+        return {name: entry.calibration for name, entry in reliabilities.items() if entry.total}
 
 
 class Guess(NamedTuple):
@@ -146,15 +148,15 @@ def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
     return out
 
 
-def reach_products(tree: DraftTree, chances: Sequence[float]) -> list[float]:
+def reach_products(tree: DraftTree, probabilities: Sequence[float]) -> list[float]:
     """Return the products of the probabilities along each path.
     Siblings exclude each other: if theirs add up to more than 1, they are scaled down."""
     sums = dict.fromkeys(tree.parents, 0.0)
-    if len(sums) < len(chances):
-        for parent, p in zip(tree.parents, chances, strict=True):
+    if len(sums) < len(probabilities):
+        for parent, p in zip(tree.parents, probabilities, strict=True):
             sums[parent] += p
     out: list[float] = []
-    for parent, p in zip(tree.parents, chances, strict=True):
+    for parent, p in zip(tree.parents, probabilities, strict=True):
         if sums[parent] > 1.0:
             p /= sums[parent]
         out.append(p if parent == ROOT else out[parent] * p)

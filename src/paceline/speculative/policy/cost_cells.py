@@ -42,9 +42,9 @@ class CostCells:
         upper half, but at least half the mean cost per row: real passes correct a low guess, not a high one.
         """
         curve, last = [0.0], 0
-        for n, cell, few in reversed(self._monotone(place)):
-            if few < TRUSTED_SAMPLES:
-                cell = max(curve[last], cell * self.noise ** (0.5 / math.sqrt(few)))
+        for n, cell, n_samples in reversed(self._monotone(place)):
+            if n_samples < TRUSTED_SAMPLES:
+                cell = max(curve[last], cell * self.noise ** (0.5 / math.sqrt(n_samples)))
             curve += [cell] * (n - last)
             last = n
         before = max((n for n in self.rows if 2 * n <= last), default=0)
@@ -54,14 +54,14 @@ class CostCells:
 
     def _monotone(self, place: int) -> list[tuple[int, float, int]]:
         """Return (rows, seconds, samples) from the most rows down, limited to plausible costs."""
-        out, least, one = [], math.inf, self._cell(place, 1)
+        out, cheapest, single = [], math.inf, self._cell(place, 1)
         for n in reversed(self.rows):
-            cell, few = min(self._cell(place, n), SEQUENTIAL_LIMIT * n * one), self._count(n)
-            if few < UNSETTLED_SAMPLES and cell > MAX_INVERSION * least:
-                cell = least
-            if few >= TRUSTED_SAMPLES:
-                least = min(least, cell)
-            out.append((n, cell, few))
+            cell, n_samples = min(self._cell(place, n), SEQUENTIAL_LIMIT * n * single), self._count(n)
+            if n_samples < UNSETTLED_SAMPLES and cell > MAX_INVERSION * cheapest:
+                cell = cheapest
+            if n_samples >= TRUSTED_SAMPLES:
+                cheapest = min(cheapest, cell)
+            out.append((n, cell, n_samples))
         return out
 
     def _count(self, n: int) -> int:
@@ -100,11 +100,11 @@ class CostCells:
 def implausibility(table: Table) -> str:
     """Describe an impossible ratio in the table, such as after a hiccup; "" if there is none."""
     for depth, cells in table.items():
-        one = cells.get(1)
+        single = cells.get(1)
         for n, seconds in cells.items():
             rows = "one row takes" if n == 1 else f"{n} rows take"
-            if one is not None and seconds > MAX_SINGLE_TOKEN_FACTOR * n * one:
-                return f"after {depth} tokens {rows} {seconds / one:.0f} times what one row does"
+            if single is not None and seconds > MAX_SINGLE_TOKEN_FACTOR * n * single:
+                return f"after {depth} tokens {rows} {seconds / single:.0f} times what single row does"
             m = min((m for m in cells if m > n), key=cells.__getitem__, default=n)
             if seconds > MAX_INVERSION_FACTOR * cells[m]:
                 return f"after {depth} tokens {rows} {seconds / cells[m]:.0f} times what {m} rows do"

@@ -126,11 +126,11 @@ class _Measuring:
 
 def _priority(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     """Return the time the samples of n rows take with one more; the least comes next."""
-    own, plausible = samples.get(n, ()), _plausible(n, samples)
-    may_be_hiccup = len(own) == 1 and own[0] > plausible
-    few = len(own) < MIN_SAMPLES.get(n, 1) or may_be_hiccup
+    taken, plausible = samples.get(n, ()), _plausible(n, samples)
+    may_be_hiccup = len(taken) == 1 and taken[0] > plausible
+    few = len(taken) < MIN_SAMPLES.get(n, 1) or may_be_hiccup
     weight = (2 if n in PRIORITY_BATCH_SIZES else 1) * (FIRST_SAMPLE_PRIORITY if few else 1)
-    return (len(own) + 1) * plausible / weight
+    return (len(taken) + 1) * plausible / weight
 
 
 def _plausible(n: int, samples: Mapping[int, Sequence[float]]) -> float:

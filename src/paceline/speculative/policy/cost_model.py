@@ -56,7 +56,6 @@ def is_valid_seconds(seconds: float) -> bool:
 
 class PassCosts:
     """Seconds of one forward pass of one model.
-
     table: measured seconds by context length and rows; one row must be measured somewhere.
     noise: timing jitter, the ratio between measurements of the same pass; 1 is none.
     samples: numbers of measurements in the shape of the table; None means many.
@@ -159,10 +158,10 @@ class PassCosts:
             # The part explained by the change of pace does not count against the cell.
             off = implied - max(min(outcome, pace), min(max(outcome, pace), implied))
         # If all recent passes have one size, a slower machine and a slower size look the same.
-        alone = recent.count(key) / len(recent) if recent else 1.0
+        share = recent.count(key) / len(recent) if recent else 1.0
         self._cells.samples[key] = samples + 1
         weight = max(CELL_WEIGHT, 1.0 / (1 + samples))  # a plain mean at first
-        cells[rows] *= math.exp(weight * (1.0 - alone) * max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off)))
+        cells[rows] *= math.exp(weight * (1.0 - share) * max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off)))
         recent.append(key)
         self._seen[key] = self._observed
         if self._observed % CURVE_REFRESH_UPDATES == 0 or samples <= UNSETTLED_SAMPLES:
@@ -180,10 +179,10 @@ class PassCosts:
         pending.append(seconds)
         if len(pending) == MIN_OBSERVATIONS:
             del self._pending[key]
-            self._seen[key], found = self._observed, median(pending)
+            self._seen[key], measured = self._observed, median(pending)
             cells = self._cells.seconds.setdefault(place, {})
-            if rows not in cells or abs(math.log(found / cells[rows])) > MAX_LOG_DEVIATION:
-                cells[rows], self._cells.samples[key] = found, MIN_OBSERVATIONS
+            if rows not in cells or abs(math.log(measured / cells[rows])) > MAX_LOG_DEVIATION:
+                cells[rows], self._cells.samples[key] = measured, MIN_OBSERVATIONS
             self._depth.setdefault(place, depth)
             self._known()
 
@@ -248,7 +247,6 @@ def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
 @dataclass
 class DecodingCosts:
     """The costs of decoding.
-
     target, draft: pass costs of the two models.
     step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown.
     is_default: false once passes took far longer than known, which the next process must not learn."""

@@ -20,7 +20,6 @@ def confidence_level(reach_probability: float) -> int:
 @dataclass
 class DrafterValue:
     """The expected gain and time of calling one drafter.
-
     tokens: gain of a call in tokens, by kind of step; outcomes: the number of outcomes behind each.
     seconds: time of a call; level: time per computed level of depth.
     credit: seconds saved up for a trial call of a drafter that does not seem to pay."""

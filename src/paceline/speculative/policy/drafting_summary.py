@@ -19,7 +19,6 @@ MAX_ACCEPTANCE = 0.95  # hardly any draft reaches it
 @dataclass(frozen=True)
 class BreakEvenReason:
     """The reason why drafts do not pay.
-
     rows, ratio: the cost of verifying so many rows, relative to one row.
     break_even: the acceptance at which drafts neither gain nor lose; None if none suffices.
     measured: the acceptance the likeliest unverified guesses would have had; None if unknown."""
@@ -47,7 +46,6 @@ class BreakEvenReason:
 @dataclass(frozen=True)
 class DraftingSummary:
     """Statistics over the steps of all requests.
-
     silent: steps without a guess.
     declined: steps at which no guess was worth making or verifying.
     refused: declined steps at which a drafter was not called, as its calls cost more than they save.
@@ -94,7 +92,6 @@ class DraftingSummary:
 @dataclass
 class DraftingCounts:
     """The counters behind a DraftingSummary.
-
     left_out: steps with guesses of which none was verified.
     was_right: those among them whose likeliest guess would have been accepted."""
 

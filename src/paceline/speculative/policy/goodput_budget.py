@@ -21,7 +21,6 @@ NEGLIGIBLE_SHARE = 0.002  # of a plain pass: cheaper drafters are always called
 
 class DrafterCall:
     """The current call of a drafter for one proposal; drafter is "" if there is none.
-
     since: time of the call. before: worth of the draft before it, in tokens. kind: kind of step
         (drafter_value.py).
     levels: levels of depth computed so far.
@@ -42,7 +41,6 @@ class DrafterCall:
 @dataclass
 class LossLedger:
     """The gains and losses of one request.
-
     recent_acceptance: by drafter.
     lost_seconds: time of drafts beyond what they saved.
     plain_seconds: time of the prompt, and of plain decoding of the same tokens.
@@ -84,7 +82,6 @@ class GoodputBudget(Budget):
 
 class DrafterCalls:
     """The calls of drafters, with the time and gain of each.
-
     values: by drafter. sampling: drafters whose drafts must be verified whole.
     saved: seconds saved by all drafts.
     refused: ids of the ledgers of requests for which a drafter was not called in this pass."""
@@ -98,9 +95,9 @@ class DrafterCalls:
         self._called: Counter[str] = Counter()  # requests of this pass by drafter
         self.begin(RowPrices(), 0.0, None)
 
-    def begin(self, prices: RowPrices, alone: float, draft_costs: PassCosts | None) -> None:
-        """Begin a pass. alone: its seconds without drafts."""
-        self.prices, self._alone, self._draft_costs = prices, alone, draft_costs
+    def begin(self, prices: RowPrices, plain_pass: float, draft_costs: PassCosts | None) -> None:
+        """Begin a pass. plain_pass: its seconds without drafts."""
+        self.prices, self._plain_pass, self._draft_costs = prices, plain_pass, draft_costs
         self.refused.clear()
         self._called.clear()
 
@@ -109,9 +106,9 @@ class DrafterCalls:
         for value in self.values.values():
             value.add_credit(seconds)
 
-    def lose(self, track: LossLedger, seconds: float) -> None:
+    def lose(self, ledger: LossLedger, seconds: float) -> None:
         """Record the loss of one request's draft; negative if it saved time."""
-        track.lost_seconds += seconds
+        ledger.lost_seconds += seconds
         self.saved -= seconds
 
     def should_call(
@@ -121,7 +118,7 @@ class DrafterCalls:
         now, value = self.clock(), self.values.get(drafter)
         if value is None:
             value = self.values[drafter] = DrafterValue()
-        negligible = NEGLIGIBLE_SHARE * self._alone
+        negligible = NEGLIGIBLE_SHARE * self._plain_pass
         worth, kind = 0.0, 0
         last = self.values.get(budget.call.drafter, value)
         reads = behind > MAX_CHEAP_CATCH_UP
@@ -141,19 +138,19 @@ class DrafterCalls:
         budget.call.begin(drafter, self.clock(), worth, kind, reads)
         return True
 
-    def _is_worth_reading(self, track: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
+    def _is_worth_reading(self, ledger: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
         """Return whether missed savings have reached the cost of the prefill.
         This costs at most twice the best choice in hindsight (ski rental, Karlin et al., 1988). tokens,
         seconds: of a call."""
         if (cost := self._draft_costs) is None:
             return True
-        track.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
+        ledger.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
         if (
-            track.missed_seconds
+            ledger.missed_seconds
             < behind * cost.seconds(cost.max_batch_tokens, behind) / cost.max_batch_tokens
         ):
             return False
-        track.missed_seconds = 0.0
+        ledger.missed_seconds = 0.0
         return True
 
     def finish_call(self, budget: GoodputBudget, now: float, worth: float) -> None:
@@ -165,9 +162,9 @@ class DrafterCalls:
             self.lose(budget.ledger, value.update(call.kind, won, seconds, call.levels, reads=call.reads))
             call.drafter = ""
 
-    def reach(self, track: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
+    def reach(self, ledger: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
         """Return the calibrated reach probability of a token."""
-        recent = track.recent_acceptance.get(drafter, 0.0)
+        recent = ledger.recent_acceptance.get(drafter, 0.0)
         return parent * self._belief.of(drafter).probability(likely, depth, recent)
 
     def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool:

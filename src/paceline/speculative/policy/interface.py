@@ -52,8 +52,7 @@ class FixedPolicy:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
-    def forget(self) -> None:
-        """Do nothing."""
+    def forget(self) -> None: ...
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
         return [self._budget] * len(requests)
@@ -63,8 +62,7 @@ class FixedPolicy:
     ) -> list[DraftTree]:
         return [truncate_tree(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
 
-    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        """Do nothing."""
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None: ...
 
 
 def most_probable(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:

@@ -69,11 +69,11 @@ class PassTimer:
         tree = chain(self._text[self.context_length : self.context_length + n - 1], "filler")
         began = self._clock()
         self._target.forward([(self._session, tree)], RequiredOutputs())
-        took = self._clock() - began
+        seconds = self._clock() - began
         if not goes_back:
             self._session.commit((), self._text[self.context_length])
             self.context_length += 1
-        return max(MIN_SECONDS, took)
+        return max(MIN_SECONDS, seconds)
 
 
 def measurement_order(contenders: int, rounds: int, progress: Progress = cold_tokens) -> Iterator[int]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 class RowPrices:
     """The prices of one pass.
-
     pace, curve: pass costs (PassCosts.pace_factor).
     rows: rows of the pass without drafts; end: with the longest drafts.
     rate: tokens that a second has to bring."""
@@ -36,7 +35,6 @@ class RowPrices:
 
     def best(self, minus_reach: Sequence[float], rows: int) -> tuple[int, float]:
         """Return how many nodes to verify beside `rows` other rows, and their worth in tokens.
-
         Every number is tried, as the curve has steps. minus_reach: negated reach probabilities, ascending."""
         curve, price = self.curve, self.rate * self.pace  # in tokens per unit of the curve
         best, most, gained, base = 0, 0.0, 0.0, price * curve[rows]
