@@ -260,9 +260,6 @@ def test_a_sampled_chain_is_left_alone() -> None:
     assert tree.q is not None
 
 
-# The output is the target's.
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("deep", [1, 99])
 def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep: int) -> None:

@@ -136,9 +136,6 @@ def test_a_sampled_draft_is_not_chosen_by_its_length(first: bool) -> None:
     assert distance(drafted, plain_distribution(target, [1, 2], sampling, 3)) < 1e-12
 
 
-# Their guesses in one tree.
-
-
 def united(*drafts: DraftTree) -> DraftTree:
     union = MergedTree()
     for draft in drafts:

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -47,9 +48,6 @@ def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> Non
     assert cost.seconds(n, DEPTH) == pytest.approx(expected)
 
 
-# Depths.
-
-
 def test_between_two_measured_depths_it_lies_on_a_line_and_outside_it_is_the_nearest() -> None:
     cost = PassCosts({256: {1: 1.0, 2: 3.0}, 1024: {1: 4.0, 2: 3.0}})
     assert cost.seconds(1, 512) == pytest.approx(2.0)  # a third of the way
@@ -77,9 +75,6 @@ def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_com
 def test_what_no_pass_can_cost_is_refused(table: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         PassCosts(table)
-
-
-# What use teaches.
 
 
 def test_a_busy_machine_is_noticed_within_a_few_passes_for_all_rows_and_depths_alike() -> None:
@@ -146,9 +141,6 @@ def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_se
     assert cost.seconds(8, DEPTH) == JAGGED[8]
 
 
-# Cells that rest on little.
-
-
 def thin(samples: dict[int, int], noise: float = 1.0, table: dict[int, float] = JAGGED) -> PassCosts:
     return PassCosts({DEPTH: table}, noise, {DEPTH: {n: samples.get(n, 20) for n in table}})
 
@@ -190,12 +182,25 @@ def test_no_rows_cost_more_than_one_by_one(samples: dict[int, int]) -> None:
     assert cost.table == {DEPTH: BAD}
 
 
-def test_a_cell_that_no_pass_can_cost_comes_right_with_the_first_passes() -> None:
-    cost = thin({2: 30}, table=BAD)
-    for _ in range(40):
-        cost.update(1, DEPTH, 0.99)
-        cost.update(2, DEPTH, 1.5)
-    assert cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(1.5 / 0.99, rel=0.2)
+TRUE = {1: 1.0, 2: 1.9, 3: 2.8, 4: 3.4, 5: 4.1, 8: 5.5}
+
+
+@pytest.mark.parametrize(
+    ("samples", "table", "passes", "true"),
+    [
+        ({2: 30}, BAD, (1, 2) * 40, {1: 0.99, 2: 1.5}),
+        ({5: 1, 8: 1}, TRUE | {5: 2.6, 8: 3.2}, (1, 5, 1, 8) * 4, TRUE),
+    ],
+    ids=["impossible", "timed once, too low"],
+)
+def test_a_wrong_cell_comes_right_within_a_few_passes(
+    samples: dict[int, int], table: dict[int, float], passes: Sequence[int], true: dict[int, float]
+) -> None:
+    cost = thin(samples, table=table)
+    for n in passes:
+        cost.update(n, DEPTH, true[n])
+    for n in set(passes):
+        assert cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(true[n] / true[1], rel=0.2)
     assert not implausibility(cost.table)
 
 
@@ -215,16 +220,6 @@ def test_what_was_not_seen_for_long_is_replaced_where_three_passes_contradict_it
         cost.update(2, DEPTH, seconds)
     assert cost.seconds(2, DEPTH) == pytest.approx(3.8)
     assert not cost.is_overdue(2, DEPTH)
-
-
-def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes() -> None:
-    """Five and eight rows measured at 2.6 and 3.2 of one row, but costing 4.1 and 5.5."""
-    true = {1: 1.0, 2: 1.9, 3: 2.8, 4: 3.4, 5: 4.1, 8: 5.5}
-    cost = thin({5: 1, 8: 1}, table=true | {5: 2.6, 8: 3.2})
-    for n in (1, 5, 1, 8) * 4:
-        cost.update(n, DEPTH, true[n])
-    for n in (5, 8):
-        assert cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(true[n], rel=0.2)
 
 
 @settings(max_examples=50)

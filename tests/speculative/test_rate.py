@@ -28,8 +28,6 @@ from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from stage import Prompter, asking, decider, stage
 
-# What the shape of the curve makes of a drafter that is right four times in five.
-
 
 def rows_of(rate: GoodputPolicy, n_requests: int, length: int, right: float = 0.8) -> list[int]:
     """Return the rows of each request in one pass."""

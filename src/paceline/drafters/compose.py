@@ -44,7 +44,7 @@ class ComposedState:
             part.close()
 
 
-class _Several:
+class _Composition:
     """The base of compositions, which opens, teaches and closes all drafters."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
@@ -81,7 +81,7 @@ class _Several:
             drafter.close()
 
 
-class ComposedDrafter(_Several):
+class ComposedDrafter(_Composition):
     """Drafters in order of preference. least: a draft of so many tokens is enough.
     If none is enough, the largest draft is taken, of ties the first. A sampled draft is taken whatever its
     size, as a choice by the drawn tokens would bias the output."""
@@ -161,7 +161,7 @@ class MergedTree:
         return self._tree
 
 
-class PortfolioDrafter(_Several):
+class PortfolioDrafter(_Composition):
     """All drafters that the budget calls, merged into one tree.
     The tree may exceed the budget, as the policy chooses from it. A sampled draft stands alone, as it must be
     verified whole."""

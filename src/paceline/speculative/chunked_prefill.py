@@ -47,7 +47,7 @@ class _Mean:
 
 
 def split_chunk(pending_tokens: Sequence[int], chunk: int) -> list[int]:
-    """Divide `chunk` tokens evenly among prompts with `pending_tokens` remaining, none more than it needs.
+    """Divide `chunk` tokens evenly among prompts with `pending_tokens` left, none more than it needs.
     A short prompt behind a long one is thus prefilled at once."""
     out = [0] * len(pending_tokens)
     remaining = chunk

@@ -26,7 +26,6 @@ from paceline.speculative.stats import Stats, Step, StopReason
 from paceline.speculative.validation import require
 
 MAX_FUSED_PREFILL = 32  # pending tokens that are computed in one pass with the first draft
-NO_TOKEN_TEXTS: Mapping[int, bytes] = {}
 
 
 class GrammarSpec(Protocol):
@@ -76,7 +75,7 @@ class GenerationRequest:
     scope: str = ""
     remember: bool = True
     timeout: float | None = None
-    visible_control_tokens: Mapping[int, bytes] = field(default_factory=lambda: NO_TOKEN_TEXTS)
+    visible_control_tokens: Mapping[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "seed", "n_draft"):

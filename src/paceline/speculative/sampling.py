@@ -185,7 +185,7 @@ def target_distribution(
     adjusted = adjust_logits(logits, sampling, history, mask)
     if sampling.greedy:
         return TokenDistribution(np.array([argmax(adjusted)]), np.ones(1))
-    # Each filter works on the tokens remaining by the one before; of ties the lowest ids stay, as in argmax.
+    # Each filter works on the tokens left by the one before; of ties the lowest ids stay, as in argmax.
     ids = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
         ids = filter_top_k(adjusted, sampling.top_k)

@@ -119,7 +119,7 @@ class Scheduler:
         return True
 
     def step(self) -> list[tuple[ScheduledRequest, Step]]:
-        """Admit requests and run scheduled pass; return its steps in order."""
+        """Admit requests and run one pass; return its steps in order."""
         self.admit()
         active = {scheduled.active: scheduled for scheduled in self.running if scheduled.active is not None}
         if not active:

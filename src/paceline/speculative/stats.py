@@ -135,8 +135,7 @@ class Stats:
 
     @property
     def seconds(self) -> float:
-        known = self.draft_seconds + self.forward_seconds + self.verify_seconds + self.keep_seconds
-        return known + self.other_seconds
+        return sum(getattr(self, f"{part}_seconds") for part in TIME_PARTS)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that `--json` prints, with seconds by phase under "time"."""

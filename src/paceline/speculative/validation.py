@@ -62,7 +62,7 @@ def text(name: str, value: Any) -> str:
 
 
 def text_list(name: str, value: Any) -> tuple[str, ...]:
-    """Return item string, or several, as a tuple."""
+    """Return one string, or several, as a tuple."""
     if isinstance(value, str):
         return (text(name, value),)
     if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):

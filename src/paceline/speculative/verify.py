@@ -177,7 +177,7 @@ def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:
         if top.waiting and top.p is None:
             try:
                 top.p = rows.p(top.node)
-            except (UsageError, LogitsError):  # no token can follow: an error only if the path ends top
+            except (UsageError, LogitsError):  # no token can follow: an error only if the path ends here
                 top.waiting = []
         if top.waiting and top.p is not None:
             child = top.waiting[0]
@@ -247,10 +247,5 @@ def residual_distribution(
     else:
         rest -= q[p.ids]
         np.maximum(rest, 0.0, out=rest)
-    return normalized(rest, p), float(rest.sum())
-
-
-def normalized(rest: Probabilities, otherwise: TokenDistribution) -> TokenDistribution:
-    """Return `rest` divided by its sum, or `otherwise` if that is 0."""
     mass = rest.sum()
-    return TokenDistribution(otherwise.ids, rest / mass) if mass > 0.0 else otherwise
+    return TokenDistribution(p.ids, rest / mass) if mass > 0.0 else p, float(mass)

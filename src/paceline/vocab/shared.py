@@ -13,27 +13,28 @@ FIRST_COMPARED_ID = 5
 
 def check_shared(target: Vocab, draft: Vocab) -> None:
     """Raise VocabError unless token ids mean the same to both models."""
-    advice = (
-        "use a draft of the same family, cross_vocab auto (--cross-vocab auto) to translate, or the drafter "
-        "lookup (drafters, --draft), which needs no draft model"
-    )
+    if difference := _difference(target, draft):
+        raise VocabError(
+            f"the draft has another vocabulary: {difference}; use a draft of the same family, "
+            "cross_vocab auto (--cross-vocab auto) to translate, or the drafter lookup (drafters, --draft), "
+            "which needs no draft model"
+        )
+
+
+def _difference(target: Vocab, draft: Vocab) -> str:
     for what, ours, theirs in (
         ("tokenizer type", target.kind, draft.kind),
         ("BOS token", _describe_bos(target), _describe_bos(draft)),
         ("EOS token", _describe_eos(target), _describe_eos(draft)),
     ):
         if ours != theirs:
-            raise VocabError(f"the draft has another vocabulary: {what} is {theirs}, target {ours}; {advice}")
+            return f"{what} is {theirs}, target {ours}"
     if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
-        raise VocabError(
-            f"the draft has another vocabulary: {draft.size:,} tokens, target {target.size:,}; {advice}"
-        )
+        return f"{draft.size:,} tokens, target {target.size:,}"
     for token in range(FIRST_COMPARED_ID, min(target.size, draft.size)):
         if target.text(token) != draft.text(token):
-            raise VocabError(
-                f"the draft has another vocabulary: token {token} is {draft.text(token)!r}, "
-                f"target {target.text(token)!r}; {advice}"
-            )
+            return f"token {token} is {draft.text(token)!r}, target {target.text(token)!r}"
+    return ""
 
 
 def _describe_bos(vocab: Vocab) -> str:

@@ -92,8 +92,7 @@ class AcceptanceModel:
         return guesses
 
     def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
-        """Learn from all guesses along the emitted tokens, verified or not. The last token is the target's
-        own_logits."""
+        """Learn from all guesses along the emitted tokens, verified or not; the target chose the last token."""
         at = ROOT
         for depth, token in enumerate(tokens, 1):
             nodes = tree.children(at)

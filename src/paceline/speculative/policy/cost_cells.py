@@ -104,7 +104,7 @@ def implausibility(table: Table) -> str:
         for n, seconds in cells.items():
             rows = "one row takes" if n == 1 else f"{n} rows take"
             if single is not None and seconds > MAX_SINGLE_TOKEN_FACTOR * n * single:
-                return f"after {depth} tokens {rows} {seconds / single:.0f} times what single row does"
+                return f"after {depth} tokens {rows} {seconds / single:.0f} times what one row does"
             m = min((m for m in cells if m > n), key=cells.__getitem__, default=n)
             if seconds > MAX_INVERSION_FACTOR * cells[m]:
                 return f"after {depth} tokens {rows} {seconds / cells[m]:.0f} times what {m} rows do"
