@@ -67,14 +67,7 @@ class Scripted:
             len(pieces), "test", None, ends, False, False, b"%d".__mod__, list(pieces).__getitem__
         )
         self.origin = "a script"
-        self.caps = Caps(
-            max_branches=1,
-            rollback="free",
-            max_sessions=8,
-            max_batch_tokens=64,
-            max_prefill_tokens=512,
-            n_ctx=512,
-        )
+        self.caps = Caps(1, "free", 8, 64, 512, n_ctx=512)
         self.script = list(script)
         self.read: list[list[int]] = []  # what its sessions were given
 
@@ -134,16 +127,8 @@ def tokenizer(text: str) -> list[int]:
 
 def scripted(*script: tuple[int, float], eos: bool = True) -> tuple[SlemDrafter, Scripted]:
     names = [b"our %d" % i for i in range(len(OURS))]
-    target = Vocab(
-        len(OURS),
-        "test",
-        None,
-        frozenset({END} if eos else ()),
-        False,
-        False,
-        names.__getitem__,
-        OURS.__getitem__,
-    )
+    ends = frozenset({END} if eos else ())
+    target = Vocab(len(OURS), "test", None, ends, False, False, names.__getitem__, OURS.__getitem__)
     draft = Scripted(THEIRS, script, THEIR_END)
     ours, theirs = Lexicon(target, tokenizer), Lexicon(draft.vocab, untaught)
     common = Intersection.of(ours, theirs)

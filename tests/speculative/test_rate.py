@@ -59,8 +59,7 @@ def test_drafts_end_at_an_edge_of_the_curve() -> None:
 
 
 def test_drafting_fades_out_as_a_batch_fills_the_machine() -> None:
-    """Sixteen rows cost as much as one; beyond them a row must bring n / 16 tokens, as n requests reach n
-    tokens a second."""
+    """Sixteen rows cost as much as one. In a larger pass of n requests a row must bring n / 16 tokens."""
     curve = {n: max(16, n) / 16 for n in range(1, 257)}
     lengths = [sum(rows_of(decider(curve), n, 12)) / n - 1 for n in (1, 2, 4, 8, 16, 24, 64)]
     assert lengths == [12, 9, 6, 3, 0, 0, 0]
@@ -194,8 +193,7 @@ def calm_until(place: int) -> Callable[[int], float]:
 def test_a_hostile_drafter_costs_a_request_two_percent_and_a_pass(
     curve: dict[int, float], seconds: float, score: float
 ) -> None:
-    """It is right until it is trusted, and then never, in every request. No request loses more than the limit
-    and one step's loss."""
+    """It is right until it is trusted. No request loses more than the limit and one step's loss."""
     for calm in (0, 20):
         hostile = Prompter("hostile", calm_until(calm), seconds, score=score, length=8)
         play = stage(curve, [hostile], 300)

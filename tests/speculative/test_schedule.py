@@ -95,6 +95,11 @@ arrivals = st.lists(
 )
 
 
+def request_of(arrival: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: arrival[name] for name in ("prompt", "max_tokens", "seed")}
+    return fields | {"sampling": Sampling(temperature=arrival["temperature"])}
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("kind", TARGETS)
 @given(arrivals=arrivals, chunk=st.integers(1, 50), most=st.integers(1, 4))
@@ -110,14 +115,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
     while not scheduler.idle or any(one["at"] >= now for one in arrivals):
         for one in arrivals:
             if one["at"] == now:
-                sampling = Sampling(temperature=one["temperature"])
-                job = add_to(
-                    scheduler,
-                    one["prompt"],
-                    max_tokens=one["max_tokens"],
-                    sampling=sampling,
-                    seed=one["seed"],
-                )
+                job = add_to(scheduler, **request_of(one))
                 jobs.append((job, one))
                 said[job] = []
         for job, one in jobs:
@@ -130,8 +128,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
         now += 1
         assert now < 5000
     for job, one in jobs:
-        sampling = Sampling(temperature=one["temperature"])
-        expected = alone(one["prompt"], max_tokens=one["max_tokens"], sampling=sampling, seed=one["seed"])
+        expected = alone(**request_of(one))
         assert said[job] == expected[: len(said[job])]
         assert job.state in ("done", "cancelled")
         if job.state == "done":

@@ -76,14 +76,7 @@ def test_coverage_is_the_share_of_tokens_with_a_counterpart(read: Translation) -
 
 
 def caps(n_ctx: int, rows: int = 512) -> Caps:
-    return Caps(
-        max_branches=4,
-        rollback="free",
-        max_sessions=1,
-        max_batch_tokens=rows,
-        max_prefill_tokens=rows,
-        n_ctx=n_ctx,
-    )
+    return Caps(4, "free", 1, rows, rows, n_ctx)
 
 
 def test_a_text_that_fits_beside_the_largest_tree_is_read_whole() -> None:

@@ -163,8 +163,7 @@ class MergedTree:
 
 class PortfolioDrafter(_Composition):
     """All drafters that the budget calls, merged into one tree.
-    The tree may exceed the budget, as the policy chooses from it. A sampled draft stands alone, as it must be
-    verified whole."""
+    The tree may exceed the budget, as the policy chooses from it. A sampled draft stands alone."""
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         if not any(budget.depth for _, budget in batch):

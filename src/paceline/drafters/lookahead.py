@@ -84,8 +84,7 @@ class LookaheadState:
         )
 
     def _matching_ngrams(self, budget: Budget) -> tuple[list[Gram], int]:
-        """Return the n-grams after the last token as a trie (all prefixes, parents first), and its number of
-        leaves."""
+        """Return a trie of the n-grams after the last token (all prefixes), and its number of leaves."""
         nodes = max(1, budget.nodes // 2, budget.nodes - self._window * (self._level - 1) + 1)
         nodes = min(nodes, budget.nodes)
         width = max(1, budget.width // 2, budget.width - self._window)

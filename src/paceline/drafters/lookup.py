@@ -32,8 +32,7 @@ class LookupState:
             self.tokens.append(token)
 
     def match(self, more: Sequence[int] = ()) -> tuple[int, int]:
-        """Return the start of the continuation and the length of the n-gram before it; (0, 0) without a
-        match.
+        """Return the start of the continuation and the length of the matching n-gram; (0, 0) without one.
         more: tokens assumed to follow the text."""
         end = self.tokens[-self._lengths.start :]
         known, before = len(end), len(self.tokens) - len(end)

@@ -35,8 +35,7 @@ NO_ROWS: Rows = (np.empty((0, NGRAM_MAX), np.int32), np.empty(0, np.int32), np.e
 @dataclass(frozen=True, slots=True)
 class NgramCache:
     """N-grams sorted by their keys (high, low).
-    The i-th n-gram's continuations are in tokens and counts from starts[i] to starts[i + 1], by first
-    appearance."""
+    The i-th n-gram's continuations are in tokens[starts[i]:starts[i + 1]], by first appearance."""
 
     high: Keys
     low: Keys

@@ -125,8 +125,7 @@ class SlemDrafter:
         return chain(tokens[:n], self.name, scores[:n])
 
     def _retokenize(self, context: list[int], text: bytes) -> tuple[list[int], list[int]]:
-        """Return the target's tokens for the complete characters of `text` after `context`, and their byte
-        offsets."""
+        """Return the target's tokens for `text` up to its last complete character, and their byte offsets."""
         target = self._translation.target
         while not all(target.token_bytes[token] for token in context):  # drop up to the last control token
             context = context[1:]

@@ -51,8 +51,7 @@ class SuffixDrafter:
     max_tokens: past tokens to remember, rounded up to a power of two; 52 to 104 bytes each.
     alpha, offset: the draft length by match length.
     min_prob: the least probability of a path.
-
-    The first drafter of a process loads compiled code in half a second; the first on a machine compiles it.
+    The first drafter of a process loads compiled code in half a second, after compiling it once per machine.
     """
 
     name = "suffix"

@@ -80,8 +80,7 @@ class SuffixArray:
         return Match(length, *self._range(query[: length * width], at))
 
     def _range(self, prefix: bytes, at: int) -> tuple[int, int]:
-        """Return the ranks of the suffixes that begin with `prefix`; `at` is one of them or the rank after
-        the last."""
+        """Return the ranks of the suffixes that begin with `prefix`; `at` is one of them or the next rank."""
         text, width, places, size, n = self._text, self._width, self._places, len(prefix), len(self._places)
 
         def start(place: int) -> bytes:
@@ -98,9 +97,8 @@ class SuffixArray:
         return low, bisect_right(places, prefix, at, high, key=start)
 
     def sample_continuations(self, match: Match, most: int, n: int) -> Counter[bytes]:
-        """Count the continuations at up to `most` evenly chosen places: up to n tokens each, backwards as
-        stored.
-        They may reach into another document."""
+        """Count the continuations, of up to n tokens, at up to `most` evenly chosen places.
+        They are backwards as stored, and may reach into another document."""
         text, places, width, low = self._text, self._places, self._width, match.low
         size, span = match.high - low, n * width
         chosen = range(low, match.high) if size <= most else [low + size * i // most for i in range(most)]

@@ -116,8 +116,7 @@ def find(
     count: int,
 ) -> int:
     """Add up to `most` places that end like the text, longer n-grams first, then recent ones.
-    Their continuations go into `ends` and match lengths into `lengths`, from index `count` on. Returns the
-    new count."""
+    Their continuations go into `ends[count:]`, their match lengths into `lengths`. Returns the new count."""
     mask, buckets = len(ring) - 1, len(heads) // N_LEVELS
     reach, full = min(MAX_MATCH_TOKENS, text_total), count + most
     entries = np.zeros(N_LEVELS, np.int64)

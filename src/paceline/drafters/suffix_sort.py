@@ -35,13 +35,10 @@ def build(
     most: int = MAX_TEXT_BYTES,
     check: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write the datastore of `documents` into the existing `folder`, readable by the user alone. Return its
-    number of tokens.
-
+    """Write the datastore of `documents` into an existing private folder. Return its number of tokens.
     most: the most bytes of text to sort.
     check: called now and then; an exception stops the build and leaves a partial folder.
-    Raises MissingExtraError without pydivsufsort, UsageError for ids outside the vocabulary, an empty corpus
-    or a too large one."""
+    Raises MissingExtraError without pydivsufsort, UsageError for an unsuitable corpus."""
     sort = sorter()
     kind = np.dtype(">u2" if n_vocab < 2**16 else ">u4")
     text, n_documents = _text(documents, n_vocab, most // kind.itemsize, check)

@@ -29,8 +29,7 @@ REACH, LOW, HIGH, PARENT, DEPTH, TOKEN, SCORE, CHOICE = range(8)
 def continue_matches(
     ring: Ints, total: int, own: bool, ends: Ints, limits: Ints, low: int, high: int, ahead: Ints
 ) -> None:
-    """Write the continuations of the places low to high into `ahead`, each up to its limit and then
-    SEPARATOR.
+    """Write the continuations of the places low to high into `ahead`, each ended by SEPARATOR.
     A place in the text itself (`own`) continues into its own continuation, as an LZ77 copy does."""
     depth, mask = ahead.shape[1], len(ring) - 1
     for place in range(low, high):

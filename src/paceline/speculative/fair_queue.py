@@ -27,8 +27,7 @@ class FairQueue(Generic[T]):
         self._clients.setdefault(client, deque()).append(item)
 
     def pop(self, but: Container[str] = ()) -> T:
-        """Remove and return the next item, skipping the clients in `but`. Raises StopIteration if there is
-        none."""
+        """Remove and return the next item of a client not in `but`. Raises StopIteration if there is none."""
         client = next(client for client in self._clients if client not in but)
         items = self._clients.pop(client)
         item = items.popleft()

@@ -114,8 +114,7 @@ class Session(Protocol):
         """Number of tokens before the root that are not computed yet."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append committed tokens, at first the prompt; reuse the longest cached prefix and drop uncommitted
-        nodes.
+        """Append committed tokens, at first the prompt; reuse the cached prefix and drop uncommitted nodes.
         Raises UsageError for an empty or too long prompt, BusyError if all sessions are in use."""
 
     def commit(self, path: Sequence[int], root: int) -> None:
@@ -139,8 +138,7 @@ class Target(Protocol):
 
     def open(self, beside: Session | None = None) -> Session:
         """Open a session.
-        beside: the target's session, if this is a draft model; a view of the same weights reuses its cache.
-        """
+        beside: the target's session, for a draft model; a view of the same weights reuses its cache."""
 
     def forward(
         self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
@@ -173,8 +171,7 @@ class Budget:
     p_split: a drafter branches where an alternative is at least this likely.
     grammar: the request's constraint; drafts that ignore it are pruned.
     gumbel_noise: the noise the target will sample with, if it samples.
-    max_catch_up: tokens a draft model may prefill for this proposal; if more are pending, it proposes
-        nothing.
+    max_catch_up: pending tokens up to which a draft model catches up; with more it proposes nothing.
     allowed_drafters: names of the drafters the request allows; None allows all."""
 
     depth: int
@@ -205,16 +202,15 @@ class Budget:
 
     def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         """Return the probability that a token at `depth` is reached and accepted.
-        likely: the drafter's score.
-        parent: the reach probability of the parent."""
+        likely: the drafter's score. parent: the reach probability of the parent."""
         return parent * likely
 
     def should_extend(
         self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
     ) -> bool:
         """Return whether to draft one more token below a node at `depth`.
-        likeliest: probability of the best next token. It is judged before sampling, so that sampled drafts
-            stay exact."""
+        likeliest: probability of the best next token. Sampled drafts stay exact, as no drawn token is judged.
+        """
         return drafted < self.nodes and depth < self.depth and likeliest >= self.p_min
 
     def should_deepen(self, drafted: int, depth: int, reach_probability: float) -> bool:

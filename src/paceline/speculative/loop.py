@@ -197,8 +197,7 @@ def verify_and_commit(
 def truncate_at_stop(
     request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
 ) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
-    """Return the emitted tokens and their sources, cut at the first token that stops the request, and the
-    reason."""
+    """Return the emitted tokens and their sources, cut where the request stops, and the reason."""
     tokens: list[int] = []
     sources: list[str] = []
     reason: StopReason | None = None

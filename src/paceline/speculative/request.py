@@ -40,9 +40,7 @@ class GrammarSpec(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """One generation. The constructor raises UsageError for values that no model can take, `require_fits` for
-    those that one model cannot.
-
+    """One generation. Raises UsageError for values that no model can take.
     prompt: token ids; the last one is the root of the first draft.
     max_tokens: the most tokens to emit.
     sampling: sampler settings.

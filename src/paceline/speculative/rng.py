@@ -112,8 +112,7 @@ class GumbelNoise:
         return GumbelNoise(self.sampling, self.rng, place)
 
     def perturbed(self, logits: Logits, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the tokens that may win `depth` tokens behind the root, and their perturbed
-        log-probabilities.
+        """Return the tokens that may win `depth` tokens behind the root, with perturbed log-probabilities.
         The largest is drawn; all are shifted by one constant. Tokens far below the likeliest are left out."""
         temperature = self.sampling.temperature
         ids = np.flatnonzero(logits > logits.max() - TIE_MARGIN_LOGITS * max(1.0, temperature))

@@ -154,8 +154,7 @@ def argmax(logits: Logits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenDistribution:
-    """The probabilities `p` of the tokens `ids`; all other tokens have zero. Filters leave few of a
-    vocabulary."""
+    """The probabilities `p` of the tokens `ids`; all other tokens have probability zero."""
 
     ids: NDArray[np.int64]
     p: Probabilities
@@ -225,8 +224,7 @@ def apply_temperature(values: NDArray[np.float64], temperature: float) -> Probab
 
 
 def filter_top_k(logits: Logits, k: int) -> NDArray[np.int64]:
-    """Return the ids of the k largest logits, largest first, of ties the lowest id; any k ids if there is a
-    NaN."""
+    """Return the ids of the k largest logits in descending order, ties by id; any k ids for NaN."""
     if k >= len(logits):
         return np.argsort(-logits, kind="stable")
     if k == 1:

@@ -71,7 +71,7 @@ class Step:
 @dataclass
 class SourceStats:
     """Counts of one drafter.
-    tried: steps it was called in; proposed: steps with a verified draft; right: steps with an accepted token.
+    tried, proposed, right: steps it was called in, with a verified draft, with an accepted token.
     drafted, accepted: tokens."""
 
     tried: int = 0
@@ -135,7 +135,7 @@ class Stats:
 
     @property
     def seconds(self) -> float:
-        return sum(getattr(self, f"{part}_seconds") for part in TIME_PARTS)
+        return float(sum(getattr(self, f"{part}_seconds") for part in TIME_PARTS))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that `--json` prints, with seconds by phase under "time"."""

@@ -50,8 +50,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any) -> str:
-    """Return a str that encodes as UTF-8; Python passes invalid bytes in arguments and JSON on as lone
-    surrogates."""
+    """Return a str that encodes as UTF-8; arguments and JSON may hold lone surrogates."""
     if not isinstance(value, str):
         raise require(name, value, "text")
     try:

@@ -43,8 +43,7 @@ MAX_DENSE_VOCAB = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of verification. path: accepted nodes from the root down. token: the correction or bonus
-    token."""
+    """The accepted path (nodes from the root down), and the correction or bonus token after it."""
 
     path: tuple[int, ...]
     token: int
@@ -86,8 +85,7 @@ class TargetRows:
             raise self._placed(error, node) from error
 
     def draw(self, node: int, rng: Rng) -> int:
-        """Draw t ~ p by its position. Greedy decoding needs only the backend's argmax unless logits are
-        edited."""
+        """Draw t ~ p by its position. Greedy decoding needs only the backend's argmax or edited logits."""
         if not self.sampling.greedy:
             return rng.draw_at(self.place(node), self.p(node))
         try:

@@ -14,8 +14,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Intersection:
-    """Pairs of equal tokens: target_ids[i] and draft_ids[i] have the same bytes, or are control tokens of one
-    name.
+    """Pairs of tokens, target_ids[i] and draft_ids[i], with the same bytes or the same control name.
     Each id is in at most one pair; target_ids ascend."""
 
     target_ids: Ids

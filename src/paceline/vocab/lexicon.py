@@ -15,8 +15,7 @@ class Lexicon:
     tokenize: tokenizes text inside a text, without control tokens.
     token_bytes: bytes by token; empty for control tokens and ends of text.
     names: stored text of the tokens without bytes.
-    by_bytes, by_name: the token with these bytes or this name; of several the tokenizer's choice, or the
-        first."""
+    by_bytes, by_name: the token with these bytes or this name; of several the tokenizer's, or the first."""
 
     def __init__(self, vocab: Vocab, tokenize: Callable[[str], list[int]]) -> None:
         self.vocab = vocab

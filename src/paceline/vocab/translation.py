@@ -56,9 +56,9 @@ class Translation:
 
 
 def window(tokens: list[int], lead: int, caps: Caps) -> list[int]:
-    """Return `tokens` limited to the draft's context beside the largest tree: the `lead` and the end of the
-    text.
-    It moves by half its length at a time, so that the cache is seldom recomputed."""
+    """Return `tokens` limited to what the draft's context holds beside the largest tree.
+    It keeps the `lead` and the end of the text, and moves by half its length, so that the cache is seldom
+    recomputed."""
     room = caps.n_ctx - largest(caps)
     over = len(tokens) - room
     if over <= 0:

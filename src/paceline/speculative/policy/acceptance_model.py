@@ -92,7 +92,7 @@ class AcceptanceModel:
         return guesses
 
     def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
-        """Learn from all guesses along the emitted tokens, verified or not; the target chose the last token."""
+        """Learn from all guesses along the emitted tokens, of which the last one is the target's."""
         at = ROOT
         for depth, token in enumerate(tokens, 1):
             nodes = tree.children(at)
@@ -128,8 +128,7 @@ class AcceptanceModel:
 
 
 class Guess(NamedTuple):
-    """The logit of a guess's acceptance, with the calibrator of its set of proposers and its inputs x and y,
-    if drafters compete."""
+    """The logit of a guess's acceptance; if drafters compete, with its calibrator and inputs x and y."""
 
     logit: float
     calibrator: Calibrator | None = None

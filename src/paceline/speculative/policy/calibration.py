@@ -47,8 +47,7 @@ def sigmoid(z: float) -> float:
 
 class Calibration(NamedTuple):
     """The quality of predictions.
-    error: expected calibration error over the outcomes. chance: its expectation if all probabilities were
-        exact."""
+    error: expected calibration error. chance: its expectation if all probabilities were exact."""
 
     outcomes: int
     error: float

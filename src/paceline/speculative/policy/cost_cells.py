@@ -38,9 +38,8 @@ class CostCells:
 
     def curve(self, place: int, most: int) -> list[float]:
         """Return the seconds of a pass by rows, from 0 to `most`.
-        The curve has steps up to the largest measured rows. Beyond them it goes on with the slope of the
-        upper half, but at least half the mean cost per row: real passes correct a low guess, not a high one.
-        """
+        Beyond the measured rows the steps go on as a line with the slope of the upper half, at least half the
+        mean cost per row: real passes correct a low guess, not a high one."""
         curve, last = [0.0], 0
         for n, cell, n_samples in reversed(self._monotone(place)):
             if n_samples < TRUSTED_SAMPLES:
@@ -70,8 +69,7 @@ class CostCells:
         return sum([self.samples.get((bucket, n), MAX_CELL_SAMPLES) for bucket in buckets])
 
     def _cell(self, place: int, n: int) -> float:
-        """Return a cell; a missing one is estimated from other buckets, scaled by the mean ratio of shared
-        cells."""
+        """Return a cell; a missing one is estimated from other buckets by the ratio of shared cells."""
         cells = self.seconds.get(place, {})
         if n in cells:
             return cells[n]
@@ -83,9 +81,7 @@ class CostCells:
         return guess * math.exp(sum(ratios) / len(ratios)) if ratios else guess
 
     def _neighbours(self, place: int, n: int) -> float | None:
-        """Return the cell of n rows interpolated between the nearest buckets, as attention grows with the
-        context.
-        Returns None if no other bucket has the cell."""
+        """Return the cell of n rows interpolated between the nearest buckets, None if no other has it."""
         places = sorted(p for p, cells in self.seconds.items() if p != place and n in cells)
         if not places:
             return None

@@ -99,8 +99,7 @@ class _Measuring:
 
     def _sample(self, rows: Sequence[int], until: float, samples: Samples) -> Samples:
         """Take samples in interleaved order, so that a busy moment affects all rows.
-        After one sample each, all rows get equal time, so that cheap passes, which are the noisiest, are
-        repeated most."""
+        After one sample each, all rows get equal time, as cheap passes are the noisiest."""
         waiting = [n for n in rows if len(samples.get(n, ())) < MAX_SAMPLES]
         while waiting:
             n = min(waiting, key=lambda n: _priority(n, samples))

@@ -59,10 +59,8 @@ class PassCosts:
     table: measured seconds by context length and rows; one row must be measured somewhere.
     noise: timing jitter, the ratio between measurements of the same pass; 1 is none.
     samples: numbers of measurements in the shape of the table; None means many.
-    Raises UsageError for impossible costs, and for two context lengths in one bucket.
-
-    An expensive cell is avoided and so never corrected: after OVERDUE_PASSES it is tried again (goodput.py).
-    """
+    Raises UsageError for impossible costs, and for two context lengths in one bucket. An expensive cell is
+    avoided and so never corrected: after OVERDUE_PASSES it is tried again (goodput.py)."""
 
     def __init__(
         self, table: Table, noise: float = 1.0, samples: Mapping[int, Mapping[int, int]] | None = None
@@ -172,8 +170,7 @@ class PassCosts:
         return rows > 1 and self._observed - self._seen.get((context_bucket(depth), rows), 0) > OVERDUE_PASSES
 
     def _collect(self, place: int, rows: int, depth: int, seconds: float) -> None:
-        """Collect passes of an unknown or overdue cell; MIN_OBSERVATIONS create it, or replace it if they
-        contradict it."""
+        """Collect passes of an unknown or overdue cell; MIN_OBSERVATIONS create or replace it."""
         key = place, rows
         pending = self._pending.setdefault(key, [])
         pending.append(seconds)

@@ -43,8 +43,7 @@ MAX_SHARED_REQUESTS = 8  # the rows considered for a pass grow up to so many req
 
 
 class GoodputPolicy:
-    """The goodput rule. costs: pass costs, updated in use. depth, nodes, width: limits of a draft. p_split:
-    see Budget."""
+    """The goodput rule. costs: updated in use. depth, nodes, width: limits of a draft."""
 
     learns = True
 

@@ -21,8 +21,9 @@ NEGLIGIBLE_SHARE = 0.002  # of a plain pass: cheaper drafters are always called
 
 class DrafterCall:
     """The current call of a drafter for one proposal; drafter is "" if there is none.
-    since: time of the call. before: worth of the draft before it, in tokens. kind: kind of step
-        (drafter_value.py).
+    since: time of the call.
+    before: worth of the draft before the call, in tokens.
+    kind: kind of step (drafter_value.py).
     levels: levels of depth computed so far.
     nodes: negated reach probabilities of the drafted nodes, ascending.
     reads: the call begins with a long prefill."""
@@ -139,9 +140,8 @@ class DrafterCalls:
         return True
 
     def _is_worth_reading(self, ledger: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
-        """Return whether missed savings have reached the cost of the prefill.
-        This costs at most twice the best choice in hindsight (ski rental, Karlin et al., 1988). tokens,
-        seconds: of a call."""
+        """Return whether missed savings have reached the cost of the prefill. tokens, seconds: of a call.
+        This costs at most twice the best choice in hindsight (ski rental, Karlin et al., 1988)."""
         if (cost := self._draft_costs) is None:
             return True
         ledger.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)

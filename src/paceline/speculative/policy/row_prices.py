@@ -21,8 +21,7 @@ class RowPrices:
 
     @property
     def least(self) -> float:
-        """Half the reach probability that pays for the cheapest row on the curve; less likely guesses are not
-        drafted."""
+        """Half the reach probability that pays for the cheapest row: the limit for drafting a guess."""
         if not self._least:
             curve, rows = self.curve, self.rows
             row = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, self.end + 1))
