@@ -158,7 +158,7 @@ class LookaheadState:
             del grams[next(iter(grams))]
 
     def _count_hits(self, step: Step) -> None:
-        """Count how often the most recent n-gram was right, the one before it, and so on."""
+        """Count how often n-grams were right, by recency."""
         tree, node = step.tree, ROOT
         for depth, token in enumerate(step.tokens):
             children = tree.children(node)

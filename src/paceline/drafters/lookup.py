@@ -1,4 +1,4 @@
-"""Prompt lookup: copies what followed the last occurrence of the text's ending (A. Saxena, 2023).
+"""Prompt lookup: a copy of the tokens after the last occurrence of the ending (A. Saxena, 2023).
 
 The longest n-gram comes first, of ties the most recent. A match near the end continues into its own draft, as
 an LZ77 copy does, so that repetitive text gets drafts of full length.

@@ -1,4 +1,4 @@
-"""Grammars in drafting: forbidden tokens are pruned, and a failing grammar ends only its own request."""
+"""Grammars in drafting: forbidden tokens are pruned, and a failing grammar ends only that request."""
 
 from __future__ import annotations
 
