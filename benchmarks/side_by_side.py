@@ -27,7 +27,7 @@ from paceline.profiling.pass_costs import costs_of, refresh, save, shared_machin
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts
-from paceline.speculative.request import MAX_SHARED_REQUESTS, GenerationRequest
+from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.detokenizer import Detokenizer
 
@@ -103,7 +103,7 @@ class Run:
         )
         self._request.gumbel_noise = recording.gumbel_noise
         self._steps = decode(side.target, side.drafter, side.policy, [self._request])
-        while self._request.session.pending_tokens > MAX_SHARED_REQUESTS:
+        while self._request.session.pending_tokens > MAX_FUSED_PREFILL:
             next(self._steps)
 
     @property

@@ -20,7 +20,7 @@ from paceline.speculative.errors import BusyError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
 from paceline.speculative.policy.interface import DraftPolicy
-from paceline.speculative.request import MAX_SHARED_REQUESTS, GenerationRequest
+from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.system.forks import ForkGuard
 from paceline.system.locks import FairLock
@@ -255,12 +255,12 @@ class Stream(Iterator[StepOutput]):
         """Read a long prompt, but for what is computed with the first draft."""
         active = self.handle.scheduled.active
         assert active is not None
-        if (total := active.session.pending_tokens) <= MAX_SHARED_REQUESTS:
+        if (total := active.session.pending_tokens) <= MAX_FUSED_PREFILL:
             return
         while True:
             if self._on_prefill is not None:
                 self._on_prefill(total - active.session.pending_tokens, total)
-            if active.session.pending_tokens <= MAX_SHARED_REQUESTS:
+            if active.session.pending_tokens <= MAX_FUSED_PREFILL:
                 return
             self._step()
 

@@ -1,4 +1,4 @@
-"""The cascade: the draft model's chain in fewer of its passes, and what a copier adds behind it."""
+"""Cascade drafting: the draft model's chain in fewer passes, and the copier's later tokens."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ budgets = st.builds(
 
 @dataclass(frozen=True)
 class Asked(Budget):
-    """A budget that notes what it is asked, and lets a chain go on for `deep` tokens."""
+    """A budget that records the drafter's questions, and lets a chain grow to `deep` tokens."""
 
     deep: int = 99
     questions: list[Any] = field(default_factory=list)
@@ -121,7 +121,7 @@ def test_the_chain_is_what_the_draft_model_alone_would_draft_and_the_budget_is_a
 
 
 def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model() -> None:
-    """Decoded with the target as its own draft, which alone would take 105 passes."""
+    """The target as its own draft model would take 105 passes without the copier."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
     drafter = cascade(draft, SuffixDrafter(alpha=3.0))
     request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=120))
@@ -131,7 +131,7 @@ def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model(
 
 
 def test_what_was_guessed_right_is_not_computed_again() -> None:
-    """A step of 4 tokens computes the last root and 3 drafted tokens, in one pass where all is guessed."""
+    """A step of 4 tokens computes the root and 3 drafted tokens, in one pass if all guesses are right."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
     drafter = cascade(draft)
     request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=200))
@@ -154,7 +154,7 @@ def test_what_was_guessed_right_is_not_computed_again() -> None:
 def test_requests_of_a_batch_read_ahead_for_themselves(
     texts: list[list[int]], depths: list[int], seed: int
 ) -> None:
-    """One may know already what the others need a pass for, which ends what its answers are valid for."""
+    """A pass for some requests invalidates the rows of the others."""
     drafter = cascade(Transient(V, seed=seed))
     batch = [
         (drafter.open(text, 0), Budget(depth, depth)) for text, depth in zip(texts, depths, strict=False)
@@ -165,7 +165,7 @@ def test_requests_of_a_batch_read_ahead_for_themselves(
 
 
 class Guessing(LookupDrafter):
-    """A copier that always says the same, with the same score."""
+    """A copier with constant guesses and scores."""
 
     def __init__(self, tokens: Sequence[int], score: float = 0.5) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Guessing(LookupDrafter):
 
 
 def read(drafter: CascadeDrafter, draft: Counting, prompt: Sequence[int], n: int) -> int:
-    """How many tokens its first pass reads in a proposal of one pass's worth."""
+    """Return the guessed tokens that the first pass of a proposal computes."""
     draft.computed = 0
     memory = drafter.open(prompt, 0)
     drafter.propose([(memory, Asked(n, n, p_min=1.0))])
@@ -185,7 +185,7 @@ def read(drafter: CascadeDrafter, draft: Counting, prompt: Sequence[int], n: int
 
 
 def test_guesses_are_read_as_far_as_they_are_worth_their_rows() -> None:
-    """At a score of 0.5, of which each token halves what is left of it: 0.5, 0.25, 0.125 passes saved."""
+    """At a score of 0.5 the guesses save 0.5, 0.25, 0.125... passes."""
     for row, n in ((0.0, 5), (0.1, 3), (0.2, 2), (0.4, 1), (0.5, 0), (0.6, 0)):
         draft = Counting(V, seed=4)
         drafter = cascade(draft, Guessing([1, 2, 3, 4, 5, 0]), PassCosts.flat(1.0, per_row=row))
@@ -193,7 +193,7 @@ def test_guesses_are_read_as_far_as_they_are_worth_their_rows() -> None:
 
 
 def test_a_copier_that_is_wrong_is_soon_not_read_and_one_that_is_right_comes_back() -> None:
-    """What it would have guessed is learned from whether it was read or not."""
+    """Guesses are learned from whether they were computed or not."""
     draft = Counting(V, seed=4)
     likeliest = propose(ModelDrafter(draft, V), [1, 2, 3], Budget(1, 1)).tokens[0]
     copier = Guessing([(likeliest + 1) % V])
@@ -207,7 +207,7 @@ def test_a_copier_that_is_wrong_is_soon_not_read_and_one_that_is_right_comes_bac
 
 
 class Successor(ToyTarget):
-    """Says that after each token the next one follows, with a probability of exp(s) / (exp(s) + n - 1)."""
+    """A target that predicts token + 1 with probability exp(s) / (exp(s) + n - 1)."""
 
     def __init__(self, n_vocab: int = V, *, s: float = 9.0, n_ctx: int = 4096) -> None:
         super().__init__(n_vocab, width=n_vocab, n_ctx=n_ctx)
@@ -254,13 +254,10 @@ def test_where_the_draft_model_is_not_sure_enough_the_copier_may_be() -> None:
 
 
 def test_a_sampled_chain_is_left_alone() -> None:
-    """The policy can leave nothing of it out, so that nobody could say no."""
+    """A policy could not leave the copier's tokens out."""
     tree = propose(cascade(Successor(), temperature=0.1), TEXT, Asked(4, 4, deep=1))
     assert (tree.tokens, tree.called) == ((4,), ("model",))
     assert tree.q is not None
-
-
-# The output is the target's.
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -274,10 +271,7 @@ def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep:
     assert distance(drafted, plain_distribution(target, prompt, sampling, 4)) < 1e-12
 
 
-# What every drafter must do is in tests/contract; a cascade drafts chains, too.
-
-
-# The draft model that reads ahead, as the target that it is.
+# ReadAhead as a target.
 
 
 def ahead(draft: ToyTarget, copier: Any, text: Sequence[int], depth: int) -> tuple[ReadAhead, AheadSession]:
@@ -319,11 +313,8 @@ def test_what_is_kept_of_a_chain_is_the_text_then() -> None:
     assert out.argmax(0) == 4
 
 
-# By name.
-
-
 def test_a_draft_of_another_vocabulary_is_read_by_tokens() -> None:
-    """The other way, by text, cannot be guessed for: "auto" does not choose it."""
+    """SLEM has no chain of token ids to guess, so "auto" takes TLI."""
     target, theirs = speaking(ToyTarget(V), "012345"), speaking(ToyTarget(5, seed=2), "30x51")
     theirs.vocab = replace(theirs.vocab, kind="another")
     for toy in (target, theirs):

@@ -1,4 +1,4 @@
-"""The datastore drafter: case by case, against brute force, and in the real loop."""
+"""The datastore drafter: by example and against brute force."""
 
 from __future__ import annotations
 
@@ -48,19 +48,6 @@ def draft(drafter: DatastoreDrafter, prompt: Sequence[int], budget: Budget = FOU
     return tree
 
 
-def test_it_proposes_what_followed_most_often(make: Make) -> None:
-    tree = draft(make(TEXT), [0, 1, 2, 3])
-    assert tree.tokens == (4, 2)
-    assert set(tree.source) == {"datastore"}
-    assert tree.q is None
-
-
-def test_the_longest_match_decides_not_the_most_frequent(make: Make) -> None:
-    drafter = make([[5, 1, 2, 3, 0], [1, 2, 3, 4], [1, 2, 3, 4]])
-    assert draft(drafter, [5, 1, 2, 3]).tokens == (0,)
-    assert draft(drafter, [0, 1, 2, 3]).tokens == (4,)
-
-
 def test_no_more_than_the_longest_match_is_looked_at(make: Make) -> None:
     drafter = make([[5, 1, 2, 3, 0], [4, 1, 2, 3, 4, 4], [4, 1, 2, 3, 4, 4]], match_max=3)
     assert draft(drafter, [5, 1, 2, 3]).tokens == (4, 4)
@@ -78,16 +65,6 @@ def test_all_corpora_are_asked(make: Make) -> None:
     assert draft(two, [0, 1, 2, 3]).tokens == (4,)
     assert draft(two, [5, 1, 2, 3]).tokens == (0,)
     assert draft(two, [4, 1, 2, 3]).tokens == (0,)  # two of three
-
-
-def test_scores_are_shares_that_short_matches_lessen(make: Make) -> None:
-    drafter = make([[1, 2, 3, 4, 5], [1, 2, 3, 4, 0], [1, 2, 3, 4, 5], [1, 2, 3]])
-    tree = draft(drafter, [1, 2, 3])
-    assert tree.tokens == (4, 5)
-    assert tree.score == pytest.approx(
-        [3 / (4 + (SMOOTHING_COUNT / 3) ** 2), 2 / (3 + (SMOOTHING_COUNT / 4) ** 2)]
-    )
-    assert tree.reach_probability[1] == tree.score[0] * tree.score[1]
 
 
 def test_it_stops_where_the_budget_wants_more_confidence(make: Make) -> None:

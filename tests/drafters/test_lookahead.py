@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,12 @@ AMPLE = Budget(depth=20, nodes=200, width=40)
 
 
 def follows(token: int) -> int:
-    """A target's argmax that depends on the last token alone: it counts."""
+    """Return the prediction of a target that counts."""
     return (token + 1) % V
 
 
 def pass_over(memory: LookaheadState, root: int, budget: Budget = AMPLE) -> tuple[DraftTree, tuple[int, ...]]:
-    """One step of a target that goes by `follows`: the draft, and what was emitted."""
+    """Run one step of a target that counts; return the draft and the emitted tokens."""
     tree = memory.propose(budget)
     top = np.array([[follows(token)] for token in (root, *tree.tokens)])
     path: list[int] = []
@@ -55,13 +56,13 @@ def window_of(tree: DraftTree) -> DraftTree:
 
 
 def columns(tree: DraftTree) -> list[tuple[int, ...]]:
-    """The probes' paths from the root to each of their leaves."""
+    """Return the probes' paths from the root to each leaf."""
     inner = set(tree.parents)
     return [tuple(tree.path_tokens(node)) for node in sorted(tree.probe) if node not in inner]
 
 
 def drafted(tree: DraftTree) -> set[tuple[int, ...]]:
-    """The paths from the root to each leaf that may be accepted."""
+    """Return the paths from the root to each leaf that may be accepted."""
     nodes = set(range(len(tree))) - tree.probe
     return {tuple(tree.path_tokens(node)) for node in nodes if not tree.children(node)}
 
@@ -71,7 +72,7 @@ def leaves(tree: DraftTree) -> int:
 
 
 def test_the_whole_window_is_the_paper_s_mask() -> None:
-    """Every column hangs below the oldest guesses before it, and its depth is its place after the root."""
+    """A column hangs below the oldest guesses before it; its depth is its distance from the root."""
     memory = LookaheadDrafter(3, 4, 2).open([5, 6], 0)
     tokens: tuple[int, ...] = (6,)
     for _ in range(3):
@@ -98,7 +99,7 @@ def test_the_window_moves_one_place_and_ends_in_what_its_rows_said() -> None:
 
 
 def test_a_column_becomes_an_ngram_of_the_target_s_making() -> None:
-    """The text counts up from 0, and never had 11 after 10; but 10 stood in the window."""
+    """The text never had 11 after 10, but the window did."""
     memory = LookaheadDrafter(5, 4, 3).open([10, 0], 0)
     for root in range(10):
         assert pass_over(memory, root)[1] == (root + 1,)
@@ -171,30 +172,14 @@ def test_scores_become_the_rates_at_which_guesses_are_right() -> None:
     assert older > 0.9
 
 
-class Varying:
+class Varying(FixedPolicy):
     """A policy that goes through budgets."""
 
-    learns = False
-    summary = None
-
-    def forget(self) -> None:
-        """Nothing was learned."""
-
     def __init__(self, budgets: Sequence[Budget]) -> None:
-        self._budgets = list(budgets)
-        self._at = 0
+        self._budgets = cycle(budgets)
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
-        self._at += 1
-        return [self._budgets[self._at % len(self._budgets)]] * len(requests)
-
-    def select(
-        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
-    ) -> list[DraftTree]:
-        return list(drafts)
-
-    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        """Nothing to learn."""
+        return [next(self._budgets)] * len(requests)
 
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
@@ -219,7 +204,6 @@ budgets = st.builds(Budget, depth=st.integers(0, 9), nodes=st.integers(0, 40), w
 def test_output_is_that_of_plain_decoding_whatever_the_budgets(
     name: str, prompt: list[int], seed: int, some: list[Budget], n_ctx: int
 ) -> None:
-    """The loop checks every draft against its budget."""
     target = ToyTarget(6, seed=seed, n_ctx=n_ctx)
     texts = []
     for drafter in (DRAFTERS[name](), NoDrafter()):
@@ -239,7 +223,7 @@ def test_under_a_grammar_too() -> None:
 
 
 def test_the_window_alone_saves_steps() -> None:
-    """No n-gram of the prompt is of any use: there is but one token in it."""
+    """The prompt is a single token and has no n-grams."""
     target, steps = ToyTarget(40, seed=5, sharpness=4.0), []
     for drafter in (LookaheadDrafter(8, 3, 4), LookaheadDrafter(0, 3, 4)):
         request = start_request(target, drafter, GenerationRequest(prompt=[7], max_tokens=40))
@@ -257,7 +241,7 @@ def text(target: Target, drafter: Drafter, prompt: list[int], budget: Budget, n:
 
 
 def test_llama_cpp_drops_the_probes_cells(unrounded: Path) -> None:
-    """The output is that of plain decoding, several requests in a row."""
+    """The output equals plain decoding for several requests in a row."""
     target = LlamaTarget(unrounded, n_ctx=256)
     try:
         for code in ("def read(path):\n    with open(path)", "import os\nimport sys\n"):

@@ -1,4 +1,4 @@
-"""Prompt lookup, case by case."""
+"""Prompt lookup, by example."""
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +53,7 @@ texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 def test_what_would_follow_is_what_follows_once_it_was_said(
     text: list[int], said: list[int], length: int, ngram_min: int, more: int
 ) -> None:
-    """And asking leaves no trace."""
+    """`follow` does not change the state."""
     drafter, budget = LookupDrafter(ngram_min, ngram_min + more), Budget(length, length)
     memory, later = drafter.open(text, 0), drafter.open([*text, *said], 0)
     before = drafter.propose([(memory, budget)])

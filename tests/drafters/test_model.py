@@ -1,9 +1,9 @@
-"""The draft model: what it drafts, what it records as q, and how little it decodes."""
+"""The draft model: what it drafts, its recorded q, and how few tokens it computes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Mask, Sampling, probabilities
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 V = 6
 PROMPT = [1, 2, 3]
@@ -83,8 +83,8 @@ def test_a_tree_branches_where_an_alternative_is_likely_enough() -> None:
 
 @pytest.mark.parametrize(("seed", "fully"), [(3, True), (4, False)])
 def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: int, fully: bool) -> None:
-    """After the prompt, a step of n_draft 4 computes four tokens (the new root and three drafted), and one
-    more where all four were accepted: the last of them was drafted but never computed."""
+    """A step computes the new root and three drafted tokens; one more if all four were accepted, as the last
+    drafted token is never computed."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=seed)
     drafter = ModelDrafter(draft, V)
     request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=100))
@@ -108,7 +108,7 @@ def test_tokens_the_target_does_not_have_are_never_proposed() -> None:
 
 
 def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain() -> None:
-    """Vocabularies may differ by padding: the target's last token is one the draft cannot read."""
+    """The target's last token is padding that the draft model lacks."""
     target, drafter = ToyTarget(V, seed=3), ModelDrafter(ToyTarget(V - 1, seed=3), V)
     sampling = Sampling(logit_bias={V - 1: 3.0})
     tokens = {}
@@ -144,7 +144,7 @@ def test_requests_that_do_not_draft_leave_their_rows_to_those_that_do() -> None:
 
 
 def test_with_nothing_to_compute_there_is_no_pass() -> None:
-    """A chunk of no tokens reads nothing, and what is not read does not draft."""
+    """With max_catch_up 0 nothing is prefilled and nothing drafted."""
     toy = Counting(V, seed=4)
     drafter = ModelDrafter(toy, V)
     memories = [drafter.open(PROMPT, seed) for seed in range(2)]
@@ -153,7 +153,7 @@ def test_with_nothing_to_compute_there_is_no_pass() -> None:
 
 
 def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
-    """Memory's stream differs from the request's for every seed."""
+    """Drafter and request have different random streams for every seed."""
     for seed in range(5):
         drafter = ModelDrafter(ToyTarget(V), V, temperature=1.0)
         request = start_request(
@@ -161,11 +161,10 @@ def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
         )
         even = np.full(1000, 0.001)
         assert request.rng.draw(even) != drafter.open(PROMPT, seed).rng.draw(even)
-    assert chain([], "model") is EMPTY
 
 
 class Noting:
-    """A grammar that allows everything, and notes which paths it was asked about."""
+    """A grammar that allows everything and records the paths."""
 
     def __init__(self) -> None:
         self.paths: list[tuple[int, ...]] = []
@@ -187,10 +186,11 @@ def test_the_grammar_is_asked_about_each_path_from_its_beginning(width: int, tem
     assert {tuple(tree.path_tokens(parent)) for parent in tree.parents} <= set(grammar.paths) <= set(paths)
 
 
+@dataclass(frozen=True)
 class Wary(Budget):
-    """Believes half of what a drafter says, and goes no deeper where less than a quarter survives."""
+    """Halves a drafter's probabilities, and goes no deeper below a reach probability of 0.25."""
 
-    heard: list[tuple[int, int, float]]
+    heard: list[tuple[int, int, float]] = field(default_factory=list)
 
     def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         assert drafter == "model"
@@ -200,21 +200,15 @@ class Wary(Budget):
         self.heard.append((drafted, depth, reach_probability))
         return reach_probability >= 0.25
 
-    @classmethod
-    def of(cls, depth: int, nodes: int, width: int) -> Wary:
-        made = cls(depth, nodes, width)
-        object.__setattr__(made, "heard", [])
-        return made
-
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("width", [1, 3])
 def test_what_a_budget_believes_is_a_nodes_survival_and_decides_how_deep_it_goes(
     width: int, temperature: float
 ) -> None:
-    """A node that is not worth another pass stays, as a leaf; where none is, no pass is made."""
+    """A node not worth another pass stays as a leaf; without any other there is no pass."""
     draft = Counting(V, seed=4)
-    budget = Wary.of(6, 12, width)
+    budget = Wary(6, 12, width)
     tree = propose(ModelDrafter(draft, V, temperature=temperature), budget)
     assert len(tree) > 0
     for node, parent in enumerate(tree.parents):
@@ -231,7 +225,7 @@ def test_what_a_budget_believes_is_a_nodes_survival_and_decides_how_deep_it_goes
 
 
 def test_whether_a_token_is_drawn_is_decided_by_the_likeliest() -> None:
-    """Known before the draw; the token itself may be an unlikely one."""
+    """The decision precedes the draw; the drawn token may be unlikely."""
     asked: list[float] = []
 
     class Asking(Budget):

@@ -1,4 +1,4 @@
-"""n-gram caches: counts, files of llama.cpp's and for it, damage."""
+"""N-gram caches: counts, llama.cpp's files, damage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ texts = st.lists(tokens, max_size=4)
 
 
 def counted(streams: Sequence[Sequence[int]], ngram_min: int, ngram_max: int) -> Tally:
-    """What a cache of these texts holds, one n-gram after the other."""
+    """Return the counts of a cache of these texts."""
     out: Tally = {}
     for text in streams:
         for i, token in enumerate(text):
@@ -43,7 +43,7 @@ def held(cache: NgramCache) -> Tally:
 
 
 def records(data: bytes) -> list[tuple[tuple[int, ...], frozenset[tuple[int, int]]]]:
-    """A file's records without their order, read one integer after the other."""
+    """Return a file's records, sorted."""
     words, out = [word for (word,) in struct.iter_unpack("<i", data)], []
     while words:
         n = 5 + 2 * words[4]

@@ -1,4 +1,4 @@
-"""What is learned of one scope's requests, and what another's see of it."""
+"""Scopes of learned data, and best-first search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOUR = Budget(depth=4, nodes=8)
 
 
 def said(drafter: Any, prompt: list[int], tokens: list[int], scope: str) -> None:
-    """A request that has ended."""
+    """Run a request to its end."""
     memory = drafter.open(prompt, 0, None, scope)
     memory.update(Step(tuple(tokens), (), (), {}, {}, None, StepTimes()), None)
     memory.close()
@@ -69,7 +69,7 @@ def test_the_scope_that_was_asked_for_longest_ago_is_forgotten_first() -> None:
 
 
 def halves(state: str, depth: int) -> Iterator[tuple[int, float, str]]:
-    """After any path token 1 with 0.6 and token 2 with 0.3."""
+    """Follow every path by token 1 with 0.6 and token 2 with 0.3."""
     assert depth == len(state)
     yield 1, 0.6, state + "1"
     yield 2, 0.3, state + "2"

@@ -1,4 +1,4 @@
-"""String-level exact match: what a drafted text becomes, what the draft reads, and that it is exact."""
+"""String-level exact match: retokenized drafts, the draft's text, and exactness."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_loop_emits_exactly_the_plain_distribution(words: list[str], samplin
 
 
 class Scripted:
-    """A draft model that says `script`, token by token with its probability, and then nothing likely."""
+    """A draft model with a scripted chain, and uniform predictions after it."""
 
     def __init__(self, pieces: Sequence[bytes], script: Sequence[tuple[int, float]], eos: int | None) -> None:
         ends = frozenset(() if eos is None else (eos,))
@@ -67,14 +67,7 @@ class Scripted:
             len(pieces), "test", None, ends, False, False, b"%d".__mod__, list(pieces).__getitem__
         )
         self.origin = "a script"
-        self.caps = Caps(
-            max_branches=1,
-            rollback="free",
-            max_sessions=8,
-            max_batch_tokens=64,
-            max_prefill_tokens=512,
-            n_ctx=512,
-        )
+        self.caps = Caps(1, "free", 8, 64, 512, n_ctx=512)
         self.script = list(script)
         self.read: list[list[int]] = []  # what its sessions were given
 
@@ -88,8 +81,7 @@ class Scripted:
         self.tokens += tokens
         self.read.append(list(self.tokens))
 
-    def forget(self) -> None:
-        """Nothing is kept."""
+    def forget(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -118,7 +110,7 @@ BUDGET = Budget(9, 9, p_min=0.3)
 
 
 def tokenizer(text: str) -> list[int]:
-    """Pairs from the left, where there is a token for them; an "a" that begins a text has one of its own."""
+    """Merge pairs from the left; an initial "a" has a separate token."""
     out: list[int] = []
     for letter in text:
         pair = OURS[out[-1]] + letter.encode() if out else b""
@@ -135,16 +127,8 @@ def tokenizer(text: str) -> list[int]:
 
 def scripted(*script: tuple[int, float], eos: bool = True) -> tuple[SlemDrafter, Scripted]:
     names = [b"our %d" % i for i in range(len(OURS))]
-    target = Vocab(
-        len(OURS),
-        "test",
-        None,
-        frozenset({END} if eos else ()),
-        False,
-        False,
-        names.__getitem__,
-        OURS.__getitem__,
-    )
+    ends = frozenset({END} if eos else ())
+    target = Vocab(len(OURS), "test", None, ends, False, False, names.__getitem__, OURS.__getitem__)
     draft = Scripted(THEIRS, script, THEIR_END)
     ours, theirs = Lexicon(target, tokenizer), Lexicon(draft.vocab, untaught)
     common = Intersection.of(ours, theirs)
@@ -166,7 +150,7 @@ def test_the_drafted_text_is_proposed_in_the_targets_tokens() -> None:
 
 
 def test_a_score_is_the_drafts_probability_of_the_bytes() -> None:
-    """Of "abc", one token of probability 0.64, "ab" is two thirds; "c" the rest, and the "b" after it."""
+    """ "abc" is one drafted token of probability 0.64, of which "ab" gets two thirds."""
     drafter, _ = scripted((7, 0.64), (2, 0.5), (1, 0.5), eos=False)
     tree = propose(drafter, [3])
     assert [OURS[token] for token in tree.tokens] == [b"ab", b"c", b"c", b"b"]
@@ -210,7 +194,7 @@ def test_the_budget_counts_the_targets_tokens(n: int) -> None:
 
 
 def test_what_the_target_draws_with_does_not_change_what_is_drafted() -> None:
-    """Its noise is told by the target's token ids, which are other tokens in the draft."""
+    """The noise applies to the target's token ids."""
     likely = drafter(WORDS, DRAFTS["longer tokens"])
     memory = likely.open([0, 1, 2, 0], 0)
     (greedy,) = likely.propose([(memory, BUDGET)])
@@ -255,7 +239,7 @@ def test_what_the_target_cannot_say_ends_the_draft() -> None:
 
 
 def test_every_end_of_the_draft_is_an_end_of_the_target() -> None:
-    """Those that have no counterpart too."""
+    """Including ends without a counterpart."""
     drafter, draft = scripted((BREAK, 0.9))
     ours = drafter._translation.target.vocab
     assert propose(drafter, [3]) is EMPTY
@@ -264,7 +248,7 @@ def test_every_end_of_the_draft_is_an_end_of_the_target() -> None:
 
 
 def observed(memory: SlemState, *tokens: int) -> list[int]:
-    """What the draft has read since, of a step that emitted `tokens`."""
+    """Return the draft's tokens for a step that emitted `tokens`."""
     before = len(memory.read)
     memory.update(Step(tokens, (), (), {}, {}, None, TIMES), Features())
     return memory.read[before:]
@@ -293,7 +277,7 @@ def test_what_came_as_drafted_stays_as_drafted_and_the_rest_is_read_as_text(
 
 
 def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
-    """The target drafts for itself: after the prompt it computes the new root and the four drafted tokens."""
+    """The target drafts for itself: a step computes the new root and the four drafted tokens."""
     target, draft = speaking(ToyTarget(3, seed=3), "abc"), Counting(3, seed=3)
     speaking(draft, "abc")
     drafter = SlemDrafter(draft, translation(target.vocab, draft.vocab))

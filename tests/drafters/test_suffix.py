@@ -1,4 +1,4 @@
-"""The suffix drafter: case by case, against a plain reading of its rules, and in the loop."""
+"""The suffix drafter: by example and against its rules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def proposal(drafter: SuffixDrafter, prompt: list[int], budget: Budget) -> Draft
 
 
 def found(text: list[int], past: list[int], own: bool, most: int) -> list[tuple[int, list[int]]]:
-    """Match length and continuation of every place; -1 where a text ends."""
+    """Return match length and continuation of every place; -1 ends a text."""
     out = []
     for end in range(1, len(past)):
         n = 0
@@ -51,7 +51,7 @@ def found(text: list[int], past: list[int], own: bool, most: int) -> list[tuple[
 def shares(
     places: list[tuple[int, list[int]]], path: tuple[int, ...], alpha: float, offset: float
 ) -> dict[int, float]:
-    """The score of every token that may follow a path."""
+    """Return the scores of all tokens that may follow a path."""
     votes: dict[int, float] = defaultdict(float)
     for rank, (n, follows) in enumerate(places):
         if follows[: len(path)] == list(path) and len(path) + 1 <= alpha * n + offset + 1e-6:
@@ -182,7 +182,7 @@ def test_the_oldest_is_forgotten_when_there_is_no_room() -> None:
 def test_what_would_follow_is_what_follows_once_it_was_said(
     past: list[list[int]], text: list[int], said: list[int], width: int, alpha: float
 ) -> None:
-    """And asking leaves no trace: neither in what is proposed then, nor once the text goes on otherwise."""
+    """`follow` does not change the state."""
     drafter, budget = SuffixDrafter(alpha=alpha, min_prob=0.01), Budget(6, 9, width=width, p_split=0.01)
     for one in past:
         drafter.learn(one)

@@ -1,4 +1,4 @@
-"""The suffix array against brute force over the documents, and what is said of files that cannot be used."""
+"""The suffix array against brute force, and its errors for unusable files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def made(folder: Path, documents: Documents = TEXT, n_vocab: int = 10, **options
 
 
 def occurrences(documents: Documents, context: Sequence[int]) -> tuple[int, Counter[tuple[int, ...]]]:
-    """The longest ending of the context that a document has, and what followed it each time."""
+    """Return the length of the longest ending found in a document, and its continuations."""
     for n in range(len(context), 0, -1):
         end = list(context[-n:])
         found = Counter(
@@ -50,7 +50,7 @@ def occurrences(documents: Documents, context: Sequence[int]) -> tuple[int, Coun
 
 
 def looked_up(store: SuffixArray, context: Sequence[int]) -> tuple[int, Counter[tuple[int, ...]]]:
-    """The same by the store."""
+    """Return the same from the store."""
     match = store.find(store.encode(context))
     found: Counter[tuple[int, ...]] = Counter()
     for data, n in store.sample_continuations(match, 10**6, DEPTH).items() if match.length else ():
@@ -98,14 +98,7 @@ def test_a_file_that_is_cut_short_or_gone_is_told_by_its_name(
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"version": 0},
-        {"version": "2"},
-        {"width": 3},
-        {"length": 0},
-        {"length": "12"},
-        {"n_vocab": None},
-    ],
+    [{"version": 0}, {"version": "2"}, {"width": 3}, {"length": 0}, {"length": "12"}, {"n_vocab": None}],
 )
 def test_a_damaged_index_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = made(tmp_path) / INDEX
@@ -115,7 +108,7 @@ def test_a_damaged_index_is_refused(tmp_path: Path, change: dict[str, Any]) -> N
 
 
 def test_places_are_sampled_evenly_from_all_over_the_range(tmp_path: Path) -> None:
-    """100 places, in the order of the tokens before them, which also follow."""
+    """The 100 places are in the order of their continuations."""
     store = SuffixArray(made(tmp_path, [[i, 200, i] for i in range(100)], 256))
     match = store.find(store.encode([200]))
     assert (match.length, match.high - match.low) == (1, 100)
@@ -162,7 +155,7 @@ def test_building_can_be_stopped_while_it_sorts(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_text_is_backwards_with_borders_and_the_array_in_order(tmp_path: Path) -> None:
-    """What docs/corpus.md says of the files."""
+    """The file format of docs/corpus.md."""
     build(tmp_path, [[0, 1], [300]], 400)
     text = np.fromfile(tmp_path / "text", ">u2")
     assert text.tolist() == [0, 301, 0, 2, 1, 0]

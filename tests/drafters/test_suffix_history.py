@@ -1,4 +1,4 @@
-"""The ring and its chains, against a search through all the text; compiled and as plain Python."""
+"""The suffix history against brute force, compiled and interpreted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ texts = st.lists(st.lists(tokens, max_size=12), max_size=8)
 
 
 def interpreted() -> ModuleType:
-    """The module as it is where numba is not installed."""
+    """Import the module without numba."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "numba", None)
         patch.delitem(sys.modules, HERE)
@@ -38,7 +38,7 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
 def places(
     module: ModuleType, past: compiled.SuffixHistory, text: list[int], most: int
 ) -> list[tuple[int, int]]:
-    """What `find` finds: where a place goes on, and how many tokens match."""
+    """Return (continuation, match length) of the places that `find` returns."""
     own = module.SuffixHistory()
     own.extend(text)
     ends, lengths = np.zeros(most, np.int64), np.zeros(most, np.int64)
@@ -50,7 +50,7 @@ def places(
 def expected(
     past: list[int], kept: int, text: list[int], lengths: tuple[int, ...], reach: int
 ) -> list[tuple[int, int]]:
-    """The same by looking everywhere. kept: how many of the last tokens the ring still holds."""
+    """Return the same by brute force. kept: tokens still in the ring."""
     found = []
     for end in range(1, len(past)):
         n = 0
@@ -74,14 +74,14 @@ def test_every_place_is_found_longer_ngrams_first_then_recent_ones(
     history = module.SuffixHistory()
     flat: list[int] = []
     for one in past:
-        if flat and flat[-1] != module.BORDER:
-            flat.append(module.BORDER)
+        if flat and flat[-1] != module.SEPARATOR:
+            flat.append(module.SEPARATOR)
         history.end_text()
         for part in [[token] for token in one] if splits else [one]:
             history.extend(part)
         flat += one
     found = places(module, history, text, 1000)
-    assert found == expected(flat, len(flat), text, module.LENGTHS, module.REACH)
+    assert found == expected(flat, len(flat), text, module.NGRAM_LENGTHS, module.MAX_MATCH_TOKENS)
     assert places(module, history, text, 3) == found[:3]
 
 
@@ -98,7 +98,7 @@ def test_of_a_full_ring_the_last_tokens_are_found_and_no_others(
     kept = min(16, len(past))
     assert len(history) == kept
     found = places(module, history, text, 1000)
-    assert found == expected(past, kept, text, module.LENGTHS, module.REACH)
+    assert found == expected(past, kept, text, module.NGRAM_LENGTHS, module.MAX_MATCH_TOKENS)
 
 
 def test_it_finds_the_same_after_growing_as_when_made_large_enough(module: ModuleType) -> None:
@@ -126,7 +126,7 @@ def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
             each.extend(one)
     heads, state = bytes(history.heads), list(history.state)
     longer.extend(said)
-    with history.supposing(said):
+    with history.with_continuation(said):
         assert places(module, history, said or [0], 1000) == places(module, longer, said or [0], 1000)
         assert list(history.state) == list(longer.state)
     assert (bytes(history.heads), list(history.state)) == (heads, state)
@@ -140,14 +140,14 @@ def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
 def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType) -> None:
     history = module.SuffixHistory()
     history.extend([1, 2, 3])
-    with pytest.raises(KeyError), history.supposing([7, 8]):
+    with pytest.raises(KeyError), history.with_continuation([7, 8]):
         raise KeyError
     assert len(history) == 3
     assert places(module, history, [7], 10) == []
 
 
 def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
-    """Entries hold positions modulo 2**32; a ring that has seen more than that goes on as before."""
+    """Entries are positions modulo 2**32."""
     history = module.SuffixHistory(limit=1024)
     history.state[0] = (1 << 32) - 5
     history.extend([7, 8, 9, 1, 7, 8, 9])
@@ -158,7 +158,6 @@ def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
 
 
 def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: ModuleType) -> None:
-    """Chains of one level lead to n-grams of that level only."""
     history = module.SuffixHistory()
     history.extend([1, 2, 3, 4, 5, 6, 7, 8, 9])
     history.end_text()

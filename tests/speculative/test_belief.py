@@ -1,4 +1,4 @@
-"""What is believed of a draft: laws that chances must obey, and what is learned from what was said."""
+"""The acceptance model: laws of probabilities, and learning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one(name: str, token: int, score: float = 0.5) -> DraftTree:
 
 @given(trees(chances=SOMEWHERE))
 def test_at_first_the_scores_are_believed(tree: DraftTree) -> None:
-    """Where siblings' chances do not add up to more than 1."""
+    """If siblings' scores add up to at most 1."""
     sums: dict[int, float] = {}
     for parent, score in zip(tree.parents, tree.score, strict=True):
         sums[parent] = sums.get(parent, 0.0) + score
@@ -47,7 +47,7 @@ outcomes = st.lists(
 
 
 def versed(past: Sequence[tuple[str, float, int, bool]]) -> AcceptanceModel:
-    """It has seen these: whose guess, how sure, how deep, whether right; and each beside the other's."""
+    """Return a model with past guesses (drafter, score, depth, right), each beside another drafter's."""
     belief, recent = AcceptanceModel(), Recent()
     for name, score, depth, right in past:
         other = "b" if name == "a" else "a"
@@ -62,7 +62,7 @@ def versed(past: Sequence[tuple[str, float, int, bool]]) -> AcceptanceModel:
 def test_whatever_was_learned_survivals_are_chances_of_disjoint_texts(
     tree: DraftTree, names: list[str], past: list[tuple[str, float, int, bool]], recent: float
 ) -> None:
-    """No node is likelier than its parent, nor all the children of one together."""
+    """No node, nor all children of one together, are likelier than the parent."""
     said = tuple(((name, score),) for name, score in zip(names, tree.score, strict=False))
     mixed = DraftTree(tree.tokens, tree.parents, tree.score, tuple(names[: len(tree)]), votes=said)
     for drafted in (tree, mixed):
@@ -111,7 +111,7 @@ def test_siblings_are_learned_from_at_their_own_depth_and_recent_acceptance() ->
 
 
 def test_what_was_not_verified_is_learned_from_as_well() -> None:
-    """The text says what would have come of it: a token a step, where nothing was verified."""
+    """The emitted text shows whether a guess was right."""
     belief = AcceptanceModel()
     for _ in range(30):
         belief.learn({}, chain([1, 2], "a", [0.5, 0.5]), [1])
@@ -138,7 +138,7 @@ AGREE, SOLE, OTHER = union(one("a", 1), one("b", 1)), one("a", 1), union(one("a"
 
 @pytest.mark.parametrize("seed", range(3))
 def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed: int) -> None:
-    """They agree 4 times in 10; else each is right a third of the time. Neither's own record could tell."""
+    """They agree 4 times in 10; otherwise each is right a third of the time."""
     belief, recent, r = AcceptanceModel(), Recent(), random.Random(seed)
     for _ in range(1000):
         luck = r.random()
@@ -156,7 +156,7 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
 
 
 def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> None:
-    """Whoever is named first; and the surer each of them is."""
+    """In any order, and more so with higher scores."""
     likely, unlikely = one("a", 1, 0.8), one("b", 1, 0.4)
     alone = AcceptanceModel().reach_probabilities({}, likely)[0]
     for first, second in ((one("b", 1, 0.8), likely), (likely, one("b", 1, 0.8))):

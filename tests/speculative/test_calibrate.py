@@ -1,4 +1,4 @@
-"""Calibration against drafters whose chances are known: what is said comes to be what happens."""
+"""Calibration against drafters with known acceptance probabilities."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ def learn(calibrator: Calibrator, guess: Guess, r: random.Random, n: int) -> Non
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", KINDS)
 def test_after_five_hundred_outcomes_what_is_said_is_what_happens(name: str, seed: int) -> None:
-    """The expected calibration error of the two thousand that follow, told before each is known. One that
-    knew every chance would have an error of 0.02: so much is luck."""
+    """The expected calibration error over 2000 guesses; perfect knowledge would have 0.02."""
     calibrator, r = Calibrator(), random.Random(seed)
     learn(calibrator, KINDS[name], r, 500)
     calibrator.reliability = Reliability()
@@ -86,8 +85,7 @@ def test_after_five_hundred_outcomes_what_is_said_is_what_happens(name: str, see
 
 @pytest.mark.parametrize(("before", "after"), [(0.9, 0.2), (0.2, 0.9), (0.8, 0.4)])
 def test_a_change_of_the_text_is_followed_within_a_few_dozen_guesses(before: float, after: float) -> None:
-    """After three hundred guesses of one kind: to within 0.15 of the new chance, in the middle within 30
-    guesses, and never later than 60."""
+    """Within 0.15 of the new probability after 30 guesses in the median, and 60 at most."""
     took = []
     for seed in range(40):
         calibrator, r, recent = Calibrator(), random.Random(seed), 0.0
@@ -107,7 +105,7 @@ def test_a_change_of_the_text_is_followed_within_a_few_dozen_guesses(before: flo
 @pytest.mark.parametrize("score", [0.0, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("lucky", [True, False])
 def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: float) -> None:
-    """Twenty thousand guesses of one kind, as of a text that is copied; then a few of the other."""
+    """Twenty thousand guesses of one kind, then a few of the other."""
     calibrator, recent = Calibrator(), 0.0
     for n in range(20_010):
         right = lucky == (n < 20_000)
@@ -131,7 +129,7 @@ def test_a_belief_as_firm_as_can_be_grows_no_firmer_and_gives_way_to_the_first_s
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_seldom_seen_is_not_learned_from_a_whisper(seed: int) -> None:
-    """Guesses that fared neither well nor badly hardly tell what it means when they do."""
+    """Guesses at neutral recent acceptance say little about its trend."""
     calibrator, r = Calibrator(), random.Random(seed)
     for _ in range(1000):
         calibrator.update(logit_at(0.5), 1, r.choice([-0.02, 0.02]), r.random() < 0.5)
@@ -169,7 +167,7 @@ def test_the_table_is_the_logarithm_to_a_thousandth_of_the_score(score: float) -
 
 @given(st.lists(st.tuples(st.floats(0.0, 0.9999), st.booleans()), min_size=1))
 def test_the_calibration_error_is_what_its_definition_adds_up_to(told: list[tuple[float, bool]]) -> None:
-    """ECE: over ten bins, the share of each times how far its mean is off."""
+    """ECE: the mean deviation of ten bins, weighted by their sizes."""
     reliability = Reliability()
     for said, happened in told:
         reliability.add(said, happened)

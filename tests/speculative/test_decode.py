@@ -1,4 +1,4 @@
-"""The loop: stopping, budgets, batches, and equality with plain decoding."""
+"""The decoding loop: stopping, budgets, batches, and equality with plain decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
@@ -102,7 +102,7 @@ def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
 
 @pytest.mark.parametrize("ends", ["stop", "eos", "length"])
 def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: str) -> None:
-    """And what follows on it is what follows on a fresh one."""
+    """It continues like a fresh session."""
     prompt, drafter = [1, 2, 3], model(3, 0.0)
     plain = tokens_of(steps_of(ToyTarget(V, seed=3), NONE, prompt))
     eos = frozenset({plain[2]} if ends == "eos" else ())
@@ -149,9 +149,7 @@ def test_eos_can_be_ignored() -> None:
 
 
 @pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0), LookupDrafter])
-def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
-    maker: Callable[[], Drafter],
-) -> None:
+def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(maker: Callable[[], Drafter]) -> None:
     steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
     assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
     assert steps[-1].stop_reason == "context"
@@ -179,24 +177,16 @@ def test_the_statistics_add_up() -> None:
     assert all(s.times.total > 0 for s in steps)
 
 
-class Rogue:
+class Rogue(NoDrafter):
     """A drafter that breaks its contract."""
 
     name = "rogue"
-    required_outputs = NONE.required_outputs
 
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> object:
-        return NONE.open(prompt, seed)
-
     def propose(self, batch: Sequence[object]) -> list[DraftTree]:
         return [self._tree] * len(batch)
-
-    def close(self) -> None: ...
 
 
 FORK = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("rogue", "rogue"))
@@ -207,9 +197,9 @@ FORK = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("rogue", "rogue"))
 )
 def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(tree: DraftTree) -> None:
     target, rogue = ToyTarget(V), Rogue(tree)
-    request = start_request(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))  # type: ignore[arg-type]
+    request = start_request(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))
     with pytest.raises(ContractError, match="rogue"):
-        advance_requests(target, rogue, FixedPolicy(BUDGET), [request])  # type: ignore[arg-type]
+        advance_requests(target, rogue, FixedPolicy(BUDGET), [request])
 
 
 def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
@@ -270,9 +260,8 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
 def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     lengths: list[int], policy: str
 ) -> None:
-    """Every look at the clock takes a second, so that what two of them enclose is a second at least; but for
-    what happens between two steps, which is the caller's. What came after a request's last step is kept in
-    its `late`."""
+    """Every look at the clock takes a second. The time between two passes is the caller's; time after a
+    request's last step is in `carried_over_seconds`."""
     clock, passes = Ticking(1.0), 0
     target, drafter = ToyTarget(V, seed=2), PortfolioDrafter([LookupDrafter(1, 3), model(2)])
     decides: DraftPolicy = (

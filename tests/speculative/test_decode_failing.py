@@ -1,4 +1,4 @@
-"""In a batch, what goes wrong with one request ends that one, and no other loses a token of its own."""
+"""A failure in one request of a batch ends only that request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAILING = 1  # of the prompts
 
 
 class Ends:
-    """Allows anything for so many tokens, and then nothing. broken: says so by an error of its own."""
+    """A grammar that allows `after` tokens. broken: it then raises instead of allowing none."""
 
     def __init__(self, after: int, broken: bool) -> None:
         self.left, self._broken = after, broken

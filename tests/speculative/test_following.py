@@ -1,4 +1,4 @@
-"""A session whose text may go back."""
+"""ResumableSession."""
 
 from __future__ import annotations
 

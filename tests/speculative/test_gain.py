@@ -1,4 +1,4 @@
-"""When a drafter is called: dear ones that gain nothing are left alone, and found again."""
+"""When drafters are called: costly useless ones are left out, and found again when useful."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.policy.calibration import Calibration
-from paceline.speculative.policy.drafter_value import (
-    MAX_PROBING_SHARE,
-    TRIAL_CALLS,
-    DrafterValue,
-)
+from paceline.speculative.policy.drafter_value import MAX_PROBING_SHARE, TRIAL_CALLS, DrafterValue
 from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, break_even_reason
 from paceline.speculative.policy.speedup_formulas import expected_tokens
 from stage import Prompter, stage
@@ -42,7 +38,7 @@ def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
 
 
 def test_a_hiccup_does_not_keep_it_out_for_long() -> None:
-    """Four times what it usually takes is the most that counts."""
+    """At most four times the usual time counts."""
     gain = DrafterValue()
     for _ in range(20):
         gain.update(0, 0.0, 1.0, 1)
@@ -52,7 +48,7 @@ def test_a_hiccup_does_not_keep_it_out_for_long() -> None:
 
 @given(seconds=st.floats(0.01, 10.0), passes=st.lists(st.floats(0.0, 20.0), max_size=60))
 def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, passes: list[float]) -> None:
-    """And no more often after a long time in which it was not looked at."""
+    """Credit does not accumulate over a long time."""
     gain = DrafterValue(tokens=[0.0] * 7, seconds=seconds, calls=9)
     spent, called = 0.0, 0
     for pass_ in passes:
@@ -67,8 +63,7 @@ def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, p
 
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 5.0])
 def test_a_dear_drafter_that_is_never_right_costs_a_hundredth_of_the_time(seconds: float) -> None:
-    """In passes of the target over one row; beside the calls that it takes to see that it is of no use: the
-    token that is hoped for at first counts as FIRST outcomes."""
+    """Beside the first calls, which show that it is useless (MIN_RETRY_STEPS optimistic outcomes)."""
     useless = Prompter("useless", lambda at: 0.0, seconds, score=0.7)
     play = stage(LINE, [useless], TOKENS).perform()
     first = max(TRIAL_CALLS, 40 if seconds < 0.1 else 20 if seconds < 1.0 else 0)
@@ -85,8 +80,7 @@ def test_one_that_is_cheap_is_called_at_every_step() -> None:
 
 @pytest.mark.parametrize(("seconds", "within"), [(0.05, 600), (0.3, 800), (1.0, 2400)])
 def test_one_that_has_become_useful_is_found_again(seconds: float, within: int) -> None:
-    """After 6000 tokens at which it was never right it is so 9 times of 10; from `within` tokens later it is
-    asked at four steps in five at least."""
+    """It is right 9 times in 10 after 6000 tokens, and called at 4 steps in 5 `within` tokens later."""
     change = 6000
     late = Prompter("late", lambda at: 0.9 * (at >= change), seconds, score=0.7)
     play = stage(LINE, [late], change + within + 1000)
@@ -97,7 +91,7 @@ def test_one_that_has_become_useful_is_found_again(seconds: float, within: int) 
 
 
 def test_of_two_the_dear_one_is_asked_where_the_cheap_one_is_unsure() -> None:
-    """The cheap one knows half of the text, and says which."""
+    """The cheap drafter knows half of the text and scores it well."""
     knows = [at // 50 % 2 == 0 for at in range(20_000)]
     cheap = Prompter("cheap", lambda at: 0.97 if knows[at] else 0.1, 0.0)
     dear = Prompter("dear", lambda at: 0.9, 1.0, score=0.9)
@@ -129,8 +123,7 @@ def test_where_no_acceptance_is_enough_it_says_so() -> None:
 
 @given(st.lists(st.floats(0.1, 9.0), min_size=2, max_size=8), st.integers(0, 1000))
 def test_no_smaller_acceptance_breaks_even_at_any_length(seconds: list[float], per_mille: int) -> None:
-    """By trying: at acceptance a the best draft that is free emits as much per second as plain decoding does,
-    or more, exactly if a is above what the reason names."""
+    """The best free draft beats plain decoding exactly if the acceptance is above the reason's."""
     why = break_even_reason([0.0, *seconds], None)
     a = per_mille / 1000
     gains = [

@@ -1,11 +1,9 @@
-"""Logits that are not numbers: of the target one clear error, whoever drafts and however it is sampled; of a
-draft model no draft."""
+"""Invalid logits: one clear error for the target's, no drafts for a draft model's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,7 +67,7 @@ def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more
 
 
 def broken_text(fault: str, sampling: Sampling) -> tuple[FaultyToy, list[int]]:
-    """A target that breaks in mid-text, and the tokens up to there, the last one that after which it does."""
+    """Return a target that breaks in mid-text, and the tokens up to there."""
     text = run(ToyTarget(V), NoDrafter(), sampling)
     late = max(set(text) - set(PROMPT[-1:]), key=text.index)  # the token that comes first as late as any
     return FaultyToy(V, fault=fault, after=late), text[: text.index(late) + 1]
@@ -128,7 +126,7 @@ def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() ->
 
 
 def test_top_k_of_any_row_has_k_tokens() -> None:
-    """An engine tells them of every row, also of those that nothing is drawn from."""
+    """Features are computed for rows that are never sampled from, too."""
     for value in (np.nan, np.inf, -np.inf):
         for row in (np.full(9, value), np.where(np.arange(9) == 4, value, np.arange(9.0))):
             for k in (1, 2, 8, 9, 20):
@@ -136,7 +134,7 @@ def test_top_k_of_any_row_has_k_tokens() -> None:
 
 
 class Table(LogitsOutput):
-    """A Forward of given rows."""
+    """The given rows."""
 
     def __init__(self, *rows: list[float]) -> None:
         self._rows = [np.array(row) for row in rows]
@@ -144,13 +142,10 @@ class Table(LogitsOutput):
     def logits(self, row: int) -> Any:
         return self._rows[row]
 
-    def argmax(self, row: int) -> int:
-        return argmax(self._rows[row])
-
 
 @pytest.mark.parametrize("rule", ["auto", "token", "block", "recursive", "traversal"])
 def test_a_row_that_nothing_comes_to_may_be_anything(rule: str) -> None:
-    """The text is the one that plain decoding says; no row behind a wrong guess is part of it."""
+    """Rows behind a rejected guess are not part of the text."""
     wrong = [np.nan, np.nan]
     q = np.array([0.5, 0.5])
     fixed, sampled = chain([1, 0], "x"), chain([1, 0], "x", q=[q, q])
@@ -167,32 +162,27 @@ def test_a_row_that_nothing_comes_to_may_be_anything(rule: str) -> None:
 # A broken draft model.
 
 
-@dataclass
-class Means:
-    """target: whose output is to stay. warned: what the user was told."""
-
-    target: ToyTarget
-    warned: list[str]
-
-
+Warn = Callable[[str], None]
 WORDS = [f"w{i}" for i in range(V)]
 
 
-def _tli(draft: ToyTarget, means: Means) -> Drafter:
+TARGET = speaking(ToyTarget(V), WORDS)
+
+
+def _tli(draft: ToyTarget, warn: Warn) -> Drafter:
     speaking(draft, WORDS[::-1])
-    view = CrossVocabTarget(draft, translation(means.target.vocab, draft.vocab))
-    return ModelDrafter(view, V, warn=means.warned.append)
+    return ModelDrafter(CrossVocabTarget(draft, translation(TARGET.vocab, draft.vocab)), V, warn=warn)
 
 
-def _slem(draft: ToyTarget, means: Means) -> Drafter:
+def _slem(draft: ToyTarget, warn: Warn) -> Drafter:
     speaking(draft, WORDS[::-1])
-    return SlemDrafter(draft, translation(means.target.vocab, draft.vocab), means.warned.append)
+    return SlemDrafter(draft, translation(TARGET.vocab, draft.vocab), warn)
 
 
-WITH_DRAFT: dict[str, Callable[[ToyTarget, Means], Drafter]] = {
-    "model": lambda draft, means: ModelDrafter(draft, V, warn=means.warned.append),
-    "model, sampled": lambda draft, means: ModelDrafter(draft, V, temperature=0.8, warn=means.warned.append),
-    "cascade": lambda draft, means: CascadeDrafter(draft, V, LookupDrafter(1, 3), warn=means.warned.append),
+WITH_DRAFT: dict[str, Callable[[ToyTarget, Warn], Drafter]] = {
+    "model": lambda draft, warn: ModelDrafter(draft, V, warn=warn),
+    "model, sampled": lambda draft, warn: ModelDrafter(draft, V, temperature=0.8, warn=warn),
+    "cascade": lambda draft, warn: CascadeDrafter(draft, V, LookupDrafter(1, 3), warn=warn),
     "tli": _tli,
     "slem": _slem,
 }
@@ -202,19 +192,17 @@ WITH_DRAFT: dict[str, Callable[[ToyTarget, Means], Drafter]] = {
 @pytest.mark.parametrize("kind", WITH_DRAFT)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_draft_model_costs_its_drafts_and_nothing_else(fault: str, kind: str, sampling: str) -> None:
-    means = Means(speaking(ToyTarget(V), WORDS), [])
-    drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), means)])
+    warned: list[str] = []
+    drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), warned.append)])
     request = start_request(
-        means.target,
-        drafter,
-        GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5),
+        TARGET, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5)
     )
     policy = FixedPolicy(Budget(depth=4, nodes=4, width=1))
-    told = [t for _, step in decode(means.target, drafter, policy, [request]) for t in step.tokens]
+    told = [t for _, step in decode(TARGET, drafter, policy, [request]) for t in step.tokens]
     assert told == run(ToyTarget(V), NoDrafter(), SAMPLINGS[sampling])[:40]
     model = request.stats.by_source["model"]
     assert (model.tried > 0, model.proposed) == (True, 0)
-    (said,) = means.warned  # once
+    (said,) = warned  # once
     assert said.startswith(f"the toy model: the draft model's logits are not numbers ({FAULTS[fault][0]})")
 
 
@@ -233,7 +221,7 @@ def test_a_draft_that_knows_no_allowed_token_is_not_called_broken() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str, temperature: float) -> None:
-    """It is broken here and there only, so that some of its drafts are judged."""
+    """The draft model fails after one token only, so that some drafts are verified."""
     target = ToyTarget(V)
     draft = FaultyToy(V, fault=fault, after=2, noise=0.2)
     drafter = PortfolioDrafter([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])

@@ -1,4 +1,4 @@
-"""Log-probabilities are the target's own: of its rows as they are, whoever drafted the token."""
+"""Log-probabilities are those of the target's unmodified rows, whichever drafter proposed the token."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def steps(
 
 
 def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:
-    """The log-softmax of every row, computed one at a time."""
+    """Return the log-softmax of every row, computed singly."""
     target = ToyTarget(V, seed=5)
     out = []
     for n, token in enumerate(tokens):
@@ -96,7 +96,7 @@ def test_a_grammar_does_not_change_them() -> None:
 
 @pytest.mark.parametrize("below", [10.0, 20.0, 30.0])
 def test_the_tail_counts_however_unlikely_each_of_its_tokens_is(below: float) -> None:
-    """32,000 tokens; at 10 nats below the likeliest they have more than half of the mass together."""
+    """At 10 nats below the likeliest, 32,000 tokens hold more than half of the mass."""
     row = np.full(32_001, 15.0 - below, dtype=np.float32)
     row[7] = 15.0
     mass = math.log1p(32_000 * math.exp(-below))

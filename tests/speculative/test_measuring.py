@@ -1,4 +1,4 @@
-"""Measuring: every pass on a clock that runs on what the pass is made to cost."""
+"""Measurement of pass costs, on a clock that advances by given costs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_on_a_clock_that_does_not_work_it_ends_with_costs_above_0(clock: Callabl
 @pytest.mark.parametrize("n_ctx", [1, 2, 3, 5, 16, 100, 300])
 @pytest.mark.parametrize("rewind", [True, False])
 def test_it_stays_within_the_context_and_the_rows_of_a_pass(n_ctx: int, rewind: bool) -> None:
-    target = TimedTarget(costing(MS), n_ctx=n_ctx, rows=12, rollback="free" if rewind else "none")
+    target = TimedTarget(costing(MS), n_ctx=n_ctx, max_batch_tokens=12, rollback="free" if rewind else "none")
     cost = measured(target, seconds=60.0)
     assert target.longest <= n_ctx
     assert cost.max_batch_tokens == (min(12, max(1, n_ctx // 2)) if rewind else 1)
@@ -147,7 +147,7 @@ def test_the_progress_is_told_as_a_share_that_grows_to_the_whole() -> None:
 
 
 def test_a_large_model_too_has_its_noise_told() -> None:
-    """Of fewer than three passes nobody knows how noisy they were: costs would be measured at every load."""
+    """Jitter needs at least three passes."""
     calm = TimedTarget(costing(1.0))
     assert measured(calm, seconds=2.5, depths=(8,)).timing_jitter == pytest.approx(1.0)
     noisy = TimedTarget(lambda n, turn: 1.0 + turn)

@@ -1,4 +1,4 @@
-"""The proof can fail: each classic mistake of the field moves the distribution, and it is seen."""
+"""The proofs can fail: classic mistakes visibly change the distribution."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_end_of_text_inside_a_draft_that_is_not_cut_there_is_seen(monkeypatch
 
 
 class Tied:
-    """Two tokens are equally likely in every row."""
+    """Two tokens tie in every row."""
 
     def logits(self, row: int) -> np.ndarray:
         return np.array([1.0, 0.0, 1.0])
@@ -93,7 +93,7 @@ def test_ties_broken_the_other_way_are_seen() -> None:
 
 
 def test_a_residual_without_mass_falls_back_to_p() -> None:
-    """p equals q but for rounding: no rejection can happen, and where it does nothing may be divided by 0."""
+    """p equals q up to rounding; a rejection must not divide by 0."""
     world = World(3, seed=1, likeness=1.0)
     q = world.p(())
 

@@ -1,5 +1,4 @@
-"""The rule itself: what is chosen is the optimum, drafts end at the edges of the cost curve, and nothing is
-drafted where nothing can pay."""
+"""The goodput policy: choices are optimal, and drafts end at edges of the cost curve or do not pay."""
 
 from __future__ import annotations
 
@@ -29,11 +28,9 @@ from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from stage import Prompter, asking, decider, stage
 
-# What the shape of the curve makes of a drafter that is right four times in five.
-
 
 def rows_of(rate: GoodputPolicy, n_requests: int, length: int, right: float = 0.8) -> list[int]:
-    """How many rows each request gets of one pass."""
+    """Return the rows of each request in one pass."""
     requests = asking(n_requests)
     drafts = [chain([1] * length, "a", [right] * length)] * n_requests
     return [1 + len(tree) for tree in rate.select(requests, rate.budget(requests), drafts)]
@@ -47,11 +44,11 @@ def test_nothing_is_drafted_where_every_row_costs_a_pass() -> None:
     play = stage(linear, [knowing], 300)
     assert all(len(step.tree) == 0 for _, step in play.steps())
     assert play.clock.now == pytest.approx(300)  # as long as plain decoding
-    assert "2 rows cost 2.0x one here; break-even acceptance 1.00" in play.policy.account.why
+    assert "2 rows cost 2.0x one here; break-even acceptance 1.00" in play.policy.summary.why
 
 
 def test_drafts_end_at_an_edge_of_the_curve() -> None:
-    """T(4) = T(8): what is worth a fifth row is worth an eighth."""
+    """T(4) = T(8): if a fifth row pays, so does an eighth."""
     tiles = {1: 1.0, 4: 1.2, 8: 1.2, 12: 2.4, 16: 2.4, 64: 9.6}
     assert rows_of(decider(tiles), 1, 31) == [8]
     assert rows_of(decider(tiles), 1, 5) == [6]  # there was no more
@@ -62,15 +59,14 @@ def test_drafts_end_at_an_edge_of_the_curve() -> None:
 
 
 def test_drafting_fades_out_as_a_batch_fills_the_machine() -> None:
-    """Sixteen rows cost what one does; beyond them every row costs the same. A batch of n is at n tokens
-    a second, so that a row has to bring n / 16: as long as 0.8^depth is above that."""
+    """Sixteen rows cost as much as one. In a larger pass of n requests a row must bring n / 16 tokens."""
     curve = {n: max(16, n) / 16 for n in range(1, 257)}
     lengths = [sum(rows_of(decider(curve), n, 12)) / n - 1 for n in (1, 2, 4, 8, 16, 24, 64)]
     assert lengths == [12, 9, 6, 3, 0, 0, 0]
 
 
 def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
-    """A batch of more than SHARED requests whose sampled drafts are verified whatever they are worth."""
+    """Beyond MAX_SHARED_REQUESTS requests, sampled drafts are still verified whatever they are worth."""
     n = 2 * MAX_SHARED_REQUESTS + 1
     target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
     drafter = PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
@@ -86,11 +82,8 @@ def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
     assert sum(len(step.tree) for _, step in steps) == 2 * n
 
 
-# The rate.
-
-
 def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decoding() -> None:
-    """A drafter that is always right, where eight rows cost two passes: 8 tokens in 2 seconds."""
+    """A perfect drafter, and eight rows that cost two passes: 8 tokens in 2 seconds."""
     knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [knowing], 5 + 8 * 50).perform()  # the first draft is short
     assert play.policy.rate == pytest.approx(GOODPUT_DISCOUNT * 4.0, rel=0.05)
@@ -100,7 +93,7 @@ def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decodin
 
 
 def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
-    """The faster the rest is, the less a row may bring: what pays at plain speed does not at a higher one."""
+    """What pays at plain speed does not at a higher goodput."""
     rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
     requests = asking(1)
     budgets = rate.budget(requests)
@@ -111,7 +104,7 @@ def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
 
 
 def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() -> None:
-    """The machine stands still for a minute, in one of the passes and beside it."""
+    """The machine stops for a minute, in a pass and between passes."""
     play = stage({1: 1.0, 64: 1.0}, [Prompter("a", lambda at: 0.5)], 200)
     for n, _ in enumerate(play.steps()):
         if n == 20:
@@ -120,9 +113,6 @@ def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() ->
             play.requests[0].carried_over_seconds += 60.0
     assert before * 0.7 < play.policy.rate
     assert play.policy.costs.target.seconds(1, 1) == pytest.approx(1.0)
-
-
-# Learning, and forgetting.
 
 
 def troupe() -> list[Prompter]:
@@ -134,7 +124,7 @@ def troupe() -> list[Prompter]:
 
 
 def test_to_forget_brings_back_the_start() -> None:
-    """Step by step the same drafts as a new one's."""
+    """The drafts equal those of a new policy, step by step."""
     curve = {1: 1.0, 4: 1.3, 8: 2.0, 64: 20.0}
     first = stage(curve, troupe(), 300, requests=2)
     fresh = [step for _, step in first.steps()]
@@ -152,15 +142,11 @@ def test_to_forget_brings_back_the_start() -> None:
     assert rate.costs is costs
 
 
-# Sampled drafts.
-
-
 def test_a_drafter_that_computes_goes_on_while_the_next_edge_is_in_reach() -> None:
-    """Level by level: what each takes and what rows cost, against the tokens to be had; as far as there is
-    room."""
+    """Each level's time and rows are weighed against the tokens to gain."""
 
     def depth_of(curve: dict[int, float], right: float, level: float, **most: Any) -> int:
-        """In the middle, once it is known what a level takes."""
+        """Return the median depth once the time of a level is known."""
         stepping = Prompter("stepping", lambda at: right, level=level, length=31, stepwise=True)
         play = stage(curve, [stepping], 400, **most)
         depths = [len(step.proposal) for _, step in play.steps()]
@@ -174,28 +160,25 @@ def test_a_drafter_that_computes_goes_on_while_the_next_edge_is_in_reach() -> No
     assert depth_of(tiles, 0.9, 0.01) == 7
 
 
-# The account.
-
-
 def test_it_accounts_for_the_steps_without_a_draft() -> None:
     curve = {1: 1.0, 2: 1.9, 3: 2.8, 64: 60.0}
     unsure = Prompter("unsure", lambda at: 0.5)
-    account = stage(curve, [unsure], 200).perform().policy.account
+    account = stage(curve, [unsure], 200).perform().policy.summary
     assert (account.steps, account.silent) == (200, 1)  # the last one has no room for a draft
     assert account.declined == 199
     assert account.reason is not None
     assert account.reason.measured == pytest.approx(0.5, abs=0.1)
     silent = Prompter("silent", lambda at: 0.5, length=0)
-    account = stage(curve, [silent], 200).perform().policy.account
+    account = stage(curve, [silent], 200).perform().policy.summary
     assert (account.silent, account.declined) == (200, 0)
     assert account.reason is not None
     assert account.reason.measured is None
     unasked = Prompter("unasked", lambda at: 0.0, 1.0, score=0.7)
-    account = stage(curve, [unasked], 200).perform().policy.account
+    account = stage(curve, [unasked], 200).perform().policy.summary
     assert (account.declined, account.braked) == (200, pytest.approx(195, abs=5))
     assert account.why.endswith("drafting had taken longer than it saved, and waits until that is made good")
     good = Prompter("good", lambda at: 0.95)
-    account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.account
+    account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.summary
     assert account.why == ""
     assert account.calibration["good"][0] >= 150
 
@@ -210,21 +193,20 @@ def calm_until(place: int) -> Callable[[int], float]:
 def test_a_hostile_drafter_costs_a_request_two_percent_and_a_pass(
     curve: dict[int, float], seconds: float, score: float
 ) -> None:
-    """It is right until it is believed, and then never again, in every request anew; and the calls that it is
-    given take time. No request loses more than the brake allows, and what one step can lose."""
+    """It is right until it is trusted. No request loses more than the limit and one step's loss."""
     for calm in (0, 20):
         hostile = Prompter("hostile", calm_until(calm), seconds, score=score, length=8)
         play = stage(curve, [hostile], 300)
-        track, largest, before = play.policy.track(play.requests[0]), 0.0, 0.0
+        track, largest, before = play.policy.ledger(play.requests[0]), 0.0, 0.0
         for _ in play.steps():
-            largest, before = max(largest, track.lost - before), track.lost
-            assert track.lost <= MAX_LOSS_SHARE * track.plain + FREE_PASSES + largest
+            largest, before = max(largest, track.lost_seconds - before), track.lost_seconds
+            assert track.lost_seconds <= MAX_LOSS_SHARE * track.plain_seconds + FREE_PASSES + largest
         assert play.clock.now <= 300 * (1 + MAX_LOSS_SHARE) + FREE_PASSES + largest + 1e-6
         assert largest <= 1.0 + 0.9
 
 
 def test_a_loss_is_made_good_by_what_drafts_save() -> None:
-    """A request that has lost its credit drafts again at once where its next drafts come true."""
+    """A request beyond its limit drafts again once its drafts are accepted."""
     rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
     track = rate.ledger(requests[0])
     track.plain_seconds, track.lost_seconds = 10.0, MAX_LOSS_SHARE * 10.0 + FREE_PASSES + 0.01
@@ -253,12 +235,12 @@ def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_
 
 
 def test_the_rule_s_own_work_counts_as_a_loss() -> None:
-    """A target whose pass takes half as long as the rule's own work: most steps go by undecided."""
+    """With a policy slower than the pass, most steps are plain."""
     requests = asking(1)
     requests[0].stats = Stats(steps=2)  # a first pass may hold the prompt
 
     def decided(other: float) -> float:
-        """The share of steps."""
+        """Return the share of steps with a decision."""
         rate, n = decider({1: 1.0, 2: 1.9, 64: 64.0}), 0
         for step in range(600):
             budgets = rate.budget(requests)
@@ -273,7 +255,7 @@ def test_the_rule_s_own_work_counts_as_a_loss() -> None:
 
 
 def spent(other: float, tree: DraftTree = EMPTY) -> Step:
-    """One step that took a second of the target and so much of the rule."""
+    """Return a step with one second of the target and `other` seconds of the policy."""
     return Step(
         tokens=(5,), sources=("target",), path=(), drafted={}, accepted={}, stop_reason=None,
         times=StepTimes(forward=1.0, other=other), tree=tree, batch_tokens=1 + len(tree),

@@ -1,8 +1,9 @@
-"""What is learned of requests that share a pass holds for each of them alone."""
+"""What is learned in shared passes holds for each request alone."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,8 +22,12 @@ from stage import Passing, Play, Prompter, asking, stage
 CURVE = {1: 1.0, 8: 2.0, 64: 8.0}
 
 
+def policy(curve: Mapping[int, float], clock: Passing | None = None) -> GoodputPolicy:
+    return GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: curve})), clock=clock or Passing())
+
+
 def going_on(n: int) -> list[Any]:
-    """Requests that are past their first step."""
+    """Return requests past their first step."""
     requests = asking(n)
     for request in requests:
         request.session.tokens, request.stats = [0] * 9, Stats(steps=5)
@@ -31,7 +36,7 @@ def going_on(n: int) -> list[Any]:
 
 @pytest.mark.parametrize("n", [1, 8])
 def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> None:
-    rate = GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: CURVE})), clock=Passing())
+    rate = policy(CURVE)
     requests = going_on(n)
     times = StepTimes(forward=2.0 / n, verify=0.004, keep=0.001, other=0.005)
     step = Step((1,), ("target",), (), Counter(), Counter(), None, times)
@@ -42,11 +47,8 @@ def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> Non
 
 
 def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
-    """A guess that is right four times in five is worth a row that comes for a tenth of a pass, and not one
-    that takes as long as a pass alone. What the prompt's pass takes is not held against drafting."""
-    rate = GoodputPolicy(
-        DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {1: 1.0, 8: 1.1, 64: 64.0}})), clock=Passing()
-    )
+    """Beside prefill a row may cost a whole pass. The prefill's time does not count against drafting."""
+    rate = policy({1: 1.0, 8: 1.1, 64: 64.0})
     requests, guess = going_on(1), chain([1], "x", [0.8])
     for reading, n in ((0, 1), (64, 0), (0, 1)):
         budgets = rate.budget(requests, reading)
@@ -61,11 +63,9 @@ def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
 
 
 def test_beside_a_prompt_drafts_save_and_lose_what_they_would_alone() -> None:
-    """A row beside a prompt's costs what it costs there; a token that it saves is one less to decode."""
+    """A row costs as much as in a prefill pass, and an accepted token saves one."""
     right, wrong = going_on(2)
-    rate = GoodputPolicy(
-        DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {n: float(n) for n in range(1, 200)}})), clock=Passing()
-    )
+    rate = policy({n: float(n) for n in range(1, 200)})
     tree = chain([1], "x", [0.8])
     for request, tokens in ((right, (1, 5)), (wrong, (5,))):
         rate.budget([request], 64)
@@ -84,7 +84,7 @@ def test_beside_a_prompt_drafts_save_and_lose_what_they_would_alone() -> None:
 @pytest.mark.parametrize(("n", "asked"), [(1, 1), (4, 1), (4, 3), (4, 4)])
 def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: int, asked: int) -> None:
     clock = Passing()
-    rate = GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: CURVE})), clock=clock)
+    rate = policy(CURVE, clock)
     requests = asking(n)
     for _ in range(2):
         budgets = rate.budget(requests)
@@ -96,12 +96,8 @@ def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: in
 
 
 def test_more_requests_bring_no_less_than_fewer_would() -> None:
-    """Three rows were timed in a bad moment, and five not at all: what plain decoding brings there is no less
-    than what two and four rows bring."""
-    rate = GoodputPolicy(
-        DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {1: 1.0, 2: 1.0, 3: 4.0, 4: 1.0, 16: 4.0}})),
-        clock=Passing(),
-    )
+    """Three rows are badly measured and five unmeasured; two and four rows give a lower limit."""
+    rate = policy({1: 1.0, 2: 1.0, 3: 4.0, 4: 1.0, 16: 4.0})
     for n, at_least in ((1, 1.0), (2, 2.0), (3, 2.0), (4, 4.0), (5, 4.0), (16, 4.0)):
         rate.budget(going_on(n))
         assert rate.rate == pytest.approx(at_least)
@@ -111,15 +107,10 @@ TRUE = {1: 1.0, 2: 1.1, 3: 1.2, 4: 1.2, 8: 1.6, 64: 20.0}
 
 
 def play(kept: dict[int, float], true: dict[int, float], tokens: int, right: float = 0.95) -> Play:
-    """kept: what passes are believed to cost; true: what they do."""
+    """Play the true costs with the policy's `kept` ones."""
     knowing = Prompter("knowing", lambda at: right, score=right, length=7)
     clock = Passing()
-    out = stage(
-        true,
-        [knowing],
-        tokens,
-        policy=GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: kept})), clock=clock),
-    )
+    out = stage(true, [knowing], tokens, policy=policy(kept, clock))
     knowing.clock = out.target._clock = out.clock = clock
     return out
 

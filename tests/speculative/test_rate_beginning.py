@@ -1,4 +1,4 @@
-"""The first steps: a draft earns its length, and a draft model reads a prompt once that is worth it."""
+"""The first steps: drafts grow with acceptance, and a draft model prefills once that is worth it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_rate(seconds_a_token: float) -> GoodputPolicy:
 
 
 def first_call(rate: GoodputPolicy, behind: int, steps: int = 200) -> int | None:
-    """At which step a drafter with so much to read is called."""
+    """Return the step at which a drafter with `behind` pending tokens is called."""
     requests = asking(1)
     for step in range(steps):
         (budget,) = rate.budget(requests)
@@ -54,7 +54,7 @@ def first_call(rate: GoodputPolicy, behind: int, steps: int = 200) -> int | None
 
 
 def test_a_drafter_reads_a_text_once_calls_would_have_saved_what_that_takes() -> None:
-    """A call is believed to bring a token of a second at first."""
+    """A call is initially expected to save one token of a second."""
     assert first_call(a_rate(0.01), 8) == 0
     assert first_call(a_rate(0.01), 90) == 0  # 0.9 s
     assert first_call(a_rate(0.01), 500) == 4  # 5 s, made up for with the fifth
@@ -91,11 +91,11 @@ def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
         track = rate.ledger(request)
         track.lost_seconds = FREE_PASSES + MAX_LOSS_SHARE * 50.0
         (budget,) = rate.budget([request])
-        assert budget.brake is braked  # type: ignore[attr-defined]
+        assert budget.is_limited is braked  # type: ignore[attr-defined]
 
 
 def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it() -> None:
-    """Thirty tokens of a prompt are read with the first draft, whose one row was wrong: that row is lost."""
+    """Only the one rejected row is lost."""
     rate, requests, tree = a_rate(0.01), asking(1), chain([1], "x", [0.8])
     rate.costs = DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: {n: float(n) for n in range(1, 200)}}))
     requests[0].session.pending_tokens = 30
@@ -108,7 +108,7 @@ def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it
 
 
 class Watched(ModelDrafter):
-    """Notes how much is unread whenever it drafts."""
+    """A draft model that records its pending tokens."""
 
     read: list[int]
 

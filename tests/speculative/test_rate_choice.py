@@ -1,4 +1,4 @@
-"""What is verified of what was proposed: the optimum, against everything else that could be."""
+"""The verified part of drafts is optimal among all possible choices."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ groves = st.lists(st.tuples(trees(3), st.booleans()), min_size=1, max_size=3)
 
 
 def drawn(tree: DraftTree) -> DraftTree:
-    """The same, sampled."""
+    """Return the same tree as a sampled one."""
     q = np.full(len(tree), 1 / max(1, len(tree)))
     return DraftTree(tree.tokens, tree.parents, tree.score, tree.source, q=(q,) * len(tree))
 
 
 def choices(drafts: Sequence[DraftTree], budgets: Sequence[Budget]) -> Iterator[tuple[Choice, ...]]:
-    """All that could be verified: of what was drawn everything, of the rest whatever fits."""
+    """Return all choices: sampled drafts whole, of others whatever fits."""
     each = []
     for draft, budget in zip(drafts, budgets, strict=True):
         every = frozenset(range(len(draft)))
@@ -44,7 +44,7 @@ def choices(drafts: Sequence[DraftTree], budgets: Sequence[Budget]) -> Iterator[
 def value(
     rate: GoodputPolicy, curve: dict[int, float], drafts: Sequence[DraftTree], some: Sequence[Choice]
 ) -> float:
-    """1 a request, and the reach probabilities, less the tokens that the pass takes."""
+    """Return the expected tokens minus the price of the pass."""
     rows = len(drafts) + sum(map(len, some))
     gained = [
         AcceptanceModel().reach_probabilities({}, draft)[n]
@@ -61,8 +61,7 @@ def value(
 def test_nothing_else_that_fits_is_worth_more(
     curve: dict[int, float], grove: list[tuple[DraftTree, bool]], depth: int, nodes: int, speed: float
 ) -> None:
-    """Over all sets of nodes of all requests that share the pass, where width is ample. What was drawn is
-    verified whole, and takes its rows from the others."""
+    """Over all sets of nodes of all requests in the pass, with ample width."""
     drafts = [drawn(tree) if sampled and len(tree) else tree for tree, sampled in grove]
     requests = asking(len(drafts))
     rate = decider(curve, depth=4, nodes=4, width=WIDE)
@@ -98,8 +97,7 @@ def test_where_width_is_ample_nothing_else_that_fits_is_worth_more(
 
 @given(tree=trees(), budget=budgets)
 def test_no_node_that_is_left_out_would_still_have_fitted(tree: DraftTree, budget: Budget) -> None:
-    """It is greedy: the likeliest first, and whatever there is room for then. A node that was left out may
-    fit once what was less likely has made its parent no leaf."""
+    """The choice is greedy, likeliest first. A later, less likely node may make room for one left out."""
     nodes = kept(truncate_tree(tree, budget), tree)
     for node in range(len(tree)):
         before = frozenset(
@@ -110,7 +108,7 @@ def test_no_node_that_is_left_out_would_still_have_fitted(tree: DraftTree, budge
 
 
 def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft_is_not() -> None:
-    """A drafter that exceeds its budget breaks its contract: that is for the loop to notice."""
+    """The loop reports a single drafter that exceeds its budget."""
     said = ((("a", 0.9),), (("b", 0.5),), (("a", 0.8),))
     union = DraftTree((1, 2, 3), (ROOT, ROOT, 0), (0.9, 0.5, 0.8), ("a", "b", "a"), votes=said)
     long = chain([1, 2, 3], "a")

@@ -1,8 +1,7 @@
-"""The rule that decides by the rate, proved by enumeration: the output distribution is plain sampling's.
+"""The goodput policy, proved by enumeration: the output distribution is plain sampling's.
 
-Whatever is believed, whatever passes cost, whoever is asked: every draw of the target and of the draft,
-through several steps, with what the policy learns on the way. And the proof can fail: a policy that looks at
-what was drawn before it decides is seen.
+All draws of target and draft are enumerated through several steps, with what the policy learns. The proof can
+fail: a policy that decides by what was drawn is detected.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import ActiveRequest, Clock
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
@@ -50,32 +50,19 @@ def model(temperature: float = 0.0, n_vocab: int = 3) -> ModelDrafter:
     return ModelDrafter(draft, n_vocab, temperature=temperature)
 
 
-class Ranked:
-    """A drafter that proposes the same tree, less and less sure of it."""
+class Ranked(NoDrafter):
+    """A drafter that always proposes one tree."""
 
     name = "ranked"
-    required_outputs = LookupDrafter.required_outputs
-
-    def __init__(self, tree: DraftTree) -> None:
-        self._tree = tree
-
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
-        return LookupDrafter().open(prompt, seed)
+    tree = DraftTree((2, 0, 1, 1), (-1, -1, 0, 1), (0.5, 0.4, 0.6, 0.2), ("ranked",) * 4)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
-        return [self._tree if budget.depth > 1 and budget.nodes > 3 else EMPTY for _, budget in batch]
-
-    def close(self) -> None: ...
-
-
-def ranked() -> Ranked:
-    return Ranked(DraftTree((2, 0, 1, 1), (-1, -1, 0, 1), (0.5, 0.4, 0.6, 0.2), ("ranked",) * 4))
+        return [self.tree if budget.depth > 1 and budget.nodes > 3 else EMPTY for _, budget in batch]
 
 
 @dataclass
 class Seen:
-    """What was decided on all paths: nodes proposed and kept, drawn and given up, and how often whom was
-    called."""
+    """Counts over all paths: nodes proposed, kept and sampled, and calls by drafter."""
 
     proposed: int = 0
     kept: int = 0
@@ -84,7 +71,7 @@ class Seen:
 
 
 class Watched(GoodputPolicy):
-    """Notes what it decides."""
+    """A policy that records its decisions."""
 
     def __init__(self, costs: DecodingCosts, seen: Seen, **most: Any) -> None:
         super().__init__(costs, **most)
@@ -125,18 +112,18 @@ def decider(
 PORTFOLIOS: dict[str, tuple[Callable[[], Sequence[Drafter]], Most, str]] = {
     "lookup": (lambda: [LookupDrafter(1, 3)], CHAIN, "auto"),
     "three that disagree": (
-        lambda: [SuffixDrafter(max_tokens=0), LookupDrafter(1, 1), ranked()],
+        lambda: [SuffixDrafter(max_tokens=0), LookupDrafter(1, 1), Ranked()],
         TREE,
         "auto",
     ),
-    "trees for a chain's room": (lambda: [ranked(), model()], CHAIN, "auto"),
+    "trees for a chain's room": (lambda: [Ranked(), model()], CHAIN, "auto"),
     "sampled chain, token": (lambda: [model(1.0)], CHAIN, "token"),
     "sampled chain, block": (lambda: [model(1.0)], CHAIN, "block"),
     "sampled tree, recursive": (lambda: [model(1.0)], TREE, "recursive"),
     "sampled tree, traversal": (lambda: [model(1.0)], TREE, "traversal"),
     "lookup, then sampled": (lambda: [LookupDrafter(1, 3), model(1.0)], CHAIN, "auto"),
     "sampled, then lookup": (lambda: [model(1.0), LookupDrafter(1, 3)], TREE, "auto"),
-    "all, sampled": (lambda: [SuffixDrafter(max_tokens=0), ranked(), model(1.0)], TREE, "auto"),
+    "all, sampled": (lambda: [SuffixDrafter(max_tokens=0), Ranked(), model(1.0)], TREE, "auto"),
 }
 SAMPLED = [name for name in PORTFOLIOS if "sampled" in name]
 SAMPLINGS = {"greedy": Sampling(), "temperature": TEMPERATURE, "penalties": PENALTIES}
@@ -161,17 +148,16 @@ def test_the_output_distribution_is_that_of_plain_decoding(
 
 
 def taught(rate: GoodputPolicy) -> None:
-    """It has learned that the draft model is right half of the time, and lookup more often."""
+    """Teach that the draft model is right half of the time, and lookup more often."""
     for i in range(60):
         rate.belief.of("model").update(1.0 - i % 3, 1 + i % 2, 0.0, i % 2 == 0)
         rate.belief.of("lookup").update(2.0, 1, 0.0, i % 3 > 0)
 
 
 def dear(rate: GoodputPolicy) -> None:
-    """It has learned that the draft model pays where nobody else is sure, and not where somebody is. And the
-    request has gained so much already that the brake is far away."""
+    """Teach that the draft model pays only where others are unsure, far from the loss limit."""
     taught(rate)
-    rate._tracks = defaultdict(lambda: LossLedger(lost_seconds=-9.0))  # type: ignore[assignment]
+    rate._ledgers = defaultdict(lambda: LossLedger(lost_seconds=-9.0))  # type: ignore[assignment]
     rate._calls.values["model"] = DrafterValue([1.0, 1.0, *[0.0] * 5], seconds=0.3, level=0.1, calls=9)
 
 
@@ -180,7 +166,7 @@ def dear(rate: GoodputPolicy) -> None:
 def test_it_is_whatever_was_learned_before_and_whatever_asking_takes(
     name: str, experience: Callable[[GoodputPolicy], None]
 ) -> None:
-    """The clock ticks, so that whom to ask and how deep to draft depends on the time it took."""
+    """With a ticking clock, calls and depths depend on elapsed time."""
     drafters, most, rule = PORTFOLIOS[name]
     seen, n = Seen(), 4
     policy = decider(TILE, most, seen, experience)
@@ -200,7 +186,7 @@ def test_it_is_whatever_was_learned_before_and_whatever_asking_takes(
     ],
 )
 def test_it_is_where_one_branch_leaves_less_room_for_another(rule: str, most: Most) -> None:
-    """How deep a drawn path goes on depends on its own tokens and on those drawn before it."""
+    """The depth of a sampled path depends on tokens drawn before."""
     n, shapes = most["depth"] + 1, set[tuple[int, ...]]()
 
     class Sized(Watched):
@@ -217,8 +203,7 @@ def test_it_is_where_one_branch_leaves_less_room_for_another(rule: str, most: Mo
 
 
 def test_some_of_it_was_asked_and_some_was_not() -> None:
-    """The proofs above are about something: there is a policy that asks the draft model on some paths only,
-    and one that keeps a part of what was proposed."""
+    """The proofs above cover partial calls and partial choices."""
     seen = Seen()
     drafter = PortfolioDrafter([LookupDrafter(1, 3), model(1.0)])
     decided_distribution(toy(), drafter, [PROMPT], decider(TILE, TREE, seen, dear), TEMPERATURE, 4, tick=0.05)
@@ -226,7 +211,7 @@ def test_some_of_it_was_asked_and_some_was_not() -> None:
     assert seen.called["lookup", "model"] > 0
     seen = Seen()
     decided_distribution(
-        toy(), PortfolioDrafter([ranked(), model()]), [PROMPT], decider(LINE, TREE, seen), TEMPERATURE, 3
+        toy(), PortfolioDrafter([Ranked(), model()]), [PROMPT], decider(LINE, TREE, seen), TEMPERATURE, 3
     )
     assert 0 < seen.kept < seen.proposed
 
@@ -236,8 +221,7 @@ def test_some_of_it_was_asked_and_some_was_not() -> None:
 def test_requests_that_share_a_pass_do_not_tell_on_each_other(
     temperature: float, curve: dict[int, float]
 ) -> None:
-    """Together they emit what each alone would: the joint distribution is the product. What one has drawn
-    takes rows from the other, whose drafts are deterministic then."""
+    """The joint distribution is the product, although sampled drafts take rows from the other request."""
     prompts = [PROMPT, [2, 2]]
     seen = Seen()
     drafter = PortfolioDrafter([LookupDrafter(1, 3), model(temperature)])
@@ -250,7 +234,7 @@ def test_requests_that_share_a_pass_do_not_tell_on_each_other(
 
 
 class OnlyFirst(PortfolioDrafter):
-    """A draft model for the first request of a batch; the others get deterministic drafts."""
+    """A draft model for the first request of a batch, and lookup for the others."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
         lookup, drawn = self.drafters
@@ -287,7 +271,7 @@ def test_under_a_grammar_too(most: Most, temperature: float, blind: bool) -> Non
 
 
 class DropsUnlikely(Watched):
-    """It leaves out what was drawn, where that turned out to be unlikely."""
+    """A policy that drops sampled tokens which turn out to be unlikely."""
 
     def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
@@ -304,7 +288,7 @@ class DropsUnlikely(Watched):
 
 
 class Fickle(PortfolioDrafter):
-    """It goes back to what the others said, where what was drawn is unlikely."""
+    """A composition that replaces unlikely sampled drafts."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
         lookup = self.drafters[0]
@@ -313,10 +297,7 @@ class Fickle(PortfolioDrafter):
         return [b if a.q is not None and a.score[0] < 0.4 else a for a, b in zip(trees, others, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("policy", "portfolio"),
-    [(DropsUnlikely, PortfolioDrafter), (Watched, Fickle)],
-)
+@pytest.mark.parametrize(("policy", "portfolio"), [(DropsUnlikely, PortfolioDrafter), (Watched, Fickle)])
 def test_whoever_drops_what_was_drawn_is_seen(
     policy: type[Watched], portfolio: type[PortfolioDrafter]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Draws: that they follow their probabilities, and that who knows the seed finds the same."""
+"""Draws follow their probabilities, and whoever knows the seed finds the same tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_two_of_a_thousand_seeds_in_a_row_share_their_numbers() -> None:
 
 
 def test_draws_and_acceptances_follow_their_probabilities() -> None:
-    """5,000 draws of a fixed seed: the counts are fixed too, and within four standard deviations."""
+    """5,000 draws of a fixed seed, within four standard deviations."""
     rng = SeededRng(7)
     n = 5000
     counts = np.bincount([rng.draw(np.array([0.2, 0.5, 0.3])) for _ in range(n)], minlength=3) / n
@@ -80,7 +80,7 @@ def test_a_tokens_number_does_not_depend_on_who_else_takes_part() -> None:
 
 @pytest.mark.parametrize("likeness", [0.0, 0.5, 0.9])
 def test_two_that_know_the_noise_agree_at_least_as_often_as_is_proved(likeness: float) -> None:
-    """Daliri et al., arXiv:2408.07978: (1 - d) / (1 + d), and never more than 1 - d."""
+    """Daliri et al., arXiv:2408.07978: at least (1 - d) / (1 + d), at most 1 - d."""
     other = np.array([0.1, 0.2, 0.3, 0.4])
     q = likeness * P + (1 - likeness) * other
     distance = 0.5 * float(np.abs(P - q).sum())
@@ -121,7 +121,7 @@ def test_noise_leaves_out_what_depends_on_the_text_and_is_none_where_nothing_is_
 def generated(
     target: ToyTarget, drafter: Drafter, budget: Budget, sampling: Sampling, seed: int, n: int = 12
 ) -> tuple[list[int], list[int]]:
-    """The text, and how many tokens each pass brought."""
+    """Return the text, and the number of tokens of each pass."""
     request = start_request(
         target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=n, sampling=sampling, seed=seed)
     )

@@ -1,4 +1,4 @@
-"""Requests that come and go: each gets what it would get alone, whatever the others do."""
+"""Continuous batching: each request gets the text it would get alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICY = FixedPolicy(Budget(4, 8, width=2))
 
 
 class Watched(ToyTarget):
-    """Counts what is open, and the tokens of prompts that each pass reads; takes so many sessions."""
+    """A target with limited sessions, which counts open sessions and prefilled tokens."""
 
     def __init__(self, *args: Any, most: int = 64, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -95,6 +95,11 @@ arrivals = st.lists(
 )
 
 
+def request_of(arrival: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: arrival[name] for name in ("prompt", "max_tokens", "seed")}
+    return fields | {"sampling": Sampling(temperature=arrival["temperature"])}
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("kind", TARGETS)
 @given(arrivals=arrivals, chunk=st.integers(1, 50), most=st.integers(1, 4))
@@ -110,14 +115,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
     while not scheduler.idle or any(one["at"] >= now for one in arrivals):
         for one in arrivals:
             if one["at"] == now:
-                sampling = Sampling(temperature=one["temperature"])
-                job = add_to(
-                    scheduler,
-                    one["prompt"],
-                    max_tokens=one["max_tokens"],
-                    sampling=sampling,
-                    seed=one["seed"],
-                )
+                job = add_to(scheduler, **request_of(one))
                 jobs.append((job, one))
                 said[job] = []
         for job, one in jobs:
@@ -130,8 +128,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
         now += 1
         assert now < 5000
     for job, one in jobs:
-        sampling = Sampling(temperature=one["temperature"])
-        expected = alone(one["prompt"], max_tokens=one["max_tokens"], sampling=sampling, seed=one["seed"])
+        expected = alone(**request_of(one))
         assert said[job] == expected[: len(said[job])]
         assert job.state in ("done", "cancelled")
         if job.state == "done":
@@ -141,8 +138,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
 
 @pytest.mark.parametrize("chunk", [1, 7, 40])
 def test_a_long_prompt_holds_nobody_up_for_more_than_one_chunk(chunk: int) -> None:
-    """The target's nor the draft's: while it is read, the other one emits at every pass, and a third comes
-    to its first token in a few."""
+    """During its prefill another request emits at every pass, and a third soon starts."""
     target, draft = Watched(V, seed=1), Watched(V, seed=1, noise=0.3)
     scheduler = Scheduler(target, ModelDrafter(draft, V), POLICY, chunk=chunk)
     first = add_to(scheduler, [1], max_tokens=500)
@@ -164,20 +160,27 @@ def test_a_long_prompt_holds_nobody_up_for_more_than_one_chunk(chunk: int) -> No
     scheduler.close()
 
 
-def test_a_request_that_fails_ends_alone_and_says_why() -> None:
+@pytest.mark.parametrize("where", ["open", "stop"])
+def test_a_request_that_fails_ends_alone_and_says_why(where: str) -> None:
+    class Shy(NoDrafter):
+        def open(
+            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+        ) -> Any:
+            if seed == 1 and where == "open":
+                raise RuntimeError("no room")
+            return super().open(prompt, seed, session)
+
     def broken(_: int) -> bool:
-        raise ZeroDivisionError("in the stop")
+        raise RuntimeError("no room")
 
     target = Watched(V, seed=1)
-    scheduler = Scheduler(target, NoDrafter(), POLICY)
-    bad, good = (
-        add_to(scheduler, [1, 2], max_tokens=5, should_stop=broken),
-        add_to(scheduler, [1, 2], max_tokens=5),
-    )
-    tokens = [
-        token for _ in range(9) for job, step in scheduler.step() if job is good for token in step.tokens
-    ]
-    assert (bad.state, str(bad.error)) == ("failed", "in the stop")
+    scheduler = Scheduler(target, Shy(), POLICY)
+    bad = add_to(scheduler, [1, 2], max_tokens=5, seed=1, should_stop=broken)
+    good = add_to(scheduler, [1, 2], max_tokens=5)
+    tokens = list[int]()
+    while not scheduler.idle:
+        tokens += [token for job, step in scheduler.step() if job is good for token in step.tokens]
+    assert (bad.state, str(bad.error)) == ("failed", "no room")
     assert (good.state, tokens) == ("done", alone([1, 2], max_tokens=5))
     assert target.n_open == 0
 
@@ -198,24 +201,6 @@ def test_a_session_that_cannot_be_closed_is_not_decoded_on() -> None:
     while not scheduler.idle:
         scheduler.step()
     assert good.state == "done"
-
-
-def test_a_drafter_that_cannot_open_fails_its_request_only() -> None:
-    class Shy(NoDrafter):
-        def open(
-            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> Any:
-            if seed == 1:
-                raise RuntimeError("no room")
-            return super().open(prompt, seed, session)
-
-    target = Watched(V, seed=1)
-    scheduler = Scheduler(target, Shy(), POLICY)
-    bad, good = add_to(scheduler, [1], max_tokens=3, seed=1), add_to(scheduler, [1], max_tokens=3)
-    while not scheduler.idle:
-        scheduler.step()
-    assert (bad.state, str(bad.error), good.state) == ("failed", "no room", "done")
-    assert target.n_open == 0
 
 
 def test_where_others_have_all_sessions_it_waits() -> None:

@@ -1,4 +1,4 @@
-"""Settings are checked where they are made."""
+"""Validation and defaults of drafting settings."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The formulas against every outcome they speak of, added up, and against verification itself."""
+"""The speedup formulas against enumerated outcomes, and against verification."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ lengths = st.integers(1, 24)
 
 
 def chains(a: float, k: int) -> Iterator[tuple[float, int, int]]:
-    """Every outcome of K independent tokens: its probability, the tokens accepted, whether one was not."""
+    """Yield the outcomes of K independent tokens: probability, accepted tokens, rejection."""
     for kept in product((True, False), repeat=k):
         probability = math.prod(a if good else 1 - a for good in kept)
         accepted = kept.index(False) if False in kept else k
@@ -38,7 +38,7 @@ def test_expected_tokens_is_the_mean_over_every_outcome(a: float, k: int) -> Non
 
 @dataclass(frozen=True)
 class Stationary(World):
-    """Every place of the text has the same p, and the same q: what the formula assumes."""
+    """A world with one p and one q at every position, as the formula assumes."""
 
     def _weights(self, what: int, path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return super()._weights(what, ())

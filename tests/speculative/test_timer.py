@@ -1,4 +1,4 @@
-"""The harness: what is read and timed, in which order, and that nothing of it stays."""
+"""The pass timer: what is prefilled and timed, in which order, without leftovers."""
 
 from __future__ import annotations
 

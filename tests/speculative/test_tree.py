@@ -1,4 +1,4 @@
-"""The draft tree as data."""
+"""Draft trees."""
 
 import numpy as np
 import pytest

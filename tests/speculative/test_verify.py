@@ -1,6 +1,6 @@
-"""Verification proved by enumeration: whatever is drafted, the output distribution is plain sampling's.
+"""Verification proved by enumeration: the output distribution is plain sampling's for any draft.
 
-First the rules alone, over tables (worlds.py); then the whole loop, over the toy engine and real drafters.
+First the rules alone, over tables (worlds.py); then the whole loop with the toy target and real drafters.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_every_rule_is_exact_at_every_shape(rule: str, shape: tuple[int, tuple[i
 
 @st.composite
 def plants(draw: st.DrawFn) -> Plant:
-    """Any small tree, each node sampled, drawn independently or fixed."""
+    """Draw a small tree with nodes sampled, drawn independently or fixed."""
     parents: list[int] = []
     depths: list[int] = []
     for i in range(draw(st.integers(1, 4))):
@@ -115,7 +115,7 @@ worlds = st.builds(
 @given(world=worlds, shape=plants(), rule=st.sampled_from(["recursive", "traversal"]))
 @settings(max_examples=150, deadline=None)
 def test_any_tree_of_any_nodes_is_exact(world: World, shape: Plant, rule: str) -> None:
-    """Sampled, independent and fixed siblings mixed, dead ends and duplicates included."""
+    """Mixed siblings, dead ends and duplicates included."""
     assert induced(world, shape, shape.depth, rule).distance < EXACT
 
 
@@ -124,7 +124,7 @@ def test_any_tree_of_any_nodes_is_exact(world: World, shape: Plant, rule: str) -
 def test_traversal_accepts_at_least_what_recursive_rejection_does(
     world: World, widths: tuple[int, ...]
 ) -> None:
-    """On chains: block at least what token does."""
+    """On chains: block accepts at least as much as token."""
     shape = plant(*widths)
     recursive = induced(world, shape, shape.depth, "recursive")
     traversal = induced(world, shape, shape.depth, "traversal")
@@ -134,7 +134,7 @@ def test_traversal_accepts_at_least_what_recursive_rejection_does(
 @given(world=worlds, widths=st.sampled_from([(1, 1, 1), (2, 1), (3,)]))
 @settings(max_examples=40, deadline=None)
 def test_where_drafts_are_certain_all_rules_accept_alike(world: World, widths: tuple[int, ...]) -> None:
-    """One-hot q: each rule accepts the target's mass on the drafted set, as `match` does."""
+    """With one-hot q each rule accepts the target's mass on the drafted set, as `match` does."""
     fixed = plant(*widths, kind=FIXED)
     accepted = [induced(world, fixed, fixed.depth, rule).accepted for rule in ("recursive", "traversal")]
     without_q = induced(world, lambda w, tape: replace(fixed(w, tape), q=None), fixed.depth).accepted
@@ -146,8 +146,7 @@ def test_where_drafts_are_certain_all_rules_accept_alike(world: World, widths: t
 def test_a_sampled_node_is_judged_by_its_q_whatever_kind_the_first_node_is(
     kinds: tuple[str, str], rule: str
 ) -> None:
-    """One that is drawn from p itself is always kept. To draw once more, as for a fixed node, would be exact
-    too, and rarely find it."""
+    """A token drawn from p itself is always accepted; drawing again would be exact too, but accept less."""
     world, shape = World(3, seed=7, likeness=1.0), Plant(plant(1, 1).parents, kinds)
     expected = 0.0
     for probability, tree in outcomes(lambda tape: shape(world, tape)):
@@ -191,7 +190,7 @@ def test_the_loop_emits_exactly_the_plain_distribution(
 
 
 class Scripted:
-    """Proposes the given tree at the first step and nothing after it."""
+    """A drafter that proposes the given tree at the first step only."""
 
     name = "scripted"
     required_outputs = RequiredOutputs()
@@ -222,7 +221,7 @@ class ScriptedMemory:
 
 @st.composite
 def trees(draw: st.DrawFn, n_vocab: int = V, depth: int = 2) -> DraftTree:
-    """Any deterministic tree: duplicate siblings, dead ends and probes included."""
+    """Draw a deterministic tree: duplicate siblings, dead ends and probes included."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
@@ -247,20 +246,17 @@ def test_any_deterministic_tree_leaves_the_distribution_unchanged(
 
 
 class FixedRows(LogitsOutput):
-    """A Forward with the same logits in every row."""
+    """The same logits in every row."""
 
     def __init__(self, logits: Sequence[float]) -> None:
         self._logits = np.array(logits)
-
-    def argmax(self, row: int) -> int:
-        return int(self._logits.argmax())
 
     def logits(self, row: int) -> np.ndarray:
         return self._logits
 
 
 def test_penalties_see_the_drafted_prefix_of_each_row() -> None:
-    """Token 0 wins until it has been drafted twice; then its own penalty hands the row to token 1."""
+    """Token 0 wins until it is drafted twice; then its penalty lets token 1 win."""
     sampling = Sampling(frequency_penalty=1.0)
     verdict = verify(chain([0, 0, 0], "x"), FixedRows([2.5, 1.0]), sampling, [], Tape([]))
     assert (verdict.path, verdict.token) == ((0, 1), 1)
@@ -292,7 +288,7 @@ def test_a_token_that_is_drafted_once_in_a_million_times_is_exact_too(rule: str)
 
 
 def test_a_draft_vocabulary_that_is_a_part_of_the_target_s_is_exact() -> None:
-    """q scattered into the target's ids, zero elsewhere; p knows tokens that can never be drafted."""
+    """Some of the target's tokens can never be drafted."""
 
     class Narrow(World):
         def q(self, path: tuple[int, ...]) -> Probabilities:

@@ -1,4 +1,4 @@
-"""A request says how long its drafts may be, and who may draft; what the others do is their own matter."""
+"""Requests limit their draft length and drafters, independently of each other."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_of_a_request_that_wants_no_drafts_a_policy_learns_nothing_about_them() 
 
 def test_what_a_session_had_already_need_not_be_read() -> None:
     class Knowing(ToySession):
-        """It has all of a prompt already but its last four tokens, the root among them."""
+        """A session that has all but the last four tokens of a prompt cached."""
 
         def extend(self, tokens: Sequence[int]) -> None:
             super().extend(tokens)

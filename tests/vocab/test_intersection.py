@@ -1,4 +1,4 @@
-"""Which tokens of two vocabularies have the same bytes."""
+"""The tokens that two vocabularies share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tongues import untaught
 
 
 def lexicon(said: Sequence[str], eos: Sequence[int] = ()) -> Lexicon:
-    """Tokens by their text; one in angle brackets is a control token of that name."""
+    """Make a lexicon by the tokens' texts; "<...>" is a control token."""
     pieces = [b"" if text.startswith("<") else text.encode() for text in said]
     names = [text.encode() for text in said]
     vocab = Vocab(
@@ -45,7 +45,7 @@ def test_ends_match_by_name_where_they_can() -> None:
 
 
 def test_ends_named_differently_match_each_other_and_nothing_else() -> None:
-    """Even where one's name is another control token's, or its text another token's."""
+    """Even if one's name is another's control token or text."""
     assert pairs(lexicon(["a", "</s>"], [1]), lexicon(["<end>", "a"], [0])) == {0: 1, 1: 0}
     assert pairs(lexicon(["<a>", "<b>"], [0]), lexicon(["<a>", "<b>"], [1])) == {0: 1}
     assert pairs(lexicon(["a", "b"], [1]), lexicon(["b", "a"], [1])) == {1: 1}

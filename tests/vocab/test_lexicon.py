@@ -19,7 +19,7 @@ VOCAB = Vocab(
 
 
 def tokenizer(text: str) -> list[int]:
-    """Takes the second "a" and "b" there are; puts a space before anything with a "!"."""
+    """Return the second "a" and "b"; add a space to any text with "!"."""
     if "!" in text:
         return [5, 6]
     return [{"a": 6, "b": 3, " ": 5}.get(letter, 0) for letter in text]

@@ -1,4 +1,4 @@
-"""Whether a token id means the same to two models."""
+"""The check that two models share a vocabulary."""
 
 from dataclasses import replace
 
@@ -23,10 +23,7 @@ def test_padding_and_control_tokens_may_differ() -> None:
         (replace(VOCAB, kind="SPM"), "tokenizer type is SPM, target BPE"),
         (replace(VOCAB, bos=3), r"BOS token is 3 \(is put before no text\), target 1 \("),
         (replace(VOCAB, bos=None), r"BOS token is none \("),
-        (
-            replace(VOCAB, add_bos=True),
-            r"BOS token is 1 \(is put before every text\), target 1 \(",
-        ),
+        (replace(VOCAB, add_bos=True), r"BOS token is 1 \(is put before every text\), target 1 \("),
         (replace(VOCAB, eos=frozenset({2, 3})), r"EOS token is 2, 3 \(is put after no text\), target 2 \("),
         (replace(VOCAB, size=1129), "1,129 tokens, target 1,000"),
         (replace(VOCAB, text=lambda token: b"x"), "token 5 is b'x', target b'5'"),

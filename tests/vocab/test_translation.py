@@ -1,4 +1,4 @@
-"""How a draft reads the target's text."""
+"""Translation of the target's tokens for a draft model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_there_is_always_at_least_one_token(read: Translation) -> None:
 
 
 def test_a_text_is_read_as_one_text_that_control_tokens_divide(read: Translation) -> None:
-    """Two bytes that are one character are read as one, and not across an end."""
+    """Two bytes of one character are one token unless an end is between them."""
     assert read.text([3, 6, 7, 4]) == [5, 4, 3]
     assert read.text([6, 1, 7]) == [6, 1, 7]
 
@@ -76,14 +76,7 @@ def test_coverage_is_the_share_of_tokens_with_a_counterpart(read: Translation) -
 
 
 def caps(n_ctx: int, rows: int = 512) -> Caps:
-    return Caps(
-        max_branches=4,
-        rollback="free",
-        max_sessions=1,
-        max_batch_tokens=rows,
-        max_prefill_tokens=rows,
-        n_ctx=n_ctx,
-    )
+    return Caps(4, "free", 1, rows, rows, n_ctx)
 
 
 def test_a_text_that_fits_beside_the_largest_tree_is_read_whole() -> None:

@@ -14,7 +14,7 @@ from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.request_handle import Generation, RequestHandle, StepOutput
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
-from paceline.speculative.request import MAX_SHARED_REQUESTS, GenerationRequest
+from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.stats import Stats
 
 NOTHING = RequiredOutputs()
@@ -95,7 +95,7 @@ class PacelineSystem:
         """Prefill the draft model now rather than at its first draft, so that decoding times match those of
         other systems."""
         draft = self.llm.draft
-        if draft is None or len(ask.tokens) <= MAX_SHARED_REQUESTS or self.llm.drafting.cross_vocab != "off":
+        if draft is None or len(ask.tokens) <= MAX_FUSED_PREFILL or self.llm.drafting.cross_vocab != "off":
             return  # a draft of another vocabulary has other tokens
         session = draft.open()
         try:

@@ -1,10 +1,10 @@
-"""Drafters for the drafter (cascade speculative drafting: Chen et al., arXiv:2312.11462).
+"""Cascade drafting: drafters for the drafter (cascade speculative drafting: Chen et al., arXiv:2312.11462).
 
-vertical     a copier guesses how the draft model's chain goes on, and one pass of the draft model verifies
-             it: the same chain in fewer passes
-horizontal   where the draft model ends, the copier drafts the later tokens
+vertical     a copier guesses the draft model's chain, and one pass of the draft model verifies the guess:
+             the same chain in fewer passes
+horizontal   beyond the draft model's chain, the copier drafts the later tokens
 
-Chains only. The copier's later tokens have the source LATER, so that they are calibrated by themselves.
+Drafts are chains. The copier's later tokens have the source DEFERRED, so that they are calibrated separately.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ from paceline.speculative.sampling import Logits
 from paceline.speculative.tree import DraftTree, chain
 
 DEFERRED = "later"
-# What rows cost where nobody measured: half a pass for each one more, as a few do on a processor.
-DEFAULT_COSTS = PassCosts.flat(1.0, per_row=0.5)
+DEFAULT_COSTS = PassCosts.flat(1.0, per_row=0.5)  # typical of a few rows on a CPU
 
 
 class Copier(Drafter, Protocol):
-    """A drafter that costs next to nothing beside a pass of a model."""
+    """A drafter whose cost is negligible beside a pass of a model."""
 
-    def follow(self, memory: Any, more: Sequence[int], budget: Budget) -> DraftTree:
-        """What it would propose if the text went on with `more`. The memory stays as it is."""
+    def follow(self, state: Any, more: Sequence[int], budget: Budget) -> DraftTree:
+        """Return the proposal if the text went on with `more`; the state does not change."""
 
 
 class CascadeDrafter(ComposedDrafter):
-    """n_vocab, temperature, top_k, warn: see ModelDrafter. cost: of the draft model's passes, if known."""
+    """A draft model with a copier. cost: pass costs of the draft model; for the rest see ModelDrafter."""
 
     def __init__(
         self,
@@ -67,9 +66,9 @@ class CascadeDrafter(ComposedDrafter):
         self.name = f"{MODEL_SOURCE},{DEFERRED}"
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
-        parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]
+        parts: list[Any] = [(*state.parts, budget) for state, budget in batch]
         for model, copier, budget in parts:
-            model.session.expect(copier, min(budget.depth, budget.nodes))
+            model.session.begin_chain(copier, min(budget.depth, budget.nodes))
         trees = self._model.propose([(model, budget) for model, _, budget in parts])
         out = []
         for (model, copier, budget), tree in zip(parts, trees, strict=True):
@@ -77,13 +76,13 @@ class CascadeDrafter(ComposedDrafter):
             out.append(self._defer(copier, budget, tree))
         return out
 
-    def _defer(self, memory: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
-        """`tree` and what the copier adds, by the copier's score alone."""
+    def _defer(self, state: DrafterState, budget: Budget, tree: DraftTree) -> DraftTree:
+        """Return `tree` extended by the copier's guess, by the copier's score alone."""
         room = min(budget.depth, budget.nodes) - len(tree)
-        # Of a sampled draft nothing may be left out, so that a policy could not leave out what is added.
+        # A sampled draft is verified whole, so a policy could not leave the addition out.
         if room < 1 or tree.q is not None:
             return tree.proposed_by((MODEL_SOURCE,))
-        guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
+        guess = self._copier.follow(state, tree.tokens, Budget(room, room))
         depth, reach_probabilities = len(tree), list(tree.reach_probability)
         for likely in guess.score:
             above = reach_probabilities[-1] if reach_probabilities else 1.0
@@ -104,13 +103,13 @@ class CascadeDrafter(ComposedDrafter):
 
 
 class ReadAhead:
-    """`draft` as a target for a chain that grows token by token. A pass also computes as many of the tokens
-    that the copier expects next as pay: a right guess saves a pass, and each costs a row."""
+    """A draft model as a target for a chain that grows token by token.
+    Each pass also computes the copier's next tokens, as far as they pay: a right guess saves a pass."""
 
     def __init__(self, draft: Target, copier: Copier, cost: PassCosts) -> None:
         self.draft, self.copier, self.cost = draft, copier, cost
         self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, max_branches=1), draft.origin
-        self.calibrator = Calibrator(trend=0.0)  # of the guesses, by which tokens the draft model chose
+        self.calibrator = Calibrator(trend=0.0)  # learns from the draft model's choices
 
     def open(self, beside: Session | None = None) -> AheadSession:
         return AheadSession(self, ResumableSession(self.draft, beside))
@@ -124,7 +123,7 @@ class ReadAhead:
     def forward(
         self, batch: Sequence[tuple[AheadSession, DraftTree | int]], want: RequiredOutputs
     ) -> Sequence[ForwardOutput]:
-        """The row below the last node of each chain; or a part of each prompt."""
+        """Return the row below the last node of each chain, or prefill a part of each prompt."""
         chains = [(session, tree) for session, tree in batch if isinstance(tree, DraftTree)]
         if not chains:
             return self.draft.forward([(session.inner, n) for session, n in batch], want)
@@ -137,8 +136,8 @@ class ReadAhead:
         if unknown:
             for session, tree in batch:
                 if session.has_computed(tree.tokens):
-                    session.keep_rows()  # the rows of its last pass are not valid after this one
-            trees = [session.plan(path) for session, path in unknown]  # which may change `inner`
+                    session.keep_rows()  # this forward would invalidate them
+            trees = [session.plan(path) for session, path in unknown]  # may change `inner`
             work = [(session.inner, tree) for (session, _), tree in zip(unknown, trees, strict=True)]
             for (session, _), out in zip(unknown, self.draft.forward(work, want), strict=True):
                 session.out = out
@@ -146,7 +145,7 @@ class ReadAhead:
 
 
 class AheadSession:
-    """Owns the draft model's session, which has read the chain and some of the copier's guesses behind it."""
+    """A session whose inner session holds the chain and some of the copier's guesses behind it."""
 
     def __init__(self, target: ReadAhead, reader: ResumableSession) -> None:
         self._target, self._reader = target, reader
@@ -156,12 +155,12 @@ class AheadSession:
 
     def _restart(self) -> None:
         self.out: ForwardOutput | None = None
-        self._committed: tuple[int, ...] = ()  # tokens of the chain that are committed, the last one as root
-        self._read: tuple[int, ...] = ()  # the tokens after them that the last pass computed
+        self._committed: tuple[int, ...] = ()  # committed tokens of the chain, the last one being the root
+        self._read: tuple[int, ...] = ()  # tokens after them that the last pass computed
         self._saved: list[Logits] = []
 
     def begin_chain(self, copied: DrafterState | None, depth: int) -> None:
-        """A chain of up to `depth` tokens. copied: the copier's memory of the text."""
+        """Start a chain of up to `depth` tokens. copied: the copier's state."""
         self._copied, self._depth = copied, depth
         self._guessed: list[tuple[int, DraftTree]] = []
 
@@ -183,7 +182,7 @@ class AheadSession:
         self.extend([*(chain_[node] for node in path), root])
 
     def has_computed(self, path: tuple[int, ...]) -> bool:
-        """Whether the row below the chain `path` is known."""
+        """Return whether the row below the chain `path` is known."""
         beyond = len(path) - len(self._committed)
         return self.out is not None and beyond >= 0 and path == self._committed + self._read[:beyond]
 
@@ -193,17 +192,16 @@ class AheadSession:
             self._saved = [self.out.logits(row).copy() for row in range(len(self._read) + 1)]
 
     def row(self, n: int) -> AheadRow:
-        assert self.out is not None  # `has_read`
+        assert self.out is not None  # has_computed
         row = n - len(self._committed)
         return AheadRow(n, self._saved[row] if self._saved else self.out.logits(row), self.out.computed)
 
     def plan(self, path: tuple[int, ...]) -> DraftTree:
-        """What a pass has to compute for the row below the chain `path`: the tokens of it that were not read
-        yet, and guesses."""
+        """Return the tokens to compute for the row below the chain `path`: its new tokens, and guesses."""
         if self.out is not None and path[: len(self._committed)] != self._committed:
             self.extend(())
         elif self.out is not None:
-            more = path[len(self._committed) :]  # no beginning of what was read
+            more = path[len(self._committed) :]  # not a prefix of the computed tokens
             right = next(n for n, token in enumerate(more) if self._read[n : n + 1] != (token,))
             root = more[right]
             self.inner.commit(range(right), root)
@@ -225,7 +223,7 @@ class AheadSession:
         curve = self._target.cost.curve(rows + len(guess), len(self.tokens))
         best, most, saved, reach_probability = 0, 0.0, 0.0, 1.0
         for n, (token, score) in enumerate(zip(guess.tokens, guess.score, strict=True), 1):
-            if token >= self._target.vocab.size:  # one that the draft model does not have
+            if token >= self._target.vocab.size:  # unknown to the draft model
                 break
             reach_probability *= self._target.calibrator.probability(score, n)
             saved += reach_probability * curve[1]
@@ -235,7 +233,7 @@ class AheadSession:
         return guess.tokens[:best]
 
     def learn(self, path: tuple[int, ...]) -> None:
-        """The whole chain is known, and with it how far each guess was right, read or not."""
+        """Learn from the finished chain how far each guess was right, computed or not."""
         for start, guess in self._guessed:
             for n, (token, guessed) in enumerate(zip(path[start:], guess.tokens, strict=False), 1):
                 x = logit_at(guess.score[n - 1])
@@ -249,7 +247,7 @@ class AheadSession:
 
 
 class AheadRow(LogitsOutput):
-    """The row below a chain of `row` tokens. computed: of the pass that computed it."""
+    """The row below a chain of `row` tokens. computed: rows of the pass that computed it."""
 
     def __init__(self, row: int, logits: Logits, computed: int) -> None:
         super().__init__(computed)
@@ -257,12 +255,12 @@ class AheadRow(LogitsOutput):
 
     def logits(self, row: int) -> Logits:
         if row != self._row:
-            raise ContractError(f"row {row} is not the one that was computed, {self._row}")
+            raise ContractError(f"row {row} was not computed, only row {self._row}")
         return self._logits
 
 
 def make(parts: DrafterInputs) -> CascadeDrafter:
-    assert parts.draft is not None  # makers.py has seen to it
+    assert parts.draft is not None
     return CascadeDrafter(
         parts.draft,
         parts.target.vocab.size,

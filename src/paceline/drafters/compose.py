@@ -1,7 +1,7 @@
-"""Several drafters as one.
+"""Compositions of several drafters.
 
-ComposedDrafter   in order: the next is called only where those before it have too little to say
-Portfolio         those that are worth calling, their guesses in one tree, from which the policy chooses
+ComposedDrafter    in order: the next is called only where those before proposed too little
+PortfolioDrafter   all that are worth calling; their guesses form one tree, from which the policy chooses
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from paceline.speculative.tree import EMPTY, ROOT, DraftTree, Votes
 
 
 class ComposedState:
+    """The states of all parts."""
+
     def __init__(self) -> None:
         self.parts: list[DrafterState] = []
 
     def n_behind_of(self, i: int) -> int:
-        """Tokens that a part has to read before it can draft: those of a draft model."""
+        """Return the tokens that a part, if a draft model, has to prefill before it can draft."""
         behind = getattr(self.parts[i], "behind", None)
         return 0 if behind is None else behind()
 
@@ -42,8 +44,8 @@ class ComposedState:
             part.close()
 
 
-class _Several:
-    """What compositions have in common: they open, teach and close all of their drafters."""
+class _Composition:
+    """The base of compositions, which opens, teaches and closes all drafters."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
@@ -53,14 +55,14 @@ class _Several:
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> ComposedState:
-        memory = ComposedState()
+        state = ComposedState()
         try:
             for drafter in self.drafters:
-                memory.parts.append(drafter.open(prompt, seed, session, scope))
+                state.parts.append(drafter.open(prompt, seed, session, scope))
         except BaseException:
-            memory.close()
+            state.close()
             raise
-        return memory
+        return state
 
     @property
     def learners(self) -> list[LearningDrafter]:
@@ -79,10 +81,10 @@ class _Several:
             drafter.close()
 
 
-class ComposedDrafter(_Several):
-    """least: tokens that are enough for the later ones not to be called. Where none has so many, the largest
-    draft is taken, of equals the first; a sampled one whatever its size, since a choice by what was drawn
-    would bias the output."""
+class ComposedDrafter(_Composition):
+    """Drafters in order of preference. least: a draft of so many tokens is enough.
+    If none is enough, the largest draft is taken, of ties the first. A sampled draft is taken whatever its
+    size, as a choice by the drawn tokens would bias the output."""
 
     def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
         super().__init__(drafters)
@@ -92,19 +94,19 @@ class ComposedDrafter(_Several):
         trees = [EMPTY] * len(batch)
         called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):
-            open_ = [
+            places = [
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
                 if tree.q is None
                 and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
                 and budget.may_call(drafter.name)
             ]
-            if not open_:
+            if not places:
                 continue
-            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
-            for at, tree in zip(open_, proposals, strict=True):
+            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in places])
+            for at, tree in zip(places, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
-                # Probes alone are worth their rows where nobody has a guess.
+                # Probes alone are used where there is no guess.
                 size, best = (len(tree.drafted), len(tree)), (len(trees[at].drafted), len(trees[at]))
                 if tree.q is not None or size > best:
                     trees[at] = tree
@@ -113,8 +115,8 @@ class ComposedDrafter(_Several):
 
 @dataclass
 class MergedTree:
-    """Deterministic drafts of one text in one tree: where several say the same, one node. A node stays a
-    probe unless somebody proposes it as a guess; a probe is no vote for a guess."""
+    """Several deterministic drafts in one tree, with one node for equal guesses.
+    A node stays a probe unless a drafter proposes it as a guess; a probe is no vote for a guess."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -124,6 +126,7 @@ class MergedTree:
     _tree: DraftTree = EMPTY
 
     def add(self, draft: DraftTree) -> None:
+        """Add a draft; equal guesses become votes for one node."""
         places = {ROOT: ROOT}
         nodes = zip(draft.tokens, draft.parents, draft.source, draft.score, strict=True)
         for node, (token, parent, source, score) in enumerate(nodes):
@@ -158,33 +161,33 @@ class MergedTree:
         return self._tree
 
 
-class PortfolioDrafter(_Several):
-    """Its drafters in order, those that the budget calls. Together they may propose more than the budget
-    holds: the policy chooses. A sampled draft stands alone, since its nodes may not be chosen from."""
+class PortfolioDrafter(_Composition):
+    """All drafters that the budget calls, merged into one tree.
+    The tree may exceed the budget, as the policy chooses from it. A sampled draft stands alone."""
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         if not any(budget.depth for _, budget in batch):
             return [EMPTY] * len(batch)
         unions = [MergedTree() for _ in batch]
-        alone: list[DraftTree | None] = [None] * len(batch)
+        sampled: list[DraftTree | None] = [None] * len(batch)
         called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):
-            open_ = [
+            places = [
                 at
-                for at, (memory, budget) in enumerate(batch)
-                if alone[at] is None
+                for at, (state, budget) in enumerate(batch)
+                if sampled[at] is None
                 and budget.depth > 0
                 and budget.may_call(drafter.name)
-                and budget.should_call(drafter.name, unions[at].tree, memory.n_behind_of(i))
+                and budget.should_call(drafter.name, unions[at].tree, state.n_behind_of(i))
             ]
-            if not open_:
+            if not places:
                 continue
-            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
-            for at, tree in zip(open_, proposals, strict=True):
+            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in places])
+            for at, tree in zip(places, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
                 if tree.q is not None:
-                    alone[at] = tree
+                    sampled[at] = tree
                 else:
                     unions[at].add(tree)
-        drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, alone, strict=True)]
+        drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, sampled, strict=True)]
         return [tree.proposed_by(names) for tree, names in zip(drafts, called, strict=True)]

@@ -1,8 +1,8 @@
-"""Retrieval from a corpus: what followed there after the longest ending of the text that it has
-(REST: He et al., arXiv:2311.08252).
+"""Retrieval from a corpus: what followed the longest ending of the text found there (REST: He et al.,
+arXiv:2311.08252).
 
-The places are sampled evenly, and what followed them is counted into a tree, likeliest paths first. The
-corpus is shared by requests and never changes: of a request only its last few tokens are remembered.
+Places are sampled evenly, and their continuations counted into a tree, likeliest paths first. The corpus is
+shared and never changes; a request keeps only its last few tokens.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, S
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
-# A continuation seen once after a match of so many tokens is right about half the time; the doubt falls with
-# the square of the length. Fitted by log-loss to next tokens of code, and checked on agents' sessions.
+# A continuation seen once after a match of so many tokens is right half of the time; the doubt falls with the
+# square of the match length. Fitted by log-loss on code, and checked on agents' sessions.
 SMOOTHING_COUNT = 6.0
 
-# Continuations (tokens, each one larger than its id; how often), as far as they agree with a path.
+# (tokens, each one larger than its id; count) of the continuations that agree with a path.
 MatchingContinuations = list[tuple[tuple[int, ...], int]]
 
 
 class DatastoreState:
-    """Owns the end of the request's text."""
+    """The last tokens of a request."""
 
     def __init__(self, prompt: Sequence[int], match_max: int) -> None:
         self.tokens = deque(prompt[-match_max:], maxlen=match_max)
@@ -38,8 +38,10 @@ class DatastoreState:
 
 
 class DatastoreDrafter:
-    """stores: opened corpora of the target's tokenizer, which it closes. match_min, match_max: tokens of the
-    text's end that must and may occur in them. samples: most places that are looked at."""
+    """A drafter that looks the text up in corpora.
+    stores: opened corpora of the target's tokenizer, closed with the drafter.
+    match_min, match_max: length of the ending that is looked up.
+    samples: the most places to read."""
 
     name = "datastore"
     required_outputs = RequiredOutputs()
@@ -56,13 +58,13 @@ class DatastoreDrafter:
         return DatastoreState(prompt, self._match_max)
 
     def propose(self, batch: Sequence[tuple[DatastoreState, Budget]]) -> list[DraftTree]:
-        return [self._draft(memory, budget) for memory, budget in batch]
+        return [self._draft(state, budget) for state, budget in batch]
 
-    def _draft(self, memory: DatastoreState, budget: Budget) -> DraftTree:
+    def _draft(self, state: DatastoreState, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes)
-        if depth < 1 or len(memory.tokens) < self._match_min:
+        if depth < 1 or len(state.tokens) < self._match_min:
             return EMPTY
-        length, followed = self.look_up(memory.tokens, depth)
+        length, followed = self.look_up(state.tokens, depth)
         return best_first(
             budget,
             self.name,
@@ -71,7 +73,7 @@ class DatastoreDrafter:
         )
 
     def look_up(self, context: Sequence[int], depth: int) -> tuple[int, MatchingContinuations]:
-        """How many tokens of the context's end matched, and what followed (up to depth tokens)."""
+        """Return the length of the longest match, and its continuations of up to `depth` tokens."""
         length = self._match_min
         places: list[tuple[SuffixArray, Match]] = []
         for store in self._stores:
@@ -97,13 +99,13 @@ class DatastoreDrafter:
 def _ranked_next_tokens(
     alive: MatchingContinuations, depth: int, length: int, budget: Budget
 ) -> Iterator[tuple[int, float, MatchingContinuations]]:
-    """The tokens at `depth` of what is alive, the most frequent first, with scores and what agrees with them.
-    A score is the share of what followed, less where that is little after a short match."""
+    """Yield the tokens at `depth`, most frequent first, with scores and the continuations that agree.
+    A score is the share of the continuations, less for few continuations of a short match."""
     total = sum(n for _, n in alive)
     groups: dict[int, MatchingContinuations] = {}
-    for one in alive:
-        if len(one[0]) > depth:
-            groups.setdefault(one[0][depth], []).append(one)
+    for entry in alive:
+        if len(entry[0]) > depth:
+            groups.setdefault(entry[0][depth], []).append(entry)
     counted = [(sum(n for _, n in group), token, group) for token, group in groups.items()]
     counted.sort(key=lambda entry: (-entry[0], entry[1]))
     doubt = (SMOOTHING_COUNT / (length + depth)) ** 2

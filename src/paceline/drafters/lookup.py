@@ -1,7 +1,7 @@
-"""Prompt lookup: what followed the last time the text ended like this (A. Saxena, 2023).
+"""Prompt lookup: a copy of the tokens after the last occurrence of the ending (A. Saxena, 2023).
 
-The longest n-gram first, of equals the most recent. A match closer to the end than the budget is long goes on
-into its own draft, as an LZ77 copy does: in text that repeats itself the draft still has full length.
+The longest n-gram comes first, of ties the most recent. A match near the end continues into its own draft, as
+an LZ77 copy does, so that repetitive text gets drafts of full length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 
 class LookupState:
-    """Owns the request's tokens, and for every n-gram where it was last followed by something."""
+    """The request's tokens, with an index from n-grams to their last continuation."""
 
     def __init__(self, prompt: Sequence[int], ngram_min: int, ngram_max: int) -> None:
         self.tokens: list[int] = []
@@ -25,23 +25,22 @@ class LookupState:
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            # The n-grams that end the text now are followed by this token; they enter the index only
-            # now, so that the end of the text never matches itself.
+            # N-grams enter the index with the token that follows, so the end never matches itself.
             for n in self._lengths:
                 if len(self.tokens) >= n:
                     self._followed[tuple(self.tokens[-n:])] = len(self.tokens)
             self.tokens.append(token)
 
     def match(self, more: Sequence[int] = ()) -> tuple[int, int]:
-        """Where the continuation begins and the length of the n-gram before it; (0, 0) without a match.
-        more: what the text is supposed to go on with."""
+        """Return the start of the continuation and the length of the matching n-gram; (0, 0) without one.
+        more: tokens assumed to follow the text."""
         end = self.tokens[-self._lengths.start :]
         known, before = len(end), len(self.tokens) - len(end)
         end += more
         for n in self._lengths:
             if len(end) < n:
                 continue
-            # These tokens are not in the index. They are few, and more recent than all that are.
+            # `more` is not in the index: search it first, as it is the most recent.
             for at in range(len(end) - 1, max(known, n) - 1, -1):
                 if end[at - 1] == end[-1] and end[at - n : at] == end[-n:]:
                     return before + at, n
@@ -59,6 +58,8 @@ class LookupState:
 
 
 class LookupDrafter:
+    """A drafter that copies from the request's own text."""
+
     name = "lookup"
     required_outputs = RequiredOutputs()
 
@@ -71,24 +72,23 @@ class LookupDrafter:
         return LookupState(prompt, *self._bounds)
 
     def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
-        return [self.follow(memory, (), budget) for memory, budget in batch]
+        return [self.follow(state, (), budget) for state, budget in batch]
 
-    def follow(self, memory: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
-        """What it would propose if the text went on with `more`. The memory stays as it is."""
+    def follow(self, state: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
+        """Return the proposal if the text went on with `more`; the state does not change."""
         length = min(budget.depth, budget.nodes)
-        start, n = memory.match(more)
+        start, n = state.match(more)
         if n == 0 or length < 1:
             return EMPTY
-        copied = memory.tokens[start : start + length]
-        beyond = start - len(memory.tokens)
+        copied = state.tokens[start : start + length]
+        beyond = start - len(state.tokens)
         copied += more[max(0, beyond) : max(0, beyond + length)]
         while len(copied) < length:
             copied += copied[: length - len(copied)]
-        # The longer the context that matched, the likelier it goes on alike.
+        # A longer match is more likely to continue alike.
         return chain(copied, self.name, score=[n / (n + 1)] * length)
 
-    def close(self) -> None:
-        """Nothing is shared between requests."""
+    def close(self) -> None: ...
 
 
 def make(parts: DrafterInputs) -> LookupDrafter:

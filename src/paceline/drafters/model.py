@@ -1,11 +1,11 @@
-"""An external draft model: any Target whose vocabulary is the target's (Leviathan et al., arXiv:2211.17192).
+"""A draft model: any Target with the target's vocabulary (Leviathan et al., arXiv:2211.17192).
 
-Its session keeps the KV cache of what was accepted of the last draft. Drafts are
-  greedy    a chain of argmax tokens, or with width > 1 a tree that branches where an alternative is at
-            least `p_split` likely; q is None. Where the target draws, the draw's noise is known (rng.py)
-  sampled   a chain drawn from the top-k of the draft at its temperature, recorded as q; with width > 1 a
-            tree, siblings drawn without replacement
-Under a grammar both keep to what it allows.
+Its session keeps the KV cache of the accepted part of the last draft. Drafts are
+  greedy    a chain of argmax tokens, or with width > 1 a tree with branches at alternatives of at least
+            `p_split`; q is None. If the target samples, its Gumbel noise is applied first (rng.py)
+  sampled   a chain drawn from the draft's top-k at its temperature, recorded as q; with width > 1 a tree of
+            siblings drawn without replacement
+A grammar restricts both.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Ids = NDArray[np.int64]
 
 
 class ModelDrafterState:
-    """Owns the draft's session, and the text it must catch up with."""
+    """The draft model's session, and the tokens it has to catch up with."""
 
     def __init__(self, reader: ResumableSession, n_vocab: int, prompt: Sequence[int], seed: int) -> None:
         self.reader = reader
         self._n_vocab = n_vocab
         self.tokens: list[int] = []
         self.extend(prompt)
-        # A stream of its own: what the draft draws must not shift what the target draws.
+        # A separate stream, so that drafting does not change the target's draws.
         self.rng: Rng = SeededRng(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
 
     @property
@@ -63,13 +63,14 @@ class ModelDrafterState:
         return self.reader.session
 
     def extend(self, tokens: Sequence[int]) -> None:
-        # The target may have a few tokens the draft lacks; another one in their place costs acceptance only.
+        # Tokens the draft model lacks become token 0, which only costs acceptance.
         self.tokens += (token if token < self._n_vocab else 0 for token in tokens)
 
     def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
     def behind(self) -> int:
+        """Return the tokens that have to be prefilled before drafting."""
         self.reader.sync_to(self.tokens)
         return self.session.pending_tokens
 
@@ -79,7 +80,7 @@ class ModelDrafterState:
 
 @dataclass
 class _Growth:
-    """A draft in the making: arrays of the tree so far, and the nodes whose rows come next."""
+    """A draft under construction: the arrays of the tree, and the nodes to expand next."""
 
     state: ModelDrafterState
     budget: Budget
@@ -96,7 +97,7 @@ class _Growth:
     def add(
         self, parent: int, token: int, score: float, reach_probability: float, q: Probabilities | None = None
     ) -> None:
-        """Add a node; the next level goes on below it where that is worth a pass."""
+        """Add a node, and expand it later if that is worth a pass."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.score.append(score)
@@ -106,7 +107,7 @@ class _Growth:
             self.frontier.append(len(self.tokens) - 1)
 
     def child_reach(self, parent: int, likely: float) -> float:
-        """The reach probability of a token below `parent`."""
+        """Return the reach probability of a token below `parent`."""
         above = 1.0 if parent == ROOT else self.reach_probability[parent]
         return self.budget.reach_probability(self.name, likely, self.depth + 1, above)
 
@@ -114,7 +115,7 @@ class _Growth:
         return self.budget.should_extend(likeliest, len(self.tokens), self.depth, reach_probability)
 
     def allowed(self, node: int, logits: Logits) -> Logits:
-        """`logits` of what follows `node`, without what the grammar forbids there."""
+        """Return the logits after `node`, with tokens that the grammar forbids at minus infinity."""
         if self.budget.grammar is None:
             return logits
         path: list[int] = []
@@ -139,10 +140,11 @@ class _Growth:
 
 
 class ModelDrafter:
-    """n_vocab: the target's vocabulary size; tokens beyond it are never proposed.
-    temperature: 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q.
-    warn: called once with logits that are not numbers, for which nothing is drafted.
-    name: of the drafter, where there are several draft models."""
+    """A drafter that owns a draft model.
+    n_vocab: the target's vocabulary size; tokens beyond it are never proposed.
+    temperature: 0 drafts greedily; above it tokens are drawn from the top_k, with a q.
+    warn: called once about invalid logits, for which nothing is drafted.
+    name: where there are several draft models."""
 
     required_outputs = NO_OUTPUTS
 
@@ -171,11 +173,9 @@ class ModelDrafter:
         self._draft.close()
 
     def propose(self, batch: Sequence[tuple[ModelDrafterState, Budget]]) -> list[DraftTree]:
-        """One forward of the draft a level, for all requests together."""
+        """Draft with one forward per level, for all requests together."""
         n = sum(budget.depth > 0 and budget.nodes > 0 for _, budget in batch)
-        growths = [
-            _Growth(memory, self._fit_budget(memory, budget, n), self.name) for memory, budget in batch
-        ]
+        growths = [_Growth(state, self._fit_budget(state, budget, n), self.name) for state, budget in batch]
         active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
         for growth in active:
             growth.state.reader.sync_to(growth.state.tokens)
@@ -188,14 +188,16 @@ class ModelDrafter:
         return [g.tree() for g in growths]
 
     def _caught_up(self, growths: list[_Growth]) -> list[_Growth]:
-        """Return those whose text is read within this proposal's chunk; the others read on."""
+        """Return the drafts whose pending tokens fit this proposal's chunk; the others prefill."""
         pending_tokens = [growth.state.session.pending_tokens for growth in growths]
         chunk = min((growth.budget.max_catch_up for growth in growths), default=0)
         if sum(pending_tokens) <= chunk:
             return growths
         ready, reading = [], []
-        for growth, left, n in zip(growths, pending_tokens, split_chunk(pending_tokens, chunk), strict=True):
-            if n == left:
+        for growth, pending, n in zip(
+            growths, pending_tokens, split_chunk(pending_tokens, chunk), strict=True
+        ):
+            if n == pending:
                 ready.append(growth)
             elif n:
                 reading.append((growth.state.session, n))
@@ -203,10 +205,10 @@ class ModelDrafter:
             self._draft.forward(reading, NO_OUTPUTS)
         return ready
 
-    def _fit_budget(self, memory: ModelDrafterState, budget: Budget, n: int) -> Budget:
-        """Hold the budget to the draft's context and trees, and to a pass that `n` requests share."""
+    def _fit_budget(self, state: ModelDrafterState, budget: Budget, n: int) -> Budget:
+        """Limit the budget to the draft model's context and trees, and to a pass shared by `n` requests."""
         caps = self._draft.caps
-        room = caps.n_ctx - len(memory.tokens)
+        room = caps.n_ctx - len(state.tokens)
         nodes = (
             0
             if caps.rollback == "none"
@@ -215,13 +217,13 @@ class ModelDrafter:
         return budget.limited_to(depth=room, nodes=nodes, width=caps.max_branches)
 
     def _grow(self, growth: _Growth, out: ForwardOutput) -> None:
-        """Hang the next level below the frontier."""
+        """Add the next level below the frontier."""
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
             row = out.logits(node + 1)[: self._n_vocab]
             logits = growth.allowed(node, row)
             most = logits.max()
-            if not isfinite(most):  # a broken draft model, or one that knows no allowed token
+            if not isfinite(most):  # a broken draft model, or no allowed token
                 self._check(row)
                 continue
             if self._sampling is not None:
@@ -238,6 +240,7 @@ class ModelDrafter:
         growth.depth += 1
 
     def _check(self, row: Logits) -> None:
+        """Warn once about invalid logits."""
         wrong = sampling_error(row.max())
         if wrong and not self._warned:
             self._warned = True
@@ -247,16 +250,18 @@ class ModelDrafter:
             )
 
     def _add_likeliest(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
+        """Add the argmax token."""
         best = int(logits.argmax())
-        # The argmax's own probability needs one sum, not a whole distribution.
+        # The probability of the argmax needs one sum, not a whole distribution.
         likeliest = 1.0 / float(np.exp(logits - logits[best]).sum())
         reach_probability = growth.child_reach(node, likeliest)
         if growth.should_extend(likeliest, reach_probability):
             growth.add(node, best if ids is None else int(ids[best]), likeliest, reach_probability)
 
     def _add_sampled(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
-        q = whole = probabilities(logits, sampling, ())
-        # How many are drawn is decided before the first: dropping one for what it is would bias the output.
+        """Draw siblings without replacement."""
+        q = full = probabilities(logits, sampling, ())
+        # The number of draws is fixed before the first: dropping a drawn token would bias the output.
         likeliest = float(q.max())
         if not growth.should_extend(likeliest, growth.child_reach(node, likeliest)):
             return
@@ -267,21 +272,21 @@ class ModelDrafter:
             if len(growth.tokens) >= growth.budget.nodes:
                 break
             token = growth.state.rng.draw(q)
-            likely = float(whole[token])
+            likely = float(full[token])
             growth.add(node, token, likely, growth.child_reach(node, likely), q)
-            q = exclude_drafter(q, token)
+            q = without_token(q, token)
 
     def _add_branches(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
-        """logits: of which the largest is 0. They are used up."""
+        """Add the likeliest tokens. logits: with maximum 0; overwritten."""
         budget = growth.budget
         p = np.exp(logits, out=logits)
         total = float(p.sum())
-        # Few are likely enough to branch to: they are found sooner than the `width` likeliest of all.
+        # Few tokens are likely enough to branch to, so finding them is faster than a top-k.
         near = np.flatnonzero(p >= min(budget.p_split * total, 1.0))
         if len(near) > budget.width:
             near = near[filter_top_k(p[near], budget.width)]
-        found = zip(p[near].tolist(), near.tolist(), strict=True)
-        for rank, (weight, at) in enumerate(sorted(found, key=itemgetter(0), reverse=True)):
+        candidates = zip(p[near].tolist(), near.tolist(), strict=True)
+        for rank, (weight, at) in enumerate(sorted(candidates, key=itemgetter(0), reverse=True)):
             if rank > 0 and growth.leaves >= budget.width:
                 break
             likely = weight / total
@@ -292,8 +297,8 @@ class ModelDrafter:
             growth.add(node, at if ids is None else int(ids[at]), likely, reach_probability)
 
 
-def exclude_drafter(q: Probabilities, token: int) -> Probabilities:
-    """`q` renormalised after one of its tokens was drawn; itself where that was its last."""
+def without_token(q: Probabilities, token: int) -> Probabilities:
+    """Return `q` renormalised without one token; `q` itself if no other is left."""
     rest = q.copy()
     rest[token] = 0.0
     mass = rest.sum()
@@ -301,7 +306,7 @@ def exclude_drafter(q: Probabilities, token: int) -> Probabilities:
 
 
 def make(parts: DrafterInputs) -> Drafter:
-    assert parts.draft is not None  # makers.py has seen to it
+    assert parts.draft is not None
     return ModelDrafter(
         parts.draft,
         parts.target.vocab.size,

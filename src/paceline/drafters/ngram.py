@@ -1,13 +1,13 @@
-"""llama.cpp's n-gram cache: what most often followed the last one to four tokens.
+"""llama.cpp's n-gram cache: the tokens that most often followed the last one to four tokens.
 
-For one token after the other three counts are looked up in turn: of this request's text (context), of
-earlier outputs (dynamic), of a corpus (static). Context and dynamic take the longest n-gram whose
-continuation is frequent and clear, by lax and by strict rules; static has n-grams of two tokens only, and
-drafts last. It is also a judge: a candidate ranks by its count, times 100 times its static count if any.
+Three counts are looked up in turn for each token: of this request's text (context), of earlier outputs
+(dynamic), of a corpus (static). Context and dynamic use the longest n-gram whose continuation is frequent and
+clear, by lax and by strict thresholds. Static has n-grams of two tokens; its counts also weigh the candidates
+of the others: a candidate's count is multiplied by 100 times its static count, if any.
 
-Rules and thresholds are those of llama.cpp's common/ngram-cache.cpp: a chain is what llama-lookup drafts from
-the same counts. A node's score is its share, as if 4 others had followed one token, 2 two, 1 three and half
-a one four: a share alone says the same of one occurrence and of fifty.
+Rules and thresholds are those of llama.cpp's common/ngram-cache.cpp, so that chains equal llama-lookup's. A
+node's score is its share of the counts, smoothed by 4, 2, 1 or 0.5 further occurrences for n-grams of 1 to 4
+tokens.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, S
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
-# By the length of the n-gram: the fewest times it must have been seen, and the least share in percent that
-# the chosen continuation must have of these.
+# By n-gram length: the least total count, and the least share of the best continuation in percent.
 Rule = tuple[tuple[int, int], ...]
 LAX_THRESHOLDS: Rule = ((2, 66), (2, 50), (1, 50), (1, 50))
 STRICT_THRESHOLDS: Rule = ((4, 75), (3, 66), (2, 66), (2, 66))
@@ -39,10 +38,10 @@ MAX_LEARNED_TOKENS = 1_000_000
 
 
 class Counts:
-    """Counts that grow while decoding, of n-grams of 1 to NGRAM_MAX tokens."""
+    """Growing counts of n-grams of 1 to NGRAM_MAX tokens."""
 
     def __init__(self) -> None:
-        # An n-gram that was seen once, as most are, holds only its token: that takes half the memory.
+        # An n-gram seen once, as most are, stores only its token, which halves the memory.
         self._seen: dict[Ngram, int | dict[int, int]] = {}
 
     def add(self, tokens: Sequence[int], start: int = 0) -> None:
@@ -61,7 +60,7 @@ class Counts:
                     seen[ngram] = {token: 2} if part == token else {part: 1, token: 1}
 
     def continuations(self, ngram: Ngram) -> Continuations:
-        """The tokens that followed, and how often; empty where none did."""
+        """Return the tokens that followed and their counts, or NO_CONTINUATIONS."""
         part = self._seen.get(ngram)
         if part is None:
             return NO_CONTINUATIONS
@@ -70,14 +69,14 @@ class Counts:
         return tuple(part), tuple(part.values())
 
     def __len__(self) -> int:
-        """How many n-grams."""
+        """Return the number of n-grams."""
         return len(self._seen)
 
     def forget(self) -> None:
         self._seen = {}
 
     def thin(self, least: int) -> None:
-        """Forget the n-grams that have been seen fewer than `least` times."""
+        """Drop the n-grams seen fewer than `least` times."""
         self._seen = {n: part for n, part in self._seen.items() if _total(part) >= least}
 
 
@@ -86,7 +85,7 @@ def _total(part: int | dict[int, int]) -> int:
 
 
 class NgramState:
-    """Owns the request's text and its counts."""
+    """A request's text and its counts."""
 
     def __init__(
         self,
@@ -109,16 +108,18 @@ class NgramState:
         self.extend(step.tokens)
 
     def close(self) -> None:
-        """What was emitted is learned now, once."""
+        """Learn the emitted tokens."""
         self._finish(self.past, self.tokens, self._n_prompt)
         self.tokens = []
         self.context.forget()
 
 
 class NgramDrafter:
-    """static: counts of a corpus.
-    n_vocab: the target's vocabulary size; a cache with tokens beyond it is another tokenizer's, and refused.
-    limit: how many n-grams of past outputs are remembered; beyond it the rarest are forgotten."""
+    """A drafter by n-gram counts.
+    static: counts of a corpus.
+    n_vocab: the target's vocabulary size.
+    limit: n-grams of past outputs; beyond it the rarest are dropped.
+    Raises VocabError for static counts with tokens outside the target's vocabulary."""
 
     name = "ngram"
     required_outputs = RequiredOutputs()
@@ -152,11 +153,10 @@ class NgramDrafter:
         for past in self._past:
             past.forget()
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     def propose(self, batch: Sequence[tuple[NgramState, Budget]]) -> list[DraftTree]:
-        return [self._draft(memory, budget) for memory, budget in batch]
+        return [self._draft(state, budget) for state, budget in batch]
 
     def _learn(self, past: Counts, tokens: Sequence[int], start: int) -> None:
         past.add(tokens, start)
@@ -166,28 +166,28 @@ class NgramDrafter:
                 past.thin(least)
                 least *= 2
 
-    def _draft(self, memory: NgramState, budget: Budget) -> DraftTree:
-        if len(memory.tokens) < STATIC_NGRAM_LENGTH or min(budget.depth, budget.nodes) < 1:
+    def _draft(self, state: NgramState, budget: Budget) -> DraftTree:
+        if len(state.tokens) < STATIC_NGRAM_LENGTH or min(budget.depth, budget.nodes) < 1:
             return EMPTY
 
         def follow(tail: list[int], _: int) -> Iterator[tuple[int, float, list[int]]]:
-            for i, (token, share, score) in enumerate(self._candidates(memory, tail, budget.width)):
-                # The choice has at least half of all: where even that is too little, the others are, too.
+            for i, (token, share, score) in enumerate(self._candidates(state, tail, budget.width)):
+                # The first has at least half of the counts: if it is below p_min, so are the others.
                 if share >= (budget.p_split if i else budget.p_min):
                     yield token, score, [*tail[1 - NGRAM_MAX :], token]
                 elif i == 0:
                     return
 
-        return best_first(budget, self.name, memory.tokens[-NGRAM_MAX:], follow)
+        return best_first(budget, self.name, state.tokens[-NGRAM_MAX:], follow)
 
-    def _candidates(self, memory: NgramState, tail: list[int], width: int) -> Sequence[Candidate]:
-        """What may follow `tail`, best first, at most `width`; from the first level that has an answer."""
+    def _candidates(self, state: NgramState, tail: list[int], width: int) -> Sequence[Candidate]:
+        """Return up to `width` candidates after `tail`, best first, from the first counts that have any."""
         judge = tuple(tail[-STATIC_NGRAM_LENGTH:])
-        for cache, rule in ((memory.context, LAX_THRESHOLDS), (memory.past, STRICT_THRESHOLDS)):
+        for cache, rule in ((state.context, LAX_THRESHOLDS), (state.past, STRICT_THRESHOLDS)):
             for n in range(min(NGRAM_MAX, len(tail)), 0, -1):
-                found = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
-                if found:
-                    return found
+                candidates = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
+                if candidates:
+                    return candidates
         return (
             ()
             if self._static is None
@@ -202,16 +202,16 @@ class NgramDrafter:
         judge: tuple[int, ...],
         width: int,
     ) -> Sequence[Candidate]:
-        """llama.cpp's choice, then the others as it ranks them; nothing where the rule is not met."""
+        """Return llama.cpp's choice and the others by rank, or nothing if the thresholds are not met."""
         tokens, counts = cache.continuations(ngram)
         total, (fewest, percent) = sum(counts), rule
         if total < fewest or not tokens:
             return ()
         weights = counts
         if judge and len(tokens) > 1 and self._static is not None:
-            known = dict(zip(*self._static.continuations(judge), strict=True))
-            weights = [c * 100 * known[t] if t in known else c for t, c in zip(tokens, counts, strict=True)]
-        # Of equals the last to appear: what llama.cpp's hash tables hand out first.
+            static = dict(zip(*self._static.continuations(judge), strict=True))
+            weights = [c * 100 * static[t] if t in static else c for t, c in zip(tokens, counts, strict=True)]
+        # Of ties the last to appear, which llama.cpp's hash tables return first.
         best = len(weights) - 1 - weights[::-1].index(max(weights))
         if 100 * counts[best] < percent * total:
             return ()

@@ -1,8 +1,8 @@
-"""How often each token followed each n-gram, in sorted arrays: llama.cpp's lookup cache.
+"""Counts of the tokens after each n-gram, in sorted arrays: llama.cpp's lookup cache.
 
-Files (`llama-lookup-create`, `--lookup-cache-static`) have no header, only records in no order, of
-little-endian 32-bit integers: the n-gram as four tokens, unused places -1; how many different tokens followed
-it; for each of these the token and how often. A file says nothing of the tokenizer that its tokens are of.
+Files (`llama-lookup-create`, `--lookup-cache-static`) have no header, only records of little-endian 32-bit
+integers in any order: the n-gram as four tokens, unused places -1; the number of continuations; for each the
+token and its count. A file does not say which tokenizer its tokens belong to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.whole import atomic_write
 
-STATIC_NGRAM_LENGTH = 2  # the length of the n-grams in llama.cpp's static caches
+STATIC_NGRAM_LENGTH = 2  # n-gram length of llama.cpp's static caches
 NGRAM_MAX = 4
 RECORD_HEADER_WORDS = NGRAM_MAX + 1  # integers of a record before its continuations
 MAX_COUNT = int(np.iinfo(np.int32).max)
@@ -26,7 +26,7 @@ SORT_ROWS = 1 << 22  # rows that `build` sorts at a time
 Ngram = tuple[int, ...]
 Ints = NDArray[np.int32]
 Keys = NDArray[np.uint64]
-Rows = tuple[Ints, Ints, NDArray[np.int64]]  # n-grams [r, 4] with missing tokens -1, what followed, how often
+Rows = tuple[Ints, Ints, NDArray[np.int64]]  # n-grams [r, 4] with missing tokens -1, next tokens, counts
 Continuations = tuple[Sequence[int], Sequence[int]]
 NO_CONTINUATIONS: Continuations = ((), ())
 NO_ROWS: Rows = (np.empty((0, NGRAM_MAX), np.int32), np.empty(0, np.int32), np.empty(0, np.int64))
@@ -34,8 +34,8 @@ NO_ROWS: Rows = (np.empty((0, NGRAM_MAX), np.int32), np.empty(0, np.int32), np.e
 
 @dataclass(frozen=True, slots=True)
 class NgramCache:
-    """N-grams sorted by their keys. What followed the i-th is in tokens and counts from starts[i] to
-    starts[i + 1], in the order of first appearance."""
+    """N-grams sorted by their keys (high, low).
+    The i-th n-gram's continuations are in tokens[starts[i]:starts[i + 1]], by first appearance."""
 
     high: Keys
     low: Keys
@@ -45,8 +45,8 @@ class NgramCache:
 
     @classmethod
     def read(cls, path: Path | str) -> NgramCache:
-        """Read a file of llama.cpp's or of `write`. Raises UsageError where there is none, ModelError for
-        something else or damage."""
+        """Read a file of llama.cpp or of `write`.
+        Raises UsageError for a missing file, ModelError for another format or damage."""
         path = Path(path)
         if not path.is_file():
             raise UsageError(
@@ -61,7 +61,7 @@ class NgramCache:
         ngram_min: int = STATIC_NGRAM_LENGTH,
         ngram_max: int = STATIC_NGRAM_LENGTH,
     ) -> NgramCache:
-        """Count the n-grams of texts; none reaches from one into the next."""
+        """Count the n-grams of texts; none crosses from one text into the next."""
         if not 1 <= ngram_min <= ngram_max <= NGRAM_MAX:
             raise UsageError(f"n-grams of {ngram_min} to {ngram_max} tokens: 1 to {NGRAM_MAX} are possible")
         cache, waiting, n = cls.of(NO_ROWS), [], 0
@@ -73,18 +73,18 @@ class NgramCache:
         return cls.of(cache.rows(), *waiting)
 
     def merge(self, *others: NgramCache) -> NgramCache:
-        """Return a cache that holds the counts of all."""
+        """Return the sum of all caches."""
         return NgramCache.of(*(cache.rows() for cache in (self, *others)))
 
     def trimmed(self, least: int) -> NgramCache:
-        """Return a cache without the continuations that were seen fewer than `least` times."""
+        """Return a cache without the continuations seen fewer than `least` times."""
         ngrams, tokens, counts = self.rows()
-        selected = counts >= least
-        return NgramCache.of((ngrams[selected], tokens[selected], counts[selected]))
+        frequent = counts >= least
+        return NgramCache.of((ngrams[frequent], tokens[frequent], counts[frequent]))
 
     def write(self, path: Path | str, *, private: bool = False) -> None:
-        """Write a file for `read` or llama.cpp, whole or not at all. private: for the user's eyes only.
-        Raises UsageError where there is nothing to write, OSError where it cannot be written."""
+        """Write the file atomically. private: readable by the user alone.
+        Raises UsageError for an empty cache, OSError if the file cannot be written."""
         path = Path(path)
         if len(self) == 0:
             raise UsageError(f"{path}: not written, the n-gram cache is empty")
@@ -93,12 +93,12 @@ class NgramCache:
 
     @classmethod
     def of(cls, *parts: Rows) -> NgramCache:
-        """The sums over rows in any order. A count stops at the largest that the file can hold."""
+        """Sum rows in any order. Counts are limited to the file's 32 bits."""
         ngrams, tokens, many = (np.concatenate(column) for column in zip(*parts, strict=True))
         high, low = _keys(ngrams)
         order = np.lexsort((tokens, low, high))
         runs = _changes(high[order], low[order], tokens[order])
-        first = order[runs]  # the sort is stable: a run begins with its first appearance
+        first = order[runs]  # the first appearance, as the sort is stable
         sums = np.add.reduceat(many[order], runs) if len(runs) else many
         back = np.lexsort((first, low[first], high[first]))
         first, sums = first[back], np.minimum(sums[back], MAX_COUNT)
@@ -108,11 +108,10 @@ class NgramCache:
         return cls(high[begin], low[begin], starts, tokens[first], sums.astype(np.int32))
 
     def __len__(self) -> int:
-        """How many n-grams."""
         return len(self.high)
 
     def ngrams(self) -> Ints:
-        """[n, 4], missing tokens -1."""
+        """Return the n-grams [n, 4], missing tokens -1."""
         out = np.empty((len(self), NGRAM_MAX), np.int64)
         out[:, 0], out[:, 1] = self.high >> np.uint64(32), self.high & np.uint64(0xFFFFFFFF)
         out[:, 2], out[:, 3] = self.low >> np.uint64(32), self.low & np.uint64(0xFFFFFFFF)
@@ -123,7 +122,7 @@ class NgramCache:
         return ngrams, self.tokens, self.counts.astype(np.int64)
 
     def continuations(self, ngram: Ngram) -> Continuations:
-        """The tokens that followed, and how often; empty where none did."""
+        """Return the tokens that followed and their counts, or NO_CONTINUATIONS."""
         if not len(self.high):
             return NO_CONTINUATIONS
         a, b, c, d = (*ngram, -1, -1, -1)[:NGRAM_MAX]
@@ -138,7 +137,7 @@ class NgramCache:
         return self.tokens[start:end].tolist(), self.counts[start:end].tolist()
 
     def words(self) -> Ints:
-        """The file's integers, sorted by n-gram."""
+        """Return the file's integers, sorted by n-gram."""
         many = np.diff(self.starts)
         at = RECORD_HEADER_WORDS * np.arange(len(self)) + 2 * self.starts[:-1]
         words = np.empty(RECORD_HEADER_WORDS * len(self) + 2 * len(self.tokens), "<i4")
@@ -151,19 +150,19 @@ class NgramCache:
         return words
 
     def span(self) -> int:
-        """One more than its largest token: the least size of a vocabulary that it can be of."""
+        """Return the least vocabulary size that holds all tokens."""
         return 1 + max(int(self.ngrams().max(initial=-1)), int(self.tokens.max(initial=-1)))
 
 
 def _keys(ngrams: Ints) -> tuple[Keys, Keys]:
-    """N-grams [n, 4] as two numbers each, that sort as the n-grams do. A missing token counts as 0."""
+    """Pack n-grams [n, 4] into two integers each, in the same order; a missing token counts as 0."""
     a, b, c, d = (ngrams.astype(np.int64) + 1).astype(np.uint64).T
     shift = np.uint64(32)
     return a << shift | b, c << shift | d
 
 
 def _changes(*columns: Ints | Keys) -> NDArray[np.int64]:
-    """Where a run of equal rows begins."""
+    """Return where runs of equal rows begin."""
     new = np.zeros(len(columns[0]), bool)
     new[:1] = True
     for column in columns:
@@ -172,7 +171,7 @@ def _changes(*columns: Ints | Keys) -> NDArray[np.int64]:
 
 
 def _read(path: Path) -> NgramCache:
-    """Read a file whole. Raises ModelError where the file holds something else, or not all of it."""
+    """Read a whole file. Raises ModelError for another format or damage."""
     words: Ints = np.fromfile(path, "<i4").astype(np.int32, copy=False)
     begins, at = _records(words)
     if at > len(words) and begins:
@@ -201,7 +200,7 @@ def _read(path: Path) -> NgramCache:
 
 
 def _records(words: Ints) -> tuple[list[int], int]:
-    """Where each record begins, and where the last one ends."""
+    """Return where each record begins, and where the last one ends."""
     begins: list[int] = []
     view, at, last = memoryview(words.data), 0, len(words) - RECORD_HEADER_WORDS
     while at < last and (many := view[at + NGRAM_MAX]) > 0:
@@ -211,7 +210,7 @@ def _records(words: Ints) -> tuple[list[int], int]:
 
 
 def _windows(streams: Iterable[Sequence[int]], lengths: range) -> Iterator[Rows]:
-    """Every n-gram of every text, and the token after it."""
+    """Yield the n-grams of every text, each with the token after it."""
     for stream in streams:
         text = np.asarray(stream, np.int32)
         for n in lengths:

@@ -11,6 +11,8 @@ from paceline.speculative.tree import EMPTY, DraftTree
 
 
 class NoDrafter:
+    """A drafter without guesses."""
+
     name = "none"
     required_outputs = RequiredOutputs()
 

@@ -1,4 +1,4 @@
-"""What drafters are made of: the inputs of each `make`, counts by scope, trees by best-first search."""
+"""Shared parts of drafters: the inputs of each `make`, counts by scope, and best-first search."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from paceline.vocab.translation import Translation
 
 T = TypeVar("T")
 State = TypeVar("State")
-MOST_SCOPES = 64  # the scope whose last request is longest ago is forgotten first
+MAX_SCOPES = 64  # beyond it the least recently used scope is dropped
 Warn = Callable[[str], None]
 MODEL_SOURCE = "model"
 
 
 @dataclass(frozen=True)
 class DrafterInputs:
-    """draft: the draft model, in the target's vocabulary unless there is a `translation`.
+    """The inputs from which drafters are made.
+    draft: the draft model, in the target's vocabulary unless there is a `translation`.
     translation: between the two vocabularies, for a draft model that drafts text (SLEM).
     caches: n-gram caches in llama.cpp's format.
     stores: folders of suffix arrays.
-    costs: of passes here, where they are known.
-    warn: called with what is wrong with a draft model.
-    name: of the draft model's drafter, where there are several."""
+    costs: measured pass costs, if known.
+    warn: called with messages about a broken draft model.
+    name: name of the draft model's drafter, where there are several."""
 
     drafting: Drafting
     target: Target
@@ -45,24 +46,24 @@ class DrafterInputs:
 
 
 class Scopes(Generic[T]):
-    """What a drafter has learned, by the scope of requests (Drafter.open).
+    """The learned data of a drafter, by the scope of requests (Drafter.open).
+    common: the entry of the scope "". make: creates the entry of another scope."""
 
-    common: of the scope "", which is always there. make: makes one for another scope."""
-
-    def __init__(self, common: T, make: Callable[[], T], most: int = MOST_SCOPES) -> None:
+    def __init__(self, common: T, make: Callable[[], T], most: int = MAX_SCOPES) -> None:
         self.common, self._make, self._most = common, make, most
         self._others: OrderedDict[str, T] = OrderedDict()
 
     def of(self, scope: str) -> T:
+        """Return the entry of a scope, created if needed."""
         if not scope:
             return self.common
-        one = self._others.pop(scope, None)
-        if one is None:
-            one = self._make()
-        self._others[scope] = one
+        entry = self._others.pop(scope, None)
+        if entry is None:
+            entry = self._make()
+        self._others[scope] = entry
         if len(self._others) > self._most:
             self._others.popitem(last=False)
-        return one
+        return entry
 
     def __iter__(self) -> Iterator[T]:
         yield self.common
@@ -75,14 +76,13 @@ def best_first(
     start: State,
     follow: Callable[[State, int], Iterable[tuple[int, float, State]]],
 ) -> DraftTree:
-    """Return the tree in which, of all paths that may go on, the likeliest is drafted next.
-
-    follow: (token, score, state with it) after a path of that state and length, the likeliest first. The
-    first goes on with its parent's path; every other one is a branch that takes of `budget.width`."""
+    """Return the tree of the likeliest paths, grown one node at a time.
+    follow: returns (token, score, state with it) for what may follow a path's state and length, likeliest
+        first. The first continues the path; each other one is a branch that counts against `budget.width`."""
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []
-    leaves, order = 1, count()  # of equals the one that came first
+    leaves, order = 1, count()  # ties go to the earlier entry
     # (-reach probability, order, parent, depth, rank among its siblings, token, score, state)
     waiting: list[tuple[float, int, int, int, int, int, float, Any]] = []
 

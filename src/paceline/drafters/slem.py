@@ -1,9 +1,9 @@
-"""A draft model of another vocabulary that drafts text (string-level exact match, Timor et al. 2025,
+"""A draft model with another vocabulary that drafts text (string-level exact match, Timor et al. 2025,
 arXiv:2502.05202; "universal assisted generation" in transformers).
 
-The draft model writes a greedy chain, the target's tokenizer makes the target's tokens of that text, and they
-are proposed as a deterministic chain: exact at any temperature. A token's score is the draft's probability of
-its bytes, where each drafted token's is shared out evenly (in logarithms) over its bytes.
+The draft model writes a greedy chain, the target's tokenizer retokenizes its text, and the result is proposed
+as a deterministic chain: exact at any temperature. A token's score is the draft's probability of its bytes,
+where each drafted token's log-probability is spread evenly over its bytes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
 from paceline.vocab.translation import Translation, window
 
-# How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
-CONTEXT_TOKENS = 4
+CONTEXT_TOKENS = 4  # tokens before the draft that are retokenized with it, as it may continue a word
 
 
 class SlemState:
-    """Owns the draft model's memory, the text as the draft reads it, and what both emitted last."""
+    """The draft model's state, the text in the draft's tokens, and the ends of both token sequences."""
 
     def __init__(self, inner: ModelDrafterState, translation: Translation, prompt: Sequence[int]) -> None:
         self.inner = inner
@@ -47,33 +46,33 @@ class SlemState:
         self.context = [*self.context, *step.tokens][-CONTEXT_TOKENS:]
 
     def _append_text(self, emitted: Sequence[bytes]) -> None:
-        """What came as drafted, up to a boundary of both, stays as drafted: the draft's cache holds it."""
+        """Append the emitted text, keeping the draft's tokens (and their cache) up to a boundary of both."""
         text, boundaries = b"".join(emitted), set(accumulate(map(len, emitted)))
-        n = selected = at = 0
+        n = n_bytes = at = 0
         for i, token in enumerate(self.drafted):
             data = self._translation.draft.token_bytes[token]
             if not text.startswith(data, at):
                 break
             at += len(data)
             if at in boundaries:
-                n, selected = i + 1, at
-        self.read += self.drafted[:n] + self._translation.draft.encode(text[selected:])
+                n, n_bytes = i + 1, at
+        self.read += self.drafted[:n] + self._translation.draft.encode(text[n_bytes:])
 
     def close(self) -> None:
         self.inner.close()
 
 
 class SlemDrafter:
-    """Drafts with `draft` in its own vocabulary, chains only. warn: see ModelDrafter."""
+    """A drafter that owns the draft model. Drafts are chains. warn: see ModelDrafter."""
 
-    name = MODEL_SOURCE  # it is the draft model that drafts; how it is translated is a setting
+    name = MODEL_SOURCE
     required_outputs = NO_OUTPUTS
 
     def __init__(self, draft: Target, translation: Translation, warn: Warn = lambda _: None) -> None:
         self._drafter = ModelDrafter(draft, draft.vocab.size, warn=warn)
         self._caps = draft.caps
         self._translation = translation
-        # A control token ends a draft: as its counterpart, and any end of text as an end of text.
+        # A control token ends a draft, as its counterpart or as an end of text.
         ours, theirs = translation.target, translation.draft
         pairs = zip(
             translation.common.draft_ids.tolist(), translation.common.target_ids.tolist(), strict=True
@@ -93,31 +92,31 @@ class SlemDrafter:
 
     def propose(self, batch: Sequence[tuple[SlemState, Budget]]) -> list[DraftTree]:
         requests = []
-        for memory, budget in batch:
-            memory.inner.tokens = window(memory.read, self._translation.lead, self._caps)
+        for state, budget in batch:
+            state.inner.tokens = window(state.read, self._translation.lead, self._caps)
             n = min(budget.depth, budget.nodes)
-            # A grammar speaks of the target's tokens, and so does the noise they are drawn with: the loop
-            # prunes what is forbidden, and the draft's likeliest token is the best guess.
+            # Grammar and noise apply to the target's tokens. The loop prunes forbidden tokens, and the
+            # draft's likeliest token is the best guess.
             requests.append(
-                (memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, gumbel_noise=None))
+                (state.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, gumbel_noise=None))
             )
         drafts = self._drafter.propose(requests)
         return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
 
-    def _rewrite(self, memory: SlemState, budget: Budget, drafted: DraftTree) -> DraftTree:
-        """The drafted text in the target's tokens."""
+    def _rewrite(self, state: SlemState, budget: Budget, drafted: DraftTree) -> DraftTree:
+        """Return the drafted text in the target's tokens."""
         text, ends, logs = b"", [0], [0.0]
-        closing, memory.drafted = [], []
+        closing, state.drafted = [], []
         for token, score in zip(drafted.tokens, drafted.score, strict=True):
             data = self._translation.draft.token_bytes[token]
             if not data:
                 closing = [(self._closing[token], score)] if token in self._closing else []
                 break
-            memory.drafted.append(token)
+            state.drafted.append(token)
             text += data
             ends.append(len(text))
             logs.append(logs[-1] + math.log(score))
-        tokens, cuts = self._retokenise(memory.context, text)
+        tokens, cuts = self._retokenize(state.context, text)
         scores: list[float] = np.exp(np.diff(np.interp(cuts, ends, logs))).tolist()
         if cuts[-1] == len(text):
             tokens += [token for token, _ in closing]
@@ -125,14 +124,13 @@ class SlemDrafter:
         n = min(budget.depth, budget.nodes)
         return chain(tokens[:n], self.name, scores[:n])
 
-    def _retokenise(self, context: list[int], text: bytes) -> tuple[list[int], list[int]]:
-        """The target's tokens for the whole characters of `text`, as they follow `context`; and where in
-        `text` each of them begins, and the last one ends."""
+    def _retokenize(self, context: list[int], text: bytes) -> tuple[list[int], list[int]]:
+        """Return the target's tokens for `text` up to its last complete character, and their byte offsets."""
         target = self._translation.target
-        while not all(target.token_bytes[token] for token in context):  # a control token divides the text
+        while not all(target.token_bytes[token] for token in context):  # drop up to the last control token
             context = context[1:]
         before = target.decode(context)
-        text = text[: max(0, retokenize(before + text) - len(before))]
+        text = text[: max(0, complete_length(before + text) - len(before))]
         tokens = target.encode(before + text)
         if tokens[: len(context)] == context:
             tokens = tokens[len(context) :]
@@ -141,20 +139,20 @@ class SlemDrafter:
         cuts = [0]
         for token in tokens:
             data = target.token_bytes[token]
-            if not data or not text.startswith(data, cuts[-1]):  # the target has no tokens for it
+            if not data or not text.startswith(data, cuts[-1]):  # not representable
                 break
             cuts.append(cuts[-1] + len(data))
         return tokens[: len(cuts) - 1], cuts
 
 
-def retokenize(data: bytes) -> int:
-    """The length of `data` without an unfinished character at its end."""
+def complete_length(data: bytes) -> int:
+    """Return the length of `data` without an incomplete character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return len(data) - len(decoder.getstate()[0])
 
 
 def make(parts: DrafterInputs) -> Drafter:
-    assert parts.draft is not None  # makers.py has seen to it
+    assert parts.draft is not None
     assert parts.translation is not None
     return SlemDrafter(parts.draft, parts.translation, parts.warn)

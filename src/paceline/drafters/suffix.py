@@ -1,8 +1,8 @@
-"""Suffix decoding: what followed when this request, or an earlier output, last ended like this
-(after SuffixDecoding: Oliaro et al., arXiv:2411.04975).
+"""Suffix decoding: what followed earlier endings like this one, in this request or in past outputs (after
+SuffixDecoding: Oliaro et al., arXiv:2411.04975).
 
-The places with the same ending in the request's text and in past outputs vote (vote.py) on a path or, where
-the budget is wider, a tree. A match drafts up to alpha * length + offset tokens, as in the paper.
+The places with the same ending vote (vote.py) on a path or, for a wider budget, a tree. A match drafts up to
+alpha * length + offset tokens, as in the paper.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ if TYPE_CHECKING:
     from paceline.drafters.suffix_history import SuffixHistory
 
 MAX_TOKENS = 1 << 20
-MAX_MATCHES = (
-    32  # most that are looked at in the text, and in past outputs; more change the drafts very little
-)
+MAX_MATCHES = 32  # in the text, and in past outputs; more hardly change the drafts
 MAX_MATCHES_UNCOMPILED = 8
 
 
 class SuffixState:
-    """Owns the request's text and its index. The output is learned when the request ends: until then it is in
-    the request's text, and would be counted twice."""
+    """A request's text with its index. The output is learned at the end, or it would be counted twice."""
 
     def __init__(
         self, drafter: SuffixDrafter, prompt: Sequence[int], text: SuffixHistory, past: SuffixHistory
@@ -50,14 +47,12 @@ class SuffixState:
 
 
 class SuffixDrafter:
-    """Owns the history that requests share.
-
-    max_tokens: tokens of past outputs that are remembered, up to a power of two; 52 to 104 bytes each.
-    alpha, offset: how far a match may draft by its length.
+    """A drafter that owns the history of past outputs.
+    max_tokens: past tokens to remember, rounded up to a power of two; 52 to 104 bytes each.
+    alpha, offset: the draft length by match length.
     min_prob: the least probability of a path.
-
-    The first drafter of a process loads compiled code in half a second; the first on a machine compiles
-    it."""
+    The first drafter of a process loads compiled code in half a second, after compiling it once per machine.
+    """
 
     name = "suffix"
     required_outputs = RequiredOutputs()
@@ -69,7 +64,7 @@ class SuffixDrafter:
         offset: float = 0.0,
         min_prob: float = 0.1,
     ) -> None:
-        # numba takes a second to import: only who drafts with suffixes waits for it.
+        # Imported here, as numba takes a second to import.
         from paceline.drafters.suffix_history import COMPILED, MAX_MATCH_TOKENS, SuffixHistory
         from paceline.drafters.vote import draft
 
@@ -86,25 +81,25 @@ class SuffixDrafter:
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> SuffixState:
-        # A quarter more than the prompt, so that a long one is seldom indexed a second time.
+        # A quarter more than the prompt, so that a long prompt is seldom indexed twice.
         return SuffixState(self, prompt, self._make(len(prompt) * 5 // 4), self._past.of(scope))
 
     def propose(self, batch: Sequence[tuple[SuffixState, Budget]]) -> list[DraftTree]:
-        return [self._draft(memory, budget) for memory, budget in batch]
+        return [self._draft(state, budget) for state, budget in batch]
 
-    def follow(self, memory: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
-        """What it would propose if the text went on with `more`. The memory stays as it is."""
-        with memory.text.with_continuation(more):
-            return self._draft(memory, budget)
+    def follow(self, state: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
+        """Return the proposal if the text went on with `more`; the state does not change."""
+        with state.text.with_continuation(more):
+            return self._draft(state, budget)
 
-    def _draft(self, memory: SuffixState, budget: Budget) -> DraftTree:
+    def _draft(self, state: SuffixState, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes, self._max_matches)
         if depth < 1 or budget.width < 1:
             return EMPTY
         nodes = min(budget.nodes, 2 * self._most * depth)
         if nodes > len(self._tokens):
             self._draft_buffers(nodes)
-        text, past = memory.text, memory.past
+        text, past = state.text, state.past
         n = self._draft_into(
             (text.ring, text.links, text.heads, text.state[0]),
             (past.ring, past.links, past.heads, past.state[0]),
@@ -124,20 +119,20 @@ class SuffixDrafter:
         )
 
     def _draft_buffers(self, nodes: int) -> None:
-        """Arrays for the draft of `nodes` nodes."""
+        """Allocate the arrays for a draft."""
         self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
         self._scores = np.empty(nodes, np.float64)
 
     def _warm_up(self) -> None:
-        """Compile now rather than in the first step."""
-        memory = SuffixState(self, (0, 0), self._make(), self.history)
-        self.follow(memory, (0,), Budget(depth=1, nodes=1))
+        """Compile now instead of in the first step."""
+        state = SuffixState(self, (0, 0), self._make(), self.history)
+        self.follow(state, (0,), Budget(depth=1, nodes=1))
 
     def learn(self, tokens: Sequence[int]) -> None:
         self.remember(tokens, self.history)
 
     def remember(self, tokens: Sequence[int], past: SuffixHistory) -> None:
-        """One output, for the requests that draft from `past`."""
+        """Learn one output, for the requests that draft from `past`."""
         if tokens and self._max_tokens:
             past.end_text()
             past.extend(tokens)

@@ -1,12 +1,12 @@
-"""Where in a corpus a text has occurred: sorted suffixes in memory-mapped files.
+"""A suffix array: sorted suffixes of a corpus in memory-mapped files, to find where a text occurred.
 
-The corpus is stored backwards, so that a text's end, read backwards, is the beginning of a suffix: one binary
-search finds the longest ending that occurs, and its neighbours all the places. Tokens are big-endian and one
-larger than their ids, so that bytes compare as tokens do and 0 stands between documents. suffix_sort.py
-builds the files.
+The corpus is stored backwards, so that the reversed end of a text is the beginning of a suffix. One binary
+search finds the longest ending that occurs, and its neighbours are all the places. Tokens are big-endian and
+one larger than their ids: bytes then compare as tokens do, and 0 separates documents. suffix_sort.py builds
+the files.
 
-A folder holds index.json, `text` (2 or 4 bytes a token, as the vocabulary needs) and `array` (the tokens'
-places in order of their suffixes, 4 bytes each, little-endian).
+A folder holds index.json and two arrays. `text` has 2 or 4 bytes per token, by vocabulary size; `array` has
+the token positions in the order of their suffixes, 4 bytes each, little-endian.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ INDEX, TEXT, ARRAY = "index.json", "text", "array"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest ending of a text that occurs in a corpus: its length in tokens, and the range of ranks
-    (places in the order of suffixes) whose suffixes begin with it."""
+    """The longest ending of a text that occurs in a corpus: its length in tokens, and its range of ranks
+    (positions in the order of suffixes)."""
 
     length: int
     low: int
@@ -41,19 +41,19 @@ NO_MATCH = Match(0, 0, 0)
 
 
 class SuffixArray:
-    """A folder that suffix_sort wrote. Owns the two files' mappings. Raises UsageError where there is none,
-    ModelError where it is damaged or of another version."""
+    """An opened folder of suffix_sort. It owns the two file mappings.
+    Raises UsageError for a missing folder, ModelError for damage or another version."""
 
     def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
-        about = read_index(folder)
-        self.n_vocab: int = about["n_vocab"]
-        self.tokens: int = about["tokens"]
-        self._width: int = about["width"]
+        index = read_index(folder)
+        self.n_vocab: int = index["n_vocab"]
+        self.tokens: int = index["tokens"]
+        self._width: int = index["width"]
         self._structs: dict[int, struct.Struct] = {}
         self._letter = {2: "H", 4: "I"}[self._width]
         self._top = 256**self._width - 1
-        length = about["length"]
+        length = index["length"]
         _check_size(folder / TEXT, length * self._width)
         _check_size(folder / ARRAY, length * 4)
         self._text = _mapped(folder / TEXT)
@@ -65,28 +65,28 @@ class SuffixArray:
         self._places = memoryview(self._array).cast("I")
 
     def find(self, query: bytes) -> Match:
-        """query: the end of a text, backwards, as the corpus stores it."""
+        """Return the longest match. query: the end of a text, encoded backwards (see `encode`)."""
         text, width, places, size = self._text, self._width, self._places, len(query)
 
         def suffix(place: int) -> bytes:
             return text[place * width : place * width + size]
 
         at = bisect_left(places, query, key=suffix)
-        # The suffixes that have most in common with the query are those it would stand between.
-        near = [suffix(places[i]) for i in (at - 1, at) if 0 <= i < len(places)]
-        length = max(_common_prefix_length(query, one) for one in near) // width
+        # The longest common prefix is that with one of the neighbours in the order.
+        neighbours = [suffix(places[i]) for i in (at - 1, at) if 0 <= i < len(places)]
+        length = max(_common_prefix_length(query, neighbour) for neighbour in neighbours) // width
         if length == 0:
             return NO_MATCH
         return Match(length, *self._range(query[: length * width], at))
 
     def _range(self, prefix: bytes, at: int) -> tuple[int, int]:
-        """The ranks of the suffixes that begin with `prefix`; `at` is one of them, or follows the last."""
+        """Return the ranks of the suffixes that begin with `prefix`; `at` is one of them or the next rank."""
         text, width, places, size, n = self._text, self._width, self._places, len(prefix), len(self._places)
 
         def start(place: int) -> bytes:
             return text[place * width : place * width + size]
 
-        # Long endings occur a few times: the range's ends are looked for from near to far.
+        # Long endings occur a few times, so search outwards from `at`.
         step, low = 1, at
         while low > 0 and start(places[low - 1]) == prefix:
             low, step = max(0, low - step), step * 8
@@ -97,8 +97,8 @@ class SuffixArray:
         return low, bisect_right(places, prefix, at, high, key=start)
 
     def sample_continuations(self, match: Match, most: int, n: int) -> Counter[bytes]:
-        """What followed at up to `most` of the match's places, evenly chosen: up to n tokens, last one first,
-        as the corpus stores them; they may reach into another document."""
+        """Count the continuations, of up to n tokens, at up to `most` evenly chosen places.
+        They are backwards as stored, and may reach into another document."""
         text, places, width, low = self._text, self._places, self._width, match.low
         size, span = match.high - low, n * width
         chosen = range(low, match.high) if size <= most else [low + size * i // most for i in range(most)]
@@ -106,7 +106,7 @@ class SuffixArray:
         return Counter([text[end - span if end > span else 0 : end] for end in ends])
 
     def encode(self, context: Sequence[int]) -> bytes:
-        """The end of a text as a query: backwards, up to the first token that no corpus has."""
+        """Return the end of a text as a query: backwards, up to the first token outside any corpus."""
         out: list[int] = []
         for token in reversed(context):
             if not 0 <= token < self._top:
@@ -115,12 +115,12 @@ class SuffixArray:
         return self._struct(len(out)).pack(*out)
 
     def decode(self, data: bytes) -> tuple[int, ...]:
-        """The tokens of a continuation in their order, up to the end of the document. Each is still one
-        larger than its id, which for the few that are drafted is quicker to put right later."""
+        """Return the tokens of a continuation in order, up to the end of the document.
+        They are still one larger than their ids, as correcting the few drafted tokens later is faster."""
         tokens = self._struct(len(data) // self._width).unpack(data)[::-1]
         if 0 in tokens:
             tokens = tokens[: tokens.index(0)]
-        # Damaged text must not become a draft that no target can read.
+        # A damaged file must not yield tokens outside the vocabulary.
         return tokens if max(tokens, default=0) <= self.n_vocab else ()
 
     def _struct(self, n: int) -> struct.Struct:
@@ -135,32 +135,33 @@ class SuffixArray:
 
 
 def _common_prefix_length(a: bytes, b: bytes) -> int:
-    """The length of their common beginning."""
+    """Return the length of the common prefix."""
     n = min(len(a), len(b))
     differ = int.from_bytes(a[:n], "big") ^ int.from_bytes(b[:n], "big")
     return n - (differ.bit_length() + 7) // 8
 
 
 def read_index(folder: Path) -> dict[str, Any]:
+    """Read index.json. Raises UsageError if it is missing, ModelError for damage or another version."""
     path = folder / INDEX
     try:
-        about = json.loads(path.read_bytes())
-        whole = [about[name] for name in ("n_vocab", "tokens", "documents", "length")]
-        sound = about["version"] == VERSION and about["width"] in (2, 4)
-        if not sound or not all(isinstance(n, int) and n > 0 for n in whole):
+        index = json.loads(path.read_bytes())
+        counts = [index[name] for name in ("n_vocab", "tokens", "documents", "length")]
+        sound = index["version"] == VERSION and index["width"] in (2, 4)
+        if not sound or not all(isinstance(n, int) and n > 0 for n in counts):
             raise ValueError("not a datastore's index")
     except FileNotFoundError as error:
         raise UsageError(f"{folder}: holds no datastore; make one with paceline corpus build") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ModelError(f"{path}: is damaged, or of another version; build the corpus again") from error
-    return dict(about)
+    return dict(index)
 
 
 def _check_size(path: Path, size: int) -> None:
-    found = path.stat().st_size if path.is_file() else 0
-    if found != size:
+    actual = path.stat().st_size if path.is_file() else 0
+    if actual != size:
         raise ModelError(
-            f"{path}: has {found:,} bytes instead of {size:,}, the file is cut short or damaged; "
+            f"{path}: has {actual:,} bytes instead of {size:,}, the file is cut short or damaged; "
             "build the corpus again"
         )
 

@@ -1,11 +1,11 @@
-"""Where in a text its own ending, or another text's, has occurred before: hash chains over a ring of tokens.
+"""A history of tokens that finds earlier occurrences of a text's ending: hash chains over a ring.
 
-As in zlib: for n-grams of a few lengths, `heads` says where one with this hash was last seen, and `links`
-where it was seen before that. A look-up walks the most recent places, the longest n-grams first, and compares
-tokens, so that a collision costs only time. A chain ends where it leaves the ring. A token takes 52 bytes.
+As in zlib, for n-grams of a few lengths `heads` holds the last position with a hash, and `links` the position
+before it. A look-up walks the most recent positions, longest n-grams first, and compares tokens, so that
+collisions only cost time. A chain ends where it leaves the ring. A token takes 52 bytes.
 
-The functions are compiled by numba where it is installed (extra "fast"), and else run as they stand: 7
-microseconds a token instead of a fraction of one, and 80 a proposal instead of 8.
+The functions are compiled by numba if it is installed (extra "fast"). Interpreted they take 7 microseconds
+per token instead of a fraction of one, and 80 per proposal instead of 8.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 F = TypeVar("F", bound=Callable[..., Any])
 Ints = Any  # an integer array, or a memoryview of one where nothing is compiled
 
-NGRAM_LENGTHS = (1, 2, 4, 8, 16, 32)  # of n-grams; between them the compared tokens tell
+NGRAM_LENGTHS = (1, 2, 4, 8, 16, 32)  # lengths between them are found by comparing tokens
 N_LEVELS = len(NGRAM_LENGTHS)
-MAX_MATCH_TOKENS = 64  # most tokens of an ending that are compared
-SEPARATOR = -1  # between two texts: no match and no continuation reaches across
+MAX_MATCH_TOKENS = 64
+SEPARATOR = -1  # between texts; no match or continuation crosses it
 WORD_MASK = 0xFFFFFFFF
 MIN_CAPACITY = 1024
 
 
 def compiled(function: F) -> F:
-    """Compiled at the first call, and kept on disk where a folder can be written."""
+    """Compile a function at its first call, with a cache on disk if a folder is writable."""
     try:
         from numba import njit
     except ImportError:
@@ -42,7 +42,7 @@ def compiled(function: F) -> F:
 
 @compiled
 def hash_bucket(code: int, level: int, buckets: int) -> int:
-    """The place in `heads` of an n-gram. Levels never share one: a link leads on within its level."""
+    """Return the index in `heads` of an n-gram; levels never share an index."""
     code = ((code ^ (code >> 15)) * 0x2C1B3C6D) & WORD_MASK
     code = ((code ^ (code >> 12)) * 0x297A2D39) & WORD_MASK
     return ((code ^ (code >> 15)) & (buckets - 1)) * N_LEVELS + level
@@ -53,8 +53,8 @@ COMPILED = hasattr(hash_bucket, "py_func")
 
 @compiled
 def append_token(ring: Ints, links: Ints, heads: Ints, state: Ints, tokens: Ints) -> None:
-    """Add `tokens`. state: tokens ever added, and how many of them follow the last border. Entries are the
-    number of tokens up to the n-gram's end, modulo 2**32; 0 is none."""
+    """Append `tokens`. state: number of tokens ever added, and of those after the last separator.
+    Entries are positions of n-gram ends, counted from 1, modulo 2**32; 0 is none."""
     mask, buckets = len(ring) - 1, len(heads) // N_LEVELS
     total, run = state[0], state[1]
     for i in range(len(tokens)):
@@ -75,7 +75,7 @@ def append_token(ring: Ints, links: Ints, heads: Ints, state: Ints, tokens: Ints
 
 @compiled
 def remove_last(ring: Ints, links: Ints, heads: Ints, state: Ints, n: int) -> None:
-    """Take the last `n` tokens back: of one text, and of a ring in which they overwrote nothing."""
+    """Remove the last `n` tokens, which must be of one text and must not have overwritten others."""
     mask, buckets = len(ring) - 1, len(heads) // N_LEVELS
     total, run = state[0], state[1]
     for _ in range(n):
@@ -93,7 +93,7 @@ def remove_last(ring: Ints, links: Ints, heads: Ints, state: Ints, n: int) -> No
 
 @compiled
 def common_suffix_length(ring: Ints, total: int, end: int, text: Ints, text_total: int, most: int) -> int:
-    """How many tokens before `end` are those that the text ends with."""
+    """Return how many tokens before `end` equal the end of the text."""
     mask, text_mask = len(ring) - 1, len(text) - 1
     most = min(most, end - max(0, total - len(ring)))
     n = 0
@@ -115,9 +115,8 @@ def find(
     lengths: Ints,
     count: int,
 ) -> int:
-    """Add up to `most` places in the ring that end like the text and go on, longer n-grams first, then recent
-    ones: where they go on (into `ends`) and how many tokens match (into `lengths`), from index `count` on.
-    Returns the new count."""
+    """Add up to `most` places that end like the text, longer n-grams first, then recent ones.
+    Their continuations go into `ends[count:]`, their match lengths into `lengths`. Returns the new count."""
     mask, buckets = len(ring) - 1, len(heads) // N_LEVELS
     reach, full = min(MAX_MATCH_TOKENS, text_total), count + most
     entries = np.zeros(N_LEVELS, np.int64)
@@ -130,7 +129,7 @@ def find(
     longer = MAX_MATCH_TOKENS + 1
     for level in range(levels - 1, -1, -1):
         entry, last = entries[level], -1
-        # The limit is for the rare n-gram whose bucket is a frequent one's too.
+        # The limit is for rare n-grams that share the bucket of a frequent one.
         for _ in range(4 * most):
             age = (total - entry) & WORD_MASK
             if entry == 0 or count == full or age <= last or age >= len(ring):
@@ -138,7 +137,7 @@ def find(
             last, end = age, total - age
             if age > 0:
                 n = common_suffix_length(ring, total, end, text, text_total, reach)
-                # What a longer n-gram has in common was found by its own chain.
+                # Longer matches were found by the chains of longer n-grams.
                 if NGRAM_LENGTHS[level] <= n < longer:
                     ends[count], lengths[count] = end, n
                     count += 1
@@ -148,7 +147,7 @@ def find(
 
 
 class SuffixHistory:
-    """Owns the ring and its chains. Grows as needed; beyond `limit` tokens the oldest are overwritten."""
+    """A ring of tokens with its chains. It grows up to `limit` tokens; then the oldest are overwritten."""
 
     ring: Ints
     links: Ints
@@ -156,7 +155,7 @@ class SuffixHistory:
     state: Ints
 
     def __init__(self, size: int = 0, limit: int = 1 << 31) -> None:
-        """size: tokens to make room for now. limit is rounded up to a power of two."""
+        """Reserve room for `size` tokens. limit is rounded up to a power of two."""
         self._limit = _power_of_two(limit)
         self._allocate(size)
 
@@ -164,10 +163,11 @@ class SuffixHistory:
         return min(int(self.state[0]), len(self.ring))
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """Append tokens; the ring grows if they do not fit."""
         new = np.asarray(tokens, np.int32)
         total = int(self.state[0])
         if total + len(new) > len(self.ring) < self._limit:
-            # Nothing has been overwritten yet: the ring is the whole text.
+            # Nothing was overwritten yet, so the ring holds the whole text.
             old = np.array(self.ring[:total], np.int32)
             self._allocate(total + len(new))
             self._append(old)
@@ -175,8 +175,7 @@ class SuffixHistory:
 
     @contextmanager
     def with_continuation(self, tokens: Sequence[int]) -> Iterator[None]:
-        """As if the text went on with these, of a ring in which they overwrite nothing; afterwards it is as
-        it was."""
+        """Append tokens inside the context, and remove them after it. They must not overwrite others."""
         total = int(self.state[0])
         try:
             self.extend(tokens)
@@ -185,7 +184,7 @@ class SuffixHistory:
             remove_last(self.ring, self.links, self.heads, self.state, int(self.state[0]) - total)
 
     def end_text(self) -> None:
-        """What comes next is another text."""
+        """Separate the next text from this one."""
         if self.state[1]:
             self.extend([SEPARATOR])
 
@@ -204,7 +203,7 @@ class SuffixHistory:
 
 
 def _view(array: Any) -> Ints:
-    # Python reads and writes the items of a memoryview faster than those of an array.
+    # Python accesses items of a memoryview faster than those of an array.
     return array if COMPILED else memoryview(array)
 
 

@@ -1,7 +1,7 @@
-"""Building the files of suffix_array.py.
+"""The builder of the files of suffix_array.py.
 
-The sorting is libdivsufsort's (pydivsufsort, the optional extra `corpus`), over the text's bytes: of their
-suffixes those where a token begins are kept.
+libdivsufsort (pydivsufsort, the optional extra `corpus`) sorts the suffixes of the text's bytes; those at
+token boundaries are kept.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from paceline.drafters.suffix_array import ARRAY, INDEX, TEXT, VERSION
 from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.system.whole import private_file
 
-MAX_TEXT_BYTES = (1 << 31) - 1  # bytes of text, whose places the sorting counts in 32 bits
-MEMORY_FACTOR = 6  # times the text's bytes that sorting takes
+MAX_TEXT_BYTES = (1 << 31) - 1  # libdivsufsort has 32-bit positions
+MEMORY_FACTOR = 6  # memory of sorting, as a multiple of the text's bytes
 BLOCK_BYTES = 1 << 22
-POLL_SECONDS = 0.1  # seconds between two looks whether the sorting is still wanted
+POLL_SECONDS = 0.1  # between calls of `check` while sorting
 
 Tokens = Sequence[int] | NDArray[Any]
 
@@ -35,13 +35,10 @@ def build(
     most: int = MAX_TEXT_BYTES,
     check: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write the datastore of `documents` into the existing `folder`, for the user's eyes only. Return how
-    many tokens it has.
-
-    most: bytes of text that may be sorted.
-    check: called every now and then; it may raise, to stop. What was written before that stays.
-    Raises MissingExtraError; UsageError for ids outside the vocabulary, nothing to store or too much.
-    """
+    """Write the datastore of `documents` into an existing private folder. Return its number of tokens.
+    most: the most bytes of text to sort.
+    check: called now and then; an exception stops the build and leaves a partial folder.
+    Raises MissingExtraError without pydivsufsort, UsageError for an unsuitable corpus."""
     sort = sorter()
     kind = np.dtype(">u2" if n_vocab < 2**16 else ">u4")
     text, n_documents = _text(documents, n_vocab, most // kind.itemsize, check)
@@ -54,7 +51,7 @@ def build(
         for places in _places(_sort_in_thread(sort, backwards, check), kind.itemsize):
             check()
             file.write(places.data)
-    about = {
+    index = {
         "version": VERSION,
         "n_vocab": n_vocab,
         "width": kind.itemsize,
@@ -63,14 +60,14 @@ def build(
         "length": length,
     }
     with private_file(folder / INDEX) as file:
-        file.write(json.dumps(about).encode())
+        file.write(json.dumps(index).encode())
     return n_tokens
 
 
 def _text(
     documents: Iterable[Tokens], n_vocab: int, most: int, check: Callable[[], None]
 ) -> tuple[NDArray[np.uint32], int]:
-    """One text, 0 before, between and after the documents, and how many documents it holds."""
+    """Return one text, with 0 before, between and after the documents, and the number of documents."""
     border = np.zeros(1, np.uint32)
     parts, size, count = [border], 1, 0
     for document in documents:
@@ -93,6 +90,7 @@ def _text(
 
 
 def sorter() -> Callable[[NDArray[np.uint8]], NDArray[np.int32]]:
+    """Return divsufsort. Raises MissingExtraError if it is not installed."""
     try:
         from pydivsufsort import divsufsort
     except ImportError as error:
@@ -108,7 +106,7 @@ def _sort_in_thread(
     text: NDArray[np.uint8],
     check: Callable[[], None],
 ) -> NDArray[np.int32]:
-    """In a thread: the sorting of a large text takes a minute inside C, where nothing can interrupt it."""
+    """Sort in a thread: a large text takes a minute in C code, which cannot be interrupted."""
     out: list[NDArray[np.int32]] = []
     failed: list[BaseException] = []
 
@@ -129,7 +127,7 @@ def _sort_in_thread(
 
 
 def _places(order: NDArray[np.int32], width: int) -> Iterator[NDArray[np.uint32]]:
-    """Of the suffixes of a text's bytes those where a token begins, in blocks."""
+    """Yield the token positions in the order of their suffixes, in blocks."""
     for start in range(0, len(order), BLOCK_BYTES):
         some = order[start : start + BLOCK_BYTES]
         yield (some[some % width == 0] // width).astype("<u4")

@@ -1,9 +1,9 @@
-"""What follows, by the vote of the places that end like the text.
+"""The vote of earlier places with the same ending on the tokens that follow.
 
-Every place votes with the weight L**2 / (3 + rank), for no more tokens than the match length L allows. (On
+Every place votes with the weight L**2 / (3 + rank), for as many tokens as its match length L allows. (On
 recorded traces more is accepted than with the exact counts of SuffixDecoding, arXiv:2411.04975.) A token's
-score is its share of the votes, with DOUBT for what no place has seen: few or short matches, however
-unanimous, are not certain.
+score is its share of the votes, smoothed by SMOOTHING_COUNT: few or short matches, however unanimous, are not
+certain.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Rules = tuple[float, float, float]  # the least probability of a path; p_min and
 Out = tuple[Ints, Ints, Floats]  # arrays for the tokens, parents and scores of a draft
 History = tuple[Ints, Ints, Ints, int]  # ring, links, heads and total of a SuffixHistory
 
-# A branch that waits to be drafted. LOW, HIGH: the range of `order` with the places that vote for it.
-# CHOICE: whether it is what most of its parent's places vote for.
+# Columns of a waiting branch. LOW, HIGH: the range of `order` with the places that vote for it.
+# CHOICE: 1 if it has most votes of its parent's places.
 REACH, LOW, HIGH, PARENT, DEPTH, TOKEN, SCORE, CHOICE = range(8)
 
 
@@ -29,8 +29,8 @@ REACH, LOW, HIGH, PARENT, DEPTH, TOKEN, SCORE, CHOICE = range(8)
 def continue_matches(
     ring: Ints, total: int, own: bool, ends: Ints, limits: Ints, low: int, high: int, ahead: Ints
 ) -> None:
-    """What follows the places low to high, into the rows of `ahead`, each up to its limit and then BORDER. A
-    place in the text itself (`own`) goes on into its own continuation, as an LZ77 copy does."""
+    """Write the continuations of the places low to high into `ahead`, each ended by SEPARATOR.
+    A place in the text itself (`own`) continues into its own continuation, as an LZ77 copy does."""
     depth, mask = ahead.shape[1], len(ring) - 1
     for place in range(low, high):
         end = ends[place]
@@ -50,8 +50,8 @@ def continue_matches(
 def count_votes(
     ahead: Ints, depth: int, weights: Floats, order: Ints, low: int, high: int, choices: Ints, shares: Floats
 ) -> tuple[int, float]:
-    """The tokens that order[low:high] vote for at a depth (into `choices`) and their weights (into `shares`).
-    Returns how many tokens there are, and the sum of all weights."""
+    """Collect the tokens that order[low:high] vote for (into `choices`) and their weights (into `shares`).
+    Returns the number of tokens and the sum of weights."""
     n, every = 0, 0.0
     for i in range(low, high):
         token, weight = ahead[order[i], depth], weights[order[i]]
@@ -78,8 +78,7 @@ def expand(
     waiting: Floats,
     n: int,
 ) -> int:
-    """Let what may follow a drafted branch wait too, each token with the places that vote for it. Returns how
-    many are waiting then."""
+    """Add the children of a drafted branch to `waiting`, each with its voters. Returns the number waiting."""
     (weights, order), (min_prob, p_min, p_split) = votes, rules
     low, high, depth = int(branch[LOW]), int(branch[HIGH]), int(branch[DEPTH])
     choices, shares = np.empty(high - low, np.int64), np.empty(high - low, np.float64)
@@ -108,7 +107,7 @@ def expand(
 
 @compiled
 def take_best(waiting: Floats, n: int, branch: Floats) -> int:
-    """Move the likeliest of the n that are waiting to `branch`; returns how many are left."""
+    """Move the likeliest of the n waiting branches to `branch`; return how many are left."""
     best = 0
     for i in range(1, n):
         if waiting[i, REACH] > waiting[best, REACH]:
@@ -120,10 +119,10 @@ def take_best(waiting: Floats, n: int, branch: Floats) -> int:
 
 @compiled
 def grow(ahead: Ints, weights: Floats, nodes: int, width: int, rules: Rules, out: Out) -> int:
-    """The tree that the places vote for, the likeliest path first. Returns the number of nodes."""
+    """Draft the tree that the places vote for, likeliest path first. Returns the number of nodes."""
     (count, depth), (tokens, parents, scores) = ahead.shape, out
     votes = weights, np.arange(count)
-    # Every branch has places of its own, so no more than these can wait.
+    # Waiting branches have disjoint voters, so there are no more of them than places.
     waiting, branch = np.empty((count + 1, 8), np.float64), np.zeros(8, np.float64)
     branch[REACH], branch[HIGH] = 1.0, count
     left = expand(branch, -1, ahead, votes, width, rules, waiting, 0)
@@ -151,8 +150,8 @@ def draft(
     rules: Rules,
     out: Out,
 ) -> int:
-    """Draft what follows the request's text by up to `most` places in it and as many in the `past`. Returns
-    the number of nodes. room: depth, nodes, width. reach: alpha and offset, by which a match may draft."""
+    """Draft by up to `most` places in the request's text and as many in `past`. Returns the number of nodes.
+    room: depth, nodes, width. reach: alpha and offset of the draft length."""
     ring, links, heads, total = text
     shared, shared_links, shared_heads, shared_total = past
     (depth, nodes, width), (alpha, offset) = room, reach
@@ -161,7 +160,7 @@ def draft(
     count = find(shared, shared_links, shared_heads, shared_total, ring, total, most, ends, limits, mine)
     weights, furthest = np.empty(count, np.float64), 0
     for place in range(count):
-        # The request's own places come first, so that of equals they weigh more.
+        # The request's own places come first, and so weigh more.
         weights[place] = limits[place] ** 2 / (3.0 + place)
         limits[place] = max(0, min(depth, int(alpha * limits[place] + offset + 1e-6)))
         furthest = max(furthest, limits[place])

@@ -1,4 +1,4 @@
-"""The one exception tree. Every message says what is wrong, where, and what to do next."""
+"""The exception tree. Every message says what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 
 class PacelineError(Exception):
+    """The base of all errors. exit_code: of the command line."""
+
     exit_code = 1
 
 
@@ -45,15 +47,15 @@ class KernelError(PacelineError):
 
 
 class PeerError(PacelineError):
-    """Another program that was to be measured cannot be started, reached or read."""
+    """Another program that was to be measured, and that cannot be started, reached or read."""
 
 
 class HistoryError(PacelineError):
-    """The file of past benches cannot be read or written."""
+    """A file of past benchmarks that cannot be read or written."""
 
 
 class RememberedError(PacelineError):
-    """The file of past outputs cannot be read or written."""
+    """A file of past outputs that cannot be read or written."""
 
 
 class ClosingError(PacelineError):
@@ -65,10 +67,9 @@ class TooSlowError(PacelineError):
 
 
 class BatchError(PacelineError):
-    """Some prompts of a batch failed.
-
-    results: one a prompt, in their order; None for those that failed.
-    errors: by a prompt's index."""
+    """Several prompts were generated for, and some failed.
+    results: one per prompt, in order; None for a failed one.
+    errors: the failures, by prompt index."""
 
     def __init__(self, results: Sequence[Any], errors: Mapping[int, Exception]) -> None:
         super().__init__(results, errors)
@@ -82,10 +83,10 @@ class BatchError(PacelineError):
 
 
 class ContractError(PacelineError):
-    """A drafter or engine broke the contract in interfaces.py: a bug, never the user's."""
+    """A drafter or backend that breaks the contract in interfaces.py: always a bug."""
 
 
 class LosslessError(PacelineError):
-    """Drafted output differs from plain output beyond batch noise."""
+    """Drafted output that differs from plain output by more than batch noise."""
 
     exit_code = 3

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Each client's items in order, and the clients in turns: a client that sends a hundred requests at once
-    waits behind one that sends its first."""
+    """A queue that serves clients in turns, and each client's items in order.
+    A client with a hundred requests waits behind a client that sends its first."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, deque[T]] = OrderedDict()
@@ -27,8 +27,7 @@ class FairQueue(Generic[T]):
         self._clients.setdefault(client, deque()).append(item)
 
     def pop(self, but: Container[str] = ()) -> T:
-        """The first item of the client whose turn it is, `but` these; that client is the last then. Raises
-        StopIteration where nobody waits."""
+        """Remove and return the next item of a client not in `but`. Raises StopIteration if there is none."""
         client = next(client for client in self._clients if client not in but)
         items = self._clients.pop(client)
         item = items.popleft()
@@ -37,11 +36,11 @@ class FairQueue(Generic[T]):
         return item
 
     def peek(self) -> T:
-        """What `pop` would take. Raises StopIteration where nobody waits."""
+        """Return the item that `pop` would return. Raises StopIteration if there is none."""
         return next(iter(self._clients.values()))[0]
 
     def remove(self, client: str, item: T) -> bool:
-        """Take the item out; return whether it was waiting."""
+        """Remove an item; return whether it was waiting."""
         items = self._clients.get(client)
         if items is None or item not in items:
             return False

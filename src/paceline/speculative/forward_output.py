@@ -1,4 +1,4 @@
-"""What every Forward can do that has logits: an engine with faster ways overrides them."""
+"""A ForwardOutput for backends that have logits; faster backends override its methods."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from paceline.speculative.sampling import Logits, Mask, Sampling, TokenDistribut
 
 
 def node_position(row: int, rows: range, is_last: bool = True) -> int:
-    """Where `row` is among the rows that a forward computed. is_last: whether the target has had no other
-    forward since. Raises ContractError for another row, or one that is asked for too late."""
+    """Return the index of `row` among the computed rows.
+    is_last: false once the target has run another forward.
+    Raises ContractError for a row outside `rows`, or once the rows are overwritten."""
     if not is_last:
         raise ContractError("this answer was overwritten by the target's next forward")
     if row not in rows:
@@ -22,7 +23,7 @@ def node_position(row: int, rows: range, is_last: bool = True) -> int:
 
 
 class LogitsOutput(ABC):
-    """computed, features: see Forward."""
+    """A ForwardOutput computed from logits. computed, features: see ForwardOutput."""
 
     computed = 1
     features = NO_FEATURES

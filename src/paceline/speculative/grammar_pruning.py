@@ -1,4 +1,4 @@
-"""Drafting under a grammar: no row is computed for what it forbids; its failure ends one request alone."""
+"""Grammars in drafting: forbidden tokens are pruned, and a failing grammar ends only that request."""
 
 from __future__ import annotations
 
@@ -12,26 +12,22 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 
 def prune_tree(tree: DraftTree, grammar: Grammar) -> DraftTree:
-    """Return `tree` without forbidden tokens and everything below them.
-
-    A forbidden token that was *sampled* stays, as a leaf: dropping it for what it turned out to be would bias
-    the output, and verification rejects it for certain. Probes are not emitted and stay.
-    """
-    selected: list[bool] = []
-    fertile: list[bool] = []  # what hangs below may stay too
+    """Return `tree` without forbidden tokens and their subtrees.
+    A forbidden token that was *sampled* stays as a leaf, which verification always rejects: dropping it after
+    the draw would bias the output. Probes are never emitted and stay."""
+    keep: list[bool] = []
+    expandable: list[bool] = []  # children may stay too
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
-        below = parent == ROOT or fertile[parent]
+        below = parent == ROOT or expandable[parent]
         allowed = below and (node in tree.probe or bool(grammar.mask(tree.path_tokens(parent))[token]))
         sampled = tree.q is not None and tree.q[node] is not None
-        selected.append(allowed or (below and sampled))
-        fertile.append(allowed)
-    return tree if all(selected) else tree.filter(selected)
+        keep.append(allowed or (below and sampled))
+        expandable.append(allowed)
+    return tree if all(keep) else tree.filter(keep)
 
 
 class SafeGrammar:
-    """A request's grammar for those who draft for a batch: its failure is that request's matter.
-
-    error: what went wrong in it, after which nothing may follow."""
+    """A request's grammar for batched drafting. After an exception, kept in `error`, it allows no token."""
 
     def __init__(self, grammar: Grammar, n_vocab: int) -> None:
         self._grammar, self._n_vocab = grammar, n_vocab

@@ -1,8 +1,8 @@
-"""The contracts between the loop, the engines and the drafters.
+"""The contracts between the decoding loop, the backends and the drafters.
 
-Targets and drafters are symmetric: shared by all requests, they give each a state and work on a batch.
-Rows of a ForwardOutput: row 0 is the root's, row `i + 1` is node `i`'s; a row holds the prediction for the
-token that *follows*. In a batch, `Any` stands for the implementation's session or state.
+Targets and drafters are symmetric: both are shared by all requests, keep a state per request and work on
+batches. Row 0 of a ForwardOutput belongs to the root and row `i + 1` to node `i`. A row predicts the *next*
+token. `Any` in a batch stands for the implementation's session or state.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ Rollback = Literal["free", "restore", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a target can do.
-
-    branch: the most leaves of one tree (1: chains only).
-    rollback: how rejected tokens are taken back. free: dropped. restore: the model goes back to a checkpoint,
-        and tokens that were kept are computed again with the next pass. none: nothing can be drafted.
-    sessions: the most that may be open at once.
-    rows: the most rows with answers (roots and nodes) of one pass, all sessions together.
-    chunk: the most tokens of prompts that are worth reading in one pass.
-    n_ctx: positions a session may fill.
-    nodes: the most that one tree may have.
-    exact: decoding gives the same rows to the last bit however it is divided into passes.
-    equal_rows: a row depends on its text alone, not on chunks, batch, cache or threads."""
+    """The capabilities of a target.
+    max_branches: leaves of one tree; 1 means chains only.
+    rollback: how rejected tokens leave the cache. free: they are dropped. restore: the model returns to a
+        checkpoint and recomputes accepted tokens in the next pass. none: nothing can be drafted.
+    max_sessions: sessions open at once.
+    max_batch_tokens: rows with outputs (roots and nodes) of one pass, over all sessions.
+    max_prefill_tokens: prompt tokens worth computing in one pass.
+    n_ctx: positions per session.
+    max_tree_nodes: nodes of one tree.
+    exact: rows are bitwise equal however decoding is divided into passes.
+    equal_rows: rows depend on the tokens alone, not on chunks, batch, cache or threads."""
 
     max_branches: int
     rollback: Rollback
@@ -52,10 +51,9 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class RequiredOutputs:
-    """What a drafter reads of the target.
-
+    """The target outputs that a drafter reads.
     top_k: the k largest logits of every row.
-    layers: inputs of these layers, from 0; the number of layers stands for the last one's output."""
+    layers: hidden states at the input of these layers; the number of layers means the last output."""
 
     top_k: int = 0
     layers: tuple[int, ...] = ()
@@ -66,12 +64,11 @@ class RequiredOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What `RequiredOutputs` asked for, of the rows that a pass computed.
-
+    """The `RequiredOutputs` of one pass.
     top_k: token ids [rows, k], best first.
-    hidden: [lead + rows, layers, width], layers ascending; an array of the engine's kind, on its device.
-    lead: rows of committed text before the root's: of a prompt, or of tokens that are computed again.
-    start: the position of the first of these rows; text before it was computed by an earlier session."""
+    hidden: [lead + rows, layers, width], layers ascending, on the backend's device.
+    lead: rows before the root's, of prompt tokens or of recomputed tokens.
+    start: position of the first row; earlier positions came from another session's cache."""
 
     top_k: NDArray[np.int64] | None = None
     hidden: Any = None
@@ -83,12 +80,12 @@ NO_FEATURES = Features()
 
 
 class ForwardOutput(Protocol):
-    """What one forward says about one session; valid until the target's next forward. Asking for a row that
-    this forward did not compute, or too late, raises ContractError."""
+    """The output of one forward for one session, valid until the target's next forward.
+    Methods raise ContractError for a row that was not computed or is no longer valid."""
 
     @property
     def computed(self) -> int:
-        """Rows that this pass computed for the session: of its prompt, again, its root and new nodes."""
+        """Rows computed for this session: prompt, recomputed tokens, root and new nodes."""
 
     @property
     def features(self) -> Features: ...
@@ -102,11 +99,11 @@ class ForwardOutput(Protocol):
         """See `sampling.target_distribution`."""
 
     def logits(self, row: int) -> Logits:
-        """The row's logits [n_vocab], as a view that must not be written to."""
+        """Return a read-only view of the row's logits [n_vocab]."""
 
 
 class Session(Protocol):
-    """One sequence; the sole owner of its KV cache or recurrent state. Only `forward` computes."""
+    """One token sequence, and sole owner of its KV cache or recurrent state. Only `forward` computes."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -114,16 +111,14 @@ class Session(Protocol):
 
     @property
     def pending_tokens(self) -> int:
-        """How many tokens before the root are still to be computed."""
+        """Number of tokens before the root that are not computed yet."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append `tokens` to the committed ones: the prompt at first, of which the cache of earlier sessions
-        is taken over. Of a tree that was forwarded and not committed, what agrees with them is taken over and
-        the rest dropped. Raises UsageError for a prompt without tokens, or too long; BusyError where all
-        sessions are taken."""
+        """Append committed tokens, at first the prompt; reuse the cached prefix and drop uncommitted nodes.
+        Raises UsageError for an empty or too long prompt, BusyError if all sessions are in use."""
 
     def commit(self, path: Sequence[int], root: int) -> None:
-        """Commit the nodes on `path` of the last forward's tree, then `root`; drop every other branch."""
+        """Commit the nodes on `path` of the last tree, then `root`; drop all other branches."""
 
     def close(self) -> None: ...
 
@@ -139,47 +134,45 @@ class Target(Protocol):
 
     @property
     def origin(self) -> str:
-        """What messages call it: its file, where it has one."""
+        """The model's name in messages: its file, if it has one."""
 
     def open(self, beside: Session | None = None) -> Session:
-        """beside: the session of the target that is drafted for, whose computed rows a view of the same
-        weights takes over; any other model ignores it."""
+        """Open a session.
+        beside: the target's session, for a draft model; a view of the same weights reuses its cache."""
 
     def forward(
         self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
     ) -> Sequence[ForwardOutput]:
-        """One pass over all sessions. A tree: the session's pending tokens, its root and the tree, whose
-        leading nodes may be those of the session's last forward and are not computed again. A number: so many
-        pending tokens are read, and there are no rows to ask about."""
+        """Run one pass over all sessions.
+        A tree computes the session's pending tokens, its root and new nodes; leading nodes that were in the
+        last tree are reused. A number prefills so many pending tokens, without outputs."""
 
     def forget(self) -> None:
-        """Drop what closed sessions have left to be taken over."""
+        """Drop the cache that closed sessions left for reuse."""
 
     def close(self) -> None: ...
 
 
 class Grammar(Protocol):
-    """What one request's text may be: a JSON schema, a regular expression."""
+    """The constraint on one request's text, such as a JSON schema or a regular expression."""
 
     def mask(self, path: Sequence[int]) -> Mask:
-        """Which tokens [n_vocab] may follow the committed text and then `path`: all once it has ended, none
-        after a token that it forbids. A view that must not be written to."""
+        """Return a read-only mask [n_vocab] of the tokens allowed after the committed text and `path`.
+        All are allowed once the text has ended, none after a forbidden token."""
 
     def commit(self, tokens: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much one proposal may hold.
-
+    """The limits of one proposal.
     depth, nodes, width: the longest path, the most nodes, the most leaves.
-    p_min: a drafter that drafts step by step goes on while the best next token is at least this likely.
+    p_min: an autoregressive drafter stops when its best next token is less likely.
     p_split: a drafter branches where an alternative is at least this likely.
-    grammar: what the text must follow. Drafts of drafters that ignore it are pruned.
-    noise: what the target will draw with, where it draws.
-    chunk: the most tokens of the text that a draft model may read for this proposal; one that is still behind
-        then proposes nothing.
-    only: names of the drafters of a composition that the request allows; None: all."""
+    grammar: the request's constraint; drafts that ignore it are pruned.
+    gumbel_noise: the noise the target will sample with, if it samples.
+    max_catch_up: pending tokens up to which a draft model catches up; with more it proposes nothing.
+    allowed_drafters: names of the drafters the request allows; None allows all."""
 
     depth: int
     nodes: int
@@ -192,35 +185,36 @@ class Budget:
     allowed_drafters: frozenset[str] | None = None
 
     def limited_to(self, depth: int, nodes: int, width: int) -> Budget:
-        """No more than any of these."""
+        """Return the budget with these upper limits."""
         if depth >= self.depth and nodes >= self.nodes and width >= self.width:
             return self
         depth, nodes = max(0, min(self.depth, depth)), max(0, min(self.nodes, nodes))
         return replace(self, depth=depth, nodes=nodes, width=min(self.width, width))
 
     def may_call(self, drafter: str) -> bool:
-        """Whether the request allows the drafter."""
+        """Return whether the request allows the drafter."""
         return self.allowed_drafters is None or drafter in self.allowed_drafters
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
-        """Whether a composition calls one more drafter, after the `draft` of those before. behind: tokens
-        that the drafter has to read first."""
+        """Return whether a composition calls one more drafter, given the `draft` so far.
+        behind: tokens the drafter has to prefill first."""
         return True
 
     def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
-        """The chance that a token at `depth` is reached and accepted. likely: the drafter's score; parent:
-        the chance of the node above."""
+        """Return the probability that a token at `depth` is reached and accepted.
+        likely: the drafter's score. parent: the reach probability of the parent."""
         return parent * likely
 
     def should_extend(
         self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
     ) -> bool:
-        """Whether to draft one more token below a node at `depth`, by the probability of the likeliest and
-        its `reach_probability`: before the token is drawn, so that sampled drafts stay exact."""
+        """Return whether to draft one more token below a node at `depth`.
+        likeliest: probability of the best next token. Sampled drafts stay exact, as no drawn token is judged.
+        """
         return drafted < self.nodes and depth < self.depth and likeliest >= self.p_min
 
     def should_deepen(self, drafted: int, depth: int, reach_probability: float) -> bool:
-        """Whether what follows a drafted token at `depth` is worth another pass of a draft model."""
+        """Return whether a node at `depth` is worth another pass of the draft model."""
         return True
 
 
@@ -228,27 +222,27 @@ NO_BUDGET = Budget(depth=0, nodes=0)
 
 
 class DrafterState(Protocol):
-    """One request's state in a drafter."""
+    """The state of one request in a drafter."""
 
     def update(self, step: Step, features: Features) -> None:
-        """One step. A drafter that wants hidden states first sees the prompt, in steps that emit nothing."""
+        """Record one step. A drafter of hidden states also gets the prompt, as steps without tokens."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class LearningDrafter(Protocol):
-    """A drafter that remembers across requests."""
+    """A drafter that learns across requests."""
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """One past output."""
+        """Learn one past output."""
 
     def forget(self) -> None:
-        """Drop what requests and `learn` have taught; what the drafter was made with stays."""
+        """Drop everything learned; what the drafter was constructed with stays."""
 
 
 class Drafter(Protocol):
-    """Guesses the tokens that follow."""
+    """A source of guesses about the next tokens."""
 
     @property
     def name(self) -> str: ...
@@ -259,11 +253,12 @@ class Drafter(Protocol):
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> DrafterState:
-        """Open one request's state. prompt: at least one token, the last one being the root. session: the
-        target's, which a view of the target is opened beside. scope: what is learned of the request is for
-        those of the same scope alone."""
+        """Open the state of one request.
+        prompt: at least one token, the last one being the root.
+        session: the target's session, for a draft model that is a view of the target.
+        scope: what is learned from the request serves only requests of the same scope."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
-        """One tree a request, within its budget; EMPTY where there is nothing to guess."""
+        """Return one tree per request within its budget, EMPTY where there is no guess."""
 
     def close(self) -> None: ...

@@ -1,5 +1,8 @@
-"""The loop. Plain decoding is the loop with empty drafts; one request is a batch of one; a prompt is read in
-chunks, beside requests that are decoding already."""
+"""The decoding loop.
+
+Plain decoding is the loop with empty drafts, and a single request is a batch of one. Prompts are prefilled in
+chunks beside requests that are already decoding.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from paceline.speculative.errors import ContractError, LogitsError
 from paceline.speculative.grammar_pruning import prune_tree
 from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.policy.interface import DraftPolicy, fits_tree
-from paceline.speculative.request import MAX_SHARED_REQUESTS, ActiveRequest, start_request
+from paceline.speculative.request import MAX_FUSED_PREFILL, ActiveRequest, start_request
 from paceline.speculative.sampling import logprob
 from paceline.speculative.stats import TARGET, Logprob, Step, StepTimes, StopReason
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -24,11 +27,11 @@ __all__ = ["ActiveRequest", "advance_requests", "decode", "start_request"]
 NO_COUNTS: Mapping[str, int] = Counter()
 NO_OUTPUTS = RequiredOutputs()
 
-Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
+Clock = Callable[[], float]  # seconds; a replay's clock advances by the known costs of passes
 
 
 class Timer:
-    """Each call tells the seconds since the one before."""
+    """A stopwatch: each call returns the seconds since the previous one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._last = clock, clock()
@@ -46,56 +49,56 @@ def advance_requests(
     clock: Clock = perf_counter,
     chunk: int = UNLIMITED,
 ) -> list[tuple[ActiveRequest, Step]]:
-    """One pass: each request drafts, and is verified and committed; or reads on in its prompt.
-
-    chunk: the most tokens of prompts that are read. What goes wrong with one request ends that one alone
-    (`ActiveRequest.error`); the steps are those of the others, in order, and after them those that read."""
-    lap = Timer(clock)
+    """Run one pass: decoding requests draft, verify and commit; the others prefill.
+    chunk: the most prompt tokens of the pass.
+    An exception in one request ends only that request (`ActiveRequest.error`). Returns the steps of the
+    decoding requests in order, then those of the prefilling ones."""
+    timer = Timer(clock)
     pending_tokens = [request.session.pending_tokens for request in requests]
-    decoding, reading = requests, list[tuple[ActiveRequest, int]]()
+    decoding, prefilling = requests, list[tuple[ActiveRequest, int]]()
     if any(pending_tokens):
-        decoding, reading = split_seconds(
+        decoding, prefilling = partition_requests(
             requests, pending_tokens, min(chunk, target.caps.max_prefill_tokens)
         )
     n = len(decoding)
-    rows = sum([tokens for _, tokens in reading])
-    trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, lap)
+    rows = sum([tokens for _, tokens in prefilling])
+    trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, timer)
     batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
-    batch += [(request.session, tokens) for request, tokens in reading]
+    batch += [(request.session, tokens) for request, tokens in prefilling]
     drafts = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
     outs = target.forward(batch, drafter.required_outputs if drafts else NO_OUTPUTS)
-    passing = lap() / len(batch)
-    shared = StepTimes(drafting / n, passing, other=deciding / n) if n else StepTimes()
+    forward_seconds = timer() / len(batch)
+    shared = StepTimes(drafting / n, forward_seconds, other=deciding / n) if n else StepTimes()
     going, steps = list[ActiveRequest](), list[Step]()
     for request, tree, proposal, out in zip(decoding, trees, proposals, outs, strict=False):
         try:
-            steps.append(verify_and_commit(request, tree, proposal, out, target, shared, lap))
+            steps.append(verify_and_commit(request, tree, proposal, out, target, shared, timer))
             going.append(request)
-        except Exception as error:  # whatever it is, the others' steps are theirs
+        except Exception as error:  # any failure concerns this request alone
             request.error = error
-            lap()
+            timer()
     done = list(zip(going, steps, strict=True))
-    for (request, _), out in zip(reading, outs[n:], strict=True):
-        done.append((request, prefill(request, out, StepTimes(forward=passing))))
+    for (request, _), out in zip(prefilling, outs[n:], strict=True):
+        done.append((request, prefill(request, out, StepTimes(forward=forward_seconds))))
     if steps and drafts:
         policy.update(going, steps)
-        late = lap() / n
+        carried_over = timer() / n
         for request in going:
-            request.carried_over_seconds += late
+            request.carried_over_seconds += carried_over
     return done
 
 
-def split_seconds(
+def partition_requests(
     requests: Sequence[ActiveRequest], pending_tokens: Sequence[int], chunk: int
 ) -> tuple[list[ActiveRequest], list[tuple[ActiveRequest, int]]]:
-    """Those that decode in this pass; and those that read in it, each with how many tokens."""
-    decoding, reading = list[ActiveRequest](), list[tuple[ActiveRequest, int]]()
-    for request, n, left in zip(requests, split_chunk(pending_tokens, chunk), pending_tokens, strict=True):
-        if n == left <= MAX_SHARED_REQUESTS:
+    """Return the requests that decode in this pass, and those that prefill with their numbers of tokens."""
+    decoding, prefilling = list[ActiveRequest](), list[tuple[ActiveRequest, int]]()
+    for request, n, pending in zip(requests, split_chunk(pending_tokens, chunk), pending_tokens, strict=True):
+        if n == pending <= MAX_FUSED_PREFILL:
             decoding.append(request)
         elif n:
-            reading.append((request, n))
-    return decoding, reading
+            prefilling.append((request, n))
+    return decoding, prefilling
 
 
 def draft(
@@ -105,38 +108,38 @@ def draft(
     requests: Sequence[ActiveRequest],
     reading: int,
     chunk: int,
-    lap: Callable[[], float],
+    timer: Callable[[], float],
 ) -> tuple[Sequence[DraftTree], Sequence[DraftTree], float, float]:
-    """Return what is to be verified for each request, what was proposed, and the seconds of drafting and of
-    deciding. reading: the pass's rows of prompts."""
+    """Return the trees to verify, the proposals, and the seconds of drafting and of deciding.
+    reading: prompt tokens of the pass."""
     n = len(requests)
     n_drafted_for = sum([request.n_draft > 0 for request in requests])
     if not n_drafted_for:
         return [EMPTY] * n, [EMPTY] * n, 0.0, 0.0
     rows = target.caps.max_batch_tokens // n
-    given = policy.budget(requests, reading)
-    budgets = [r.limit_budget(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
-    deciding = lap()
+    limits = policy.budget(requests, reading)
+    budgets = [r.limit_budget(b, target.caps, rows, chunk) for r, b in zip(requests, limits, strict=True)]
+    deciding = timer()
     proposed = drafter.propose(
         [(r.drafter_state, b) for r, b in zip(requests, budgets, strict=True) if r.n_draft]
     )
-    drafting = lap()
+    drafting = timer()
     if len(proposed) != n_drafted_for:
         raise ContractError(f"{drafter.name}: {len(proposed)} proposals for {n_drafted_for} requests")
     if n_drafted_for < n:
-        trees = iter(proposed)
-        proposed = [next(trees) if request.n_draft else EMPTY for request in requests]
+        remaining = iter(proposed)
+        proposed = [next(remaining) if request.n_draft else EMPTY for request in requests]
     proposals = [
         t if r.safe_grammar is None or not r.n_draft else prune_tree(t, r.safe_grammar)
         for r, t in zip(requests, proposed, strict=True)
     ]
-    chosen = policy.select(requests, budgets, proposals)
-    check_request(drafter, target, chosen, budgets)
-    return chosen, proposals, drafting, deciding + lap()
+    trees = policy.select(requests, budgets, proposals)
+    check_proposals(drafter, target, trees, budgets)
+    return trees, proposals, drafting, deciding + timer()
 
 
 def prefill(request: ActiveRequest, out: ForwardOutput, times: StepTimes) -> Step:
-    """A part of a prompt."""
+    """Record one prefilled chunk of a prompt."""
     step = Step((), (), (), {}, {}, None, times, batch_tokens=out.computed)
     if out.features.hidden is not None:
         request.drafter_state.update(step, out.features)
@@ -151,9 +154,9 @@ def verify_and_commit(
     out: ForwardOutput,
     target: Target,
     shared: StepTimes,
-    lap: Callable[[], float],
+    timer: Callable[[], float],
 ) -> Step:
-    """Verify one request's draft and commit what is accepted. shared: the request's part of what all took."""
+    """Verify one request's draft and commit the accepted tokens. shared: its share of the pass's times."""
     if request.safe_grammar is not None and request.safe_grammar.error is not None:
         raise request.safe_grammar.error
     history = request.session.tokens
@@ -161,14 +164,14 @@ def verify_and_commit(
         verdict = verify(tree, out, request.sampling, history, request.rng, request.rule, request.grammar)
     except LogitsError as error:
         raise with_model_name(error, target) from error
-    verifying = lap()
+    verifying = timer()
     tokens, sources, reason = truncate_at_stop(request, tree, verdict, target.caps.n_ctx)
     path = verdict.path[: len(tokens) - 1]
     logprobs = token_logprobs(request, out, path, tokens)
     if request.safe_grammar is not None:
         request.safe_grammar.commit(tokens)
     request.session.commit(path, tokens[-1])
-    keeping = lap()
+    committing = timer()
     step = Step(
         tokens=tokens,
         sources=sources,
@@ -179,7 +182,7 @@ def verify_and_commit(
         accepted=Counter([tree.source[node] for node in verdict.path]) if verdict.path else NO_COUNTS,
         stop_reason=reason,
         times=StepTimes(
-            shared.draft, shared.forward, verifying, keeping, shared.other + request.carried_over_seconds
+            shared.draft, shared.forward, verifying, committing, shared.other + request.carried_over_seconds
         ),
         logprobs=logprobs,
         batch_tokens=out.computed,
@@ -187,14 +190,14 @@ def verify_and_commit(
     request.stop_reason = reason
     request.stats.add(step)
     request.drafter_state.update(step, out.features)
-    request.carried_over_seconds = lap()
+    request.carried_over_seconds = timer()
     return step
 
 
 def truncate_at_stop(
     request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
 ) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
-    """The tokens a verdict emits and their sources, judged one by one and cut where the request stops."""
+    """Return the emitted tokens and their sources, cut where the request stops, and the reason."""
     tokens: list[int] = []
     sources: list[str] = []
     reason: StopReason | None = None
@@ -210,7 +213,7 @@ def truncate_at_stop(
 def token_logprobs(
     request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]
 ) -> tuple[Logprob, ...]:
-    """What the target's own rows say of the emitted tokens, where the request wants to know."""
+    """Return the log-probabilities of the emitted tokens, if the request wants them."""
     n = request.request.logprobs
     if n is None:
         return ()
@@ -219,17 +222,17 @@ def token_logprobs(
 
 
 def with_model_name(error: LogitsError, target: Target) -> LogitsError:
-    """The error with the model's name and what can be done."""
+    """Return the error with the model's name and advice."""
     return LogitsError(
         f"{target.origin}: {error}: the file is damaged (download it again), or its values are too large for "
         "how it is run (try without flash_attention, -fa off, or cache_type f32)"
     )
 
 
-def check_request(
+def check_proposals(
     drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]
 ) -> None:
-    """Check proposals before an engine sees them: a drafter may waste time but not corrupt."""
+    """Raise ContractError for drafts beyond their budget or the vocabulary, before the backend sees them."""
     size = target.vocab.size
     for tree, budget in zip(trees, budgets, strict=True):
         if len(tree) == 0:
@@ -248,9 +251,9 @@ def decode(
     clock: Clock = perf_counter,
     chunk: int = UNLIMITED,
 ) -> Iterator[tuple[ActiveRequest, Step]]:
-    """Decode every request to its end, all of them in each pass; yield each step as it happens. Steps that
-    read a long prompt have no tokens. The caller closes the requests. A generator that is dropped leaves
-    every session consistent. A request that fails ends alone; the first error is raised at the end."""
+    """Decode all requests to their ends in shared passes, and yield each step.
+    Prefill steps have no tokens. The caller closes the requests. If the generator is dropped, all sessions
+    stay consistent. A failed request ends alone; the first error is raised at the end."""
     while active := [r for r in requests if not r.is_over]:
         yield from advance_requests(target, drafter, policy, active, clock, chunk)
     for request in requests:

@@ -1,4 +1,4 @@
-"""What is to be decoded, as a request; and a request that is being decoded."""
+"""GenerationRequest, the input of decoding, and ActiveRequest, its state while it is decoded."""
 
 from __future__ import annotations
 
@@ -25,43 +25,38 @@ from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.stats import Stats, Step, StopReason
 from paceline.speculative.validation import require
 
-# Unread tokens that are few enough to be computed with the first draft, in one pass less.
-MAX_SHARED_REQUESTS = 32
-NO_TOKEN_TEXTS: Mapping[int, bytes] = {}
+MAX_FUSED_PREFILL = 32  # pending tokens that are computed in one pass with the first draft
 
 
 class GrammarSpec(Protocol):
-    """A grammar as a request names it, before it is compiled for a vocabulary."""
+    """A grammar that is not yet compiled for a vocabulary."""
 
     @property
     def name(self) -> str: ...
 
     def matches(self, text: str) -> bool:
-        """Return whether `text` is a whole text of the grammar."""
+        """Return whether `text` matches the whole grammar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """One answer to be decoded. The constructor refuses values that no model can take, with UsageError;
-    `require_fits` those that one model cannot.
-
+    """One generation. Raises UsageError for values that no model can take.
     prompt: token ids; the last one is the root of the first draft.
-    max_tokens: the longest answer.
-    sampling: how tokens are drawn.
-    seed: of the draws.
-    stop: texts that end the answer, and are not part of it.
-    should_stop: called with every emitted token; true ends the answer after that token.
-    ignore_eos: an end-of-text token does not end the answer.
-    grammar: what the whole text has to match.
-    logprobs: how many of the likeliest tokens to report beside each emitted token; None: none.
+    max_tokens: the most tokens to emit.
+    sampling: sampler settings.
+    seed: of the sampler.
+    stop: strings that end the generation and are left out of it.
+    should_stop: called with every emitted token; true ends the generation after it.
+    ignore_eos: end-of-text tokens do not end the generation.
+    grammar: the constraint on the whole text.
+    logprobs: the number of top log-probabilities to report per token; None reports nothing.
     n_draft: the longest draft; 0 decodes plainly.
-    drafters: names of the drafters that may be called; None: all.
-    client: who asks. Requests wait in turns of clients.
-    scope: past answers are drafts for requests of the same scope alone.
-    remember: whether the answer may be kept on disk for later drafts.
-    timeout: seconds from arrival to the last token; None: any.
-    visible_control_tokens: bytes of control tokens that are part of the text.
-    """
+    drafters: names of the drafters that may be called; None allows all.
+    client: identifies the client; waiting clients take turns.
+    scope: past outputs serve as drafts only within one scope.
+    remember: the output may be stored on disk for later drafts.
+    timeout: seconds from arrival to the last token; None is unlimited.
+    visible_control_tokens: bytes of control tokens that are part of the text."""
 
     prompt: Sequence[int]
     max_tokens: int = 256
@@ -78,7 +73,7 @@ class GenerationRequest:
     scope: str = ""
     remember: bool = True
     timeout: float | None = None
-    visible_control_tokens: Mapping[int, bytes] = field(default_factory=lambda: NO_TOKEN_TEXTS)
+    visible_control_tokens: Mapping[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "seed", "n_draft"):
@@ -116,7 +111,7 @@ class GenerationRequest:
 
 
 class NoDrafterState:
-    """The drafter state of a plain request, which keeps nothing."""
+    """The drafter state of a plain request."""
 
     def update(self, step: Step, features: Features) -> None: ...
 
@@ -125,16 +120,15 @@ class NoDrafterState:
 
 @dataclass(eq=False)
 class ActiveRequest:
-    """A request that is being decoded, and the owner of its session and its drafter state.
-
-    eos: the tokens that end it; none where they are ignored.
+    """A request that is being decoded. It owns its session and drafter state.
+    eos: tokens that end it; empty if they are ignored.
     stop: called with every emitted token in order; true ends the request.
-    grammar: what the text has to match, compiled; guard: the same, for drafters.
-    noise: what a drafter may know of the draws; None where tokens are not drawn.
-    n_cached: tokens of the prompt that did not have to be read.
-    carried_over_seconds: spent on a step after it was recorded; they count in the next one.
-    error: what ended the request instead of a stop reason.
-    """
+    rule: the verification rule.
+    grammar: the compiled constraint; safe_grammar: the same for drafting, with errors caught.
+    gumbel_noise: the noise that a drafter may know; None if greedy.
+    n_cached: prompt tokens taken from the cache.
+    carried_over_seconds: time spent on the previous step after it was recorded; counted in the next step.
+    error: the failure that ended the request."""
 
     request: GenerationRequest
     session: Session
@@ -162,13 +156,13 @@ class ActiveRequest:
         return self.stop_reason is not None or self.error is not None
 
     def __post_init__(self) -> None:
-        # Of the request, as fields: each is looked up at every step.
+        # Copied into fields, as each step reads them.
         self.sampling, self.n_draft = self.request.sampling, self.request.n_draft
         self.max_tokens, self.n_prompt = self.request.max_tokens, len(self.request.prompt)
 
     def limit_budget(self, budget: Budget, caps: Caps, rows: int, chunk: int = UNLIMITED) -> Budget:
-        """Hold a budget to what can still be emitted, fits the context and the target takes. rows: this
-        request's part of a pass."""
+        """Limit a budget to the tokens left, the context and the target's capabilities.
+        rows: this request's share of a pass."""
         request = self.request
         room = caps.n_ctx - len(self.session.tokens)
         depth = min(self.max_tokens - self.n_tokens - 1, room, self.n_draft)
@@ -191,7 +185,7 @@ class ActiveRequest:
         )
 
     def verify(self, token: int, n_ctx: int) -> StopReason | None:
-        """Count one emitted token; the reason to stop right after it, if there is one."""
+        """Count one emitted token; return the reason to stop after it, if any."""
         self.n_tokens += 1
         if token in self.eos:
             return "eos"
@@ -217,17 +211,18 @@ def start_request(
     grammar: Grammar | None = None,
     rule: str = "auto",
 ) -> ActiveRequest:
-    """Open a request for `decode`, which reads the prompt. stop: by default the request's `should_stop`.
-    Raises UsageError for a request that does not fit the target, BusyError where all sessions are taken."""
+    """Open a request for `decode`, which prefills the prompt.
+    stop: replaces the request's `should_stop`.
+    Raises UsageError for a request that does not fit the target, BusyError if all sessions are in use."""
     request.require_fits(target)
     prompt = request.prompt
     session = target.open()
     try:
         session.extend(prompt)
         n_cached = len(prompt) - 1 - session.pending_tokens
-        memory: DrafterState = NoDrafterState()
+        state: DrafterState = NoDrafterState()
         if request.n_draft:
-            memory = drafter.open(prompt, request.seed, session, request.scope)
+            state = drafter.open(prompt, request.seed, session, request.scope)
     except BaseException:
         session.close()
         raise
@@ -235,7 +230,7 @@ def start_request(
     return ActiveRequest(
         request=request,
         session=session,
-        drafter_state=memory,
+        drafter_state=state,
         rng=rng,
         eos=frozenset() if request.ignore_eos else target.vocab.eos,
         stop=stop or request.should_stop,

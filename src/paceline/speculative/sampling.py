@@ -1,8 +1,8 @@
-"""From logits to the distribution plain sampling would use.
+"""From logits to the distribution that plain sampling draws from.
 
-The chain has llama.cpp's order: logit bias, penalties over the last `repeat_last_n` tokens, top-k, typical-p,
-top-p, min-p, XTC, temperature. The nucleus is therefore chosen before the temperature is applied. A grammar's
-mask comes first, so that every filter chooses among what is allowed.
+The order is llama.cpp's: logit bias, penalties over the last `repeat_last_n` tokens, top-k, typical-p, top-p,
+min-p, XTC, temperature. The nucleus is thus chosen before the temperature is applied. A grammar's mask comes
+first, so that every filter works on the allowed tokens.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from paceline.speculative.errors import LogitsError, UsageError
 from paceline.speculative.validation import require, validate_fields
 
 Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
-Probabilities = NDArray[np.float64]  # [n_vocab], or one a kept token
+Probabilities = NDArray[np.float64]  # [n_vocab], or one per token left by the filters
 Mask = NDArray[np.bool_]  # [n_vocab]
 
-TIE_MARGIN_LOGITS = 8.0  # logits
-MAX_LOGIT = (
-    1e15  # of a bias, a penalty, a temperature: together far from what a 32-bit logit cannot hold (3e38)
-)
+TIE_MARGIN_LOGITS = 8.0  # distance from the largest logit within which the top tokens are looked for first
+MAX_LOGIT = 1e15  # of biases, penalties and temperature: their sum stays far below float32's limit of 3e38
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of one request. temperature 0 is greedy; top_k 0, typical_p 1, top_p 1, min_p 0 and
-    xtc_probability 0 are off."""
+    """The sampler settings of a request.
+    temperature 0 is greedy; top_k 0, typical_p 1, top_p 1, min_p 0 and xtc_probability 0 are off."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -82,13 +80,13 @@ class Sampling:
 
     @property
     def filtered(self) -> bool:
-        """Whether anything but the temperature makes a row's distribution of its logits."""
+        """True if more than the temperature shapes the distribution."""
         cuts = min(self.typical_p, self.top_p) < 1.0
         return cuts or self.top_k > 0 or self.min_p > 0.0 or self.xtc_probability > 0.0
 
     @property
     def edits_logits(self) -> bool:
-        """Whether the likeliest token can differ from the argmax of the model's own logits."""
+        """True if the likeliest token can differ from the argmax of the model's logits."""
         return bool(self.logit_bias) or self.penalised
 
 
@@ -100,8 +98,8 @@ def _within(name: str, value: float, low: float, high: float | None = None) -> N
 
 
 def sampling_error(largest: float) -> str:
-    """Say what is wrong with a row by its largest logit, which numpy makes NaN where any is; "" for nothing.
-    Minus infinity is a token that cannot follow: no fault, as long as another one can."""
+    """Return what is wrong with a row, given its largest logit (NaN if any logit is); "" if nothing is.
+    Single logits may be minus infinity: such tokens are impossible."""
     if math.isfinite(largest):
         return ""
     if math.isnan(largest):
@@ -110,7 +108,7 @@ def sampling_error(largest: float) -> str:
 
 
 def require_numbers(largest: float) -> None:
-    """Raise LogitsError for a row with a fault."""
+    """Raise LogitsError if the largest logit shows that a row is invalid."""
     if not math.isfinite(largest):
         raise LogitsError(f"its logits are not numbers ({sampling_error(largest)})")
 
@@ -118,10 +116,11 @@ def require_numbers(largest: float) -> None:
 def adjust_logits(
     logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
 ) -> Logits:
-    """Logit bias, penalties and mask, on a copy if there are any. `history` ends with the row's own token.
-    Raises LogitsError, and UsageError where bias and mask leave no token."""
+    """Apply logit bias, penalties and mask to a copy; return `logits` if there are none.
+    history: the tokens up to the row's own.
+    Raises LogitsError for invalid logits, UsageError if bias and mask leave no token."""
     edited = sampling.edits_logits or mask is not None
-    if not edited or mask is not None:  # which could hide what is wrong; biases and penalties cannot
+    if not edited or mask is not None:  # a mask could hide invalid logits; biases and penalties cannot
         require_numbers(logits.max())
     if not edited:
         return logits
@@ -146,8 +145,8 @@ def adjust_logits(
 
 
 def argmax(logits: Logits) -> int:
-    """The likeliest token; the lowest id of equals, so that plain and drafted decoding break ties alike.
-    Raises LogitsError: to numpy NaN is the largest, so that looking at one logit is enough."""
+    """Return the likeliest token, the lowest id among ties, so that plain and drafted decoding agree.
+    Raises LogitsError for invalid logits; numpy's argmax finds NaN, so one comparison is enough."""
     best = int(logits.argmax())
     require_numbers(logits[best])
     return best
@@ -155,7 +154,7 @@ def argmax(logits: Logits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenDistribution:
-    """`p` of the tokens `ids`, and zero for all others: filters leave few tokens of a large vocabulary."""
+    """The probabilities `p` of the tokens `ids`; all other tokens have probability zero."""
 
     ids: NDArray[np.int64]
     p: Probabilities
@@ -168,50 +167,50 @@ class TokenDistribution:
 
 
 class Rng(Protocol):
-    """The questions verification asks of chance, so that a proof can enumerate every answer."""
+    """The random choices of verification, as an interface, so that a proof can enumerate every outcome."""
 
     def accept(self, probability: float) -> bool: ...
 
     def draw(self, p: Probabilities) -> int: ...
 
     def draw_at(self, place: int, row: TokenDistribution) -> int:
-        """The token that `row` draws at `place` of the text, prompt included: always the same."""
+        """Draw from `row` at position `place` (prompt included); the result is reproducible."""
 
 
 def target_distribution(
     logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
 ) -> TokenDistribution:
-    """The distribution plain sampling draws from at this row, in float64. Raises as `adjust` does."""
+    """Return the distribution that plain sampling draws from, in float64. Raises like `adjust_logits`."""
     adjusted = adjust_logits(logits, sampling, history, mask)
     if sampling.greedy:
         return TokenDistribution(np.array([argmax(adjusted)]), np.ones(1))
-    # Each filter works on the survivors of the one before; the lowest ids of equals survive, as in argmax.
-    selected = np.arange(len(adjusted))
+    # Each filter works on the tokens left by the one before; of ties the lowest ids stay, as in argmax.
+    ids = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
-        selected = filter_top_k(adjusted, sampling.top_k)
-    values = adjusted[selected].astype(np.float64)
+        ids = filter_top_k(adjusted, sampling.top_k)
+    values = adjusted[ids].astype(np.float64)
     if sampling.typical_p < 1.0:
         inside = filter_typical_p(softmax(values), sampling.typical_p)
-        selected, values = selected[inside], values[inside]
+        ids, values = ids[inside], values[inside]
     if sampling.top_p < 1.0:
         inside = filter_top_p(softmax(values), sampling.top_p)
-        selected, values = selected[inside], values[inside]
+        ids, values = ids[inside], values[inside]
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
-        selected, values = selected[enough], values[enough]
+        ids, values = ids[enough], values[enough]
     p = apply_temperature(values, sampling.temperature)
     if sampling.xtc_probability > 0.0:
-        # A filter that is on by chance: plain sampling draws from the mixture of both outcomes.
-        left = filter_xtc(softmax(values), sampling.xtc_threshold)
+        # XTC applies at random, so plain sampling draws from the mixture of both outcomes.
+        remaining = filter_xtc(softmax(values), sampling.xtc_threshold)
         p *= 1.0 - sampling.xtc_probability
-        p[left] += sampling.xtc_probability * apply_temperature(values[left], sampling.temperature)
-    return TokenDistribution(selected, p)
+        p[remaining] += sampling.xtc_probability * apply_temperature(values[remaining], sampling.temperature)
+    return TokenDistribution(ids, p)
 
 
 def probabilities(
     logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
 ) -> Probabilities:
-    """`target_distribution` as one array [n_vocab]."""
+    """Return `target_distribution` as an array [n_vocab]."""
     row = target_distribution(logits, sampling, history, mask)
     p = np.zeros(len(logits))
     p[row.ids] = row.p
@@ -219,19 +218,19 @@ def probabilities(
 
 
 def apply_temperature(values: NDArray[np.float64], temperature: float) -> Probabilities:
-    # The maximum goes first: a tiny temperature would make infinities of large logits.
+    # Subtract the maximum first: large logits over a tiny temperature would overflow.
     with np.errstate(over="ignore"):
         return softmax((values - values.max()) / temperature)
 
 
 def filter_top_k(logits: Logits, k: int) -> NDArray[np.int64]:
-    """Ids of the k largest logits, largest first, the lowest id of equals first; any k of a row with NaN."""
+    """Return the ids of the k largest logits in descending order, ties by id; any k ids for NaN."""
     if k >= len(logits):
         return np.argsort(-logits, kind="stable")
     if k == 1:
         return np.array([int(logits.argmax())])
     largest = logits.max()
-    if math.isnan(largest):  # which compares with nothing
+    if math.isnan(largest):
         return np.arange(k)
     # A large vocabulary has few tokens near the top, and it is cheaper to find those first.
     near = np.flatnonzero(logits > largest - TIE_MARGIN_LOGITS)
@@ -240,12 +239,12 @@ def filter_top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     threshold = np.partition(logits, len(logits) - k)[len(logits) - k]
     above = np.flatnonzero(logits > threshold)
     equal = np.flatnonzero(logits == threshold)[: k - len(above)]
-    selected = np.concatenate([above, equal])
-    return selected[np.lexsort((selected, -logits[selected]))]
+    top = np.concatenate([above, equal])
+    return top[np.lexsort((top, -logits[top]))]
 
 
 def filter_top_p(p: Probabilities, top_p: float) -> NDArray[np.int64]:
-    """Indices of the fewest likeliest outcomes that hold `top_p` of the mass, likeliest first."""
+    """Return the indices of the smallest set of likeliest outcomes with mass `top_p`, likeliest first."""
     for k in (512, len(p)):  # rarely the second: sorting a whole vocabulary costs milliseconds
         likeliest = filter_top_k(p, k)
         n = int(np.searchsorted(np.cumsum(p[likeliest]), top_p)) + 1
@@ -255,8 +254,8 @@ def filter_top_p(p: Probabilities, top_p: float) -> NDArray[np.int64]:
 
 
 def filter_typical_p(p: Probabilities, typical_p: float) -> NDArray[np.int64]:
-    """Indices of the fewest outcomes with more than `typical_p` of the mass whose surprise is closest to the
-    entropy (Meister et al., arXiv:2202.00666)."""
+    """Return the indices of the outcomes whose surprise is closest to the entropy, up to a mass above
+    `typical_p` (Meister et al., arXiv:2202.00666)."""
     possible = np.flatnonzero(p)
     surprise = -np.log(p[possible])
     order = np.argsort(np.abs(surprise - p[possible] @ surprise), kind="stable")
@@ -265,12 +264,12 @@ def filter_typical_p(p: Probabilities, typical_p: float) -> NDArray[np.int64]:
 
 
 def filter_xtc(p: Probabilities, threshold: float) -> NDArray[np.int64]:
-    """Indices of what XTC ("exclude top choices") leaves: of the outcomes with at least `threshold` of the
-    mass only the least likely, and all below. Everything where at most one reaches it."""
+    """Return the indices that XTC ("exclude top choices") leaves.
+    Of the outcomes with at least `threshold` of the mass it leaves only the least likely."""
     top = np.flatnonzero((p >= threshold) & (p > 0.0))
     if threshold > 0.5 or len(top) < 2:
         return np.arange(len(p))
-    # The lowest ids of equals go first, as everywhere.
+    # Of ties the highest id stays: lower ids count as likelier, as everywhere.
     last = top[np.lexsort((-top, p[top]))[0]]
     return np.flatnonzero((p < threshold) | (np.arange(len(p)) == last))
 
@@ -282,8 +281,8 @@ def softmax(values: NDArray[np.float64]) -> Probabilities:
 
 
 def logprob(logits: Logits, token: int, n_top: int = 0) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """(log-probability of `token`, the `n_top` likeliest tokens with theirs, best first), in nats, by the
-    model's softmax before any sampler."""
+    """Return the log-probability of `token`, and the `n_top` likeliest tokens with theirs, best first.
+    They are in nats, from the model's softmax before any sampler."""
     values = logits.astype(np.float64)
     values -= values.max()
     values -= math.log(np.exp(values).sum())

@@ -1,7 +1,7 @@
-"""Continuous batching: the loop over a list of requests that changes between passes, with a queue before it.
+"""Continuous batching: the decoding loop over a changing list of requests, with a queue in front.
 
-A request joins when a session is free, reads its prompt in chunks beside those that decode already, and
-leaves when it has ended, failed or been cancelled. Each gets the text that it would get alone.
+A request starts when a session is free, prefills in chunks beside decoding requests, and leaves when it is
+done, failed or cancelled. Its text does not depend on the other requests.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ State = Literal["waiting", "running", "done", "failed", "cancelled"]
 @dataclass(eq=False)
 class ScheduledRequest:
     """A request from its arrival on.
-
-    stop, grammar: see `start`.
-    active: the request being decoded; None while it waits.
-    error: what ended it, where it failed."""
+    stop, grammar: see `start_request`.
+    active: the state of decoding; None while waiting.
+    error: the failure that ended it."""
 
     request: GenerationRequest
     stop: Callable[[int], bool] | None = None
@@ -45,8 +44,9 @@ class ScheduledRequest:
 
 
 class Scheduler:
-    """Owns its requests, and closes them. chunk: the most tokens of prompts in one pass, by default the
-    target's. rule: how sampled drafts are verified. Not for several threads at once."""
+    """A scheduler that owns and closes its requests. It is not thread-safe.
+    chunk: the most prompt tokens of one pass; by default the target's.
+    rule: the verification rule for sampled drafts."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Scheduler:
         self._chunk = ChunkSize(min(chunk or target.caps.max_prefill_tokens, target.caps.max_prefill_tokens))
         self.waiting: FairQueue[ScheduledRequest] = FairQueue()
         self.running: list[ScheduledRequest] = []
-        self.busy: BusyError | None = None  # why the last request that waits could not begin
+        self.busy: BusyError | None = None  # why the request at the head of the queue could not start
 
     @property
     def idle(self) -> bool:
@@ -73,16 +73,16 @@ class Scheduler:
 
     @property
     def sessions(self) -> int:
-        """Requests that can run at once: a row for each."""
+        """Requests that can run at once; each needs at least one row of a pass."""
         return min(self._target.caps.max_sessions, self._target.caps.max_batch_tokens)
 
     def add(self, scheduled: ScheduledRequest) -> None:
-        """Raises UsageError for a request that does not fit the target."""
+        """Enqueue a request. Raises UsageError if it does not fit the target."""
         scheduled.request.require_fits(self._target)
         self.waiting.add(scheduled.request.client, scheduled)
 
     def cancel(self, scheduled: ScheduledRequest) -> None:
-        """What it has emitted stays. Nothing happens to one that is over."""
+        """End a request; its emitted tokens stay. Does nothing once it is over."""
         if scheduled.state == "waiting":
             self.waiting.remove(scheduled.request.client, scheduled)
             scheduled.state = "cancelled"
@@ -90,14 +90,14 @@ class Scheduler:
             self._end(scheduled, "cancelled")
 
     def admit(self) -> None:
-        """Start what waits, in turns of clients, as far as there are sessions."""
+        """Start waiting requests, client by client, while sessions are free."""
         while len(self.waiting) and len(self.running) < self.sessions:
             if not self._begin(self.waiting.peek()):
                 return
             self.waiting.pop()
 
     def _begin(self, scheduled: ScheduledRequest) -> bool:
-        """Open the session; false where others have them all. Wherever Ctrl-C comes, `close` finds it."""
+        """Start a request; return false if no session is free. Whenever Ctrl-C comes, `close` finds it."""
         self.running.append(scheduled)
         try:
             scheduled.active = start_request(
@@ -110,7 +110,7 @@ class Scheduler:
             )
             scheduled.state = "running"
         except BusyError as error:
-            self.busy = error.with_traceback(None)  # whose frames would keep a dropped stream alive
+            self.busy = error.with_traceback(None)  # its frames would keep a dropped stream alive
             self.running.remove(scheduled)
             return False
         except Exception as error:
@@ -119,9 +119,9 @@ class Scheduler:
         return True
 
     def step(self) -> list[tuple[ScheduledRequest, Step]]:
-        """One pass of all that run, those that are new among them; the steps of a request come in order."""
+        """Admit requests and run one pass; return its steps in order."""
         self.admit()
-        active = {one.active: one for one in self.running if one.active is not None}
+        active = {scheduled.active: scheduled for scheduled in self.running if scheduled.active is not None}
         if not active:
             return []
         decoding = sum(request.n_tokens > 0 for request in active)
@@ -130,15 +130,15 @@ class Scheduler:
             steps = advance_requests(
                 self._target, self._drafter, self._policy, list(active), self._clock, chunk
             )
-        except Exception as error:  # the pass itself: nobody knows whose fault it was
-            for one in list(self.running):
-                self._end(one, "failed", error)
+        except Exception as error:  # the whole pass failed, so all its requests have
+            for scheduled in list(self.running):
+                self._end(scheduled, "failed", error)
             return []
         read = sum(step.batch_tokens for _, step in steps if not step.tokens)
         self._chunk.update(decoding, read, self._clock() - began)
-        for request, one in active.items():
+        for request, scheduled in active.items():
             if request.is_over:
-                self._end(one, "failed" if request.error else "done", request.error)
+                self._end(scheduled, "failed" if request.error else "done", request.error)
         return [(active[request], step) for request, step in steps]
 
     def _end(self, scheduled: ScheduledRequest, state: State, error: Exception | None = None) -> None:
@@ -152,6 +152,6 @@ class Scheduler:
         self.running.remove(scheduled)
 
     def close(self) -> None:
-        """Cancel all."""
+        """Cancel all requests."""
         for scheduled in [*self.waiting, *self.running]:
             self.cancel(scheduled)

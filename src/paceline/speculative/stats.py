@@ -1,4 +1,4 @@
-"""What happened: one Step a request and forward pass, and the sums over them.
+"""Step, the record of one request in one pass, and the sums over a request's steps.
 
 acceptance rate = accepted / drafted; acceptance length = 1 + accepted / steps.
 """
@@ -17,8 +17,9 @@ TARGET = "target"
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of one step; a batch's time is shared out evenly among its requests. keep: committing and
-    rolling back. other: deciding what to draft, and learning from the step before."""
+    """Seconds of one step; the time of a batch is split evenly among its requests.
+    keep: commit and rollback.
+    other: deciding what to draft, and learning from the previous step."""
 
     draft: float = 0.0
     forward: float = 0.0
@@ -36,8 +37,8 @@ TIME_PARTS = tuple(part.name for part in fields(StepTimes))
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """What the target gave an emitted token: nats, before any sampler. top: the likeliest tokens with theirs,
-    best first."""
+    """The target's log-probability of an emitted token in nats, before any sampler.
+    top: the likeliest tokens with theirs, best first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -45,13 +46,14 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """tokens: emitted by this step, cut where the request stopped; none where only the prompt was read.
+    """The record of one step.
+    tokens: the emitted tokens, cut at a stop; empty for prefill.
     sources: a drafter's name or "target" for each token.
     path: the accepted nodes to commit: all tokens but the last, which is the new root.
-    drafted, accepted: tokens by drafter; accepted before any cut.
-    tree: the draft that was verified; proposal: all that it was chosen from.
-    logprobs: one a token where the request asked for them.
-    rows: what the target computed: of the prompt, of text computed again, the root and the tree."""
+    drafted, accepted: tokens by drafter; accepted counts those before the cut.
+    tree: the verified draft; proposal: the draft the policy chose from.
+    logprobs: one per token, if requested.
+    batch_tokens: rows the target computed: prompt, recomputed tokens, root and tree."""
 
     tokens: tuple[int, ...]
     sources: tuple[str, ...]
@@ -68,8 +70,9 @@ class Step:
 
 @dataclass
 class SourceStats:
-    """One drafter's part. tried: the steps it was called at; proposed: those with a draft that was verified;
-    right: those of which a token was accepted. drafted, accepted: tokens."""
+    """Counts of one drafter.
+    tried, proposed, right: steps it was called in, with a verified draft, with an accepted token.
+    drafted, accepted: tokens."""
 
     tried: int = 0
     proposed: int = 0
@@ -80,8 +83,9 @@ class SourceStats:
 
 @dataclass
 class Stats:
-    """Sums over one request's steps. rejected: the steps that accepted less than was drafted.
-    reading_seconds: of the steps that only read the prompt, which count nowhere else."""
+    """Sums over one request's steps.
+    rejected: steps that accepted fewer tokens than were drafted.
+    reading_seconds: time of the prefill steps, which count nowhere else."""
 
     steps: int = 0
     tokens: int = 0
@@ -97,6 +101,7 @@ class Stats:
     reading_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
+        """Add one step."""
         if not step.tokens:
             self.reading_seconds += step.times.total
             return
@@ -109,11 +114,11 @@ class Stats:
         for name in step.tree.called:
             self.by_source.setdefault(name, SourceStats()).tried += 1
         for name, n in step.drafted.items():
-            source, selected = self.by_source.setdefault(name, SourceStats()), step.accepted.get(name, 0)
+            source, n_accepted = self.by_source.setdefault(name, SourceStats()), step.accepted.get(name, 0)
             source.proposed += 1
-            source.right += selected > 0
+            source.right += n_accepted > 0
             source.drafted += n
-            source.accepted += selected
+            source.accepted += n_accepted
         self.draft_seconds += step.times.draft
         self.forward_seconds += step.times.forward
         self.verify_seconds += step.times.verify
@@ -130,11 +135,10 @@ class Stats:
 
     @property
     def seconds(self) -> float:
-        known = self.draft_seconds + self.forward_seconds + self.verify_seconds + self.keep_seconds
-        return known + self.other_seconds
+        return float(sum(getattr(self, f"{part}_seconds") for part in TIME_PARTS))
 
     def as_dict(self) -> dict[str, Any]:
-        """The names `--json` prints; seconds by phase under "time"."""
+        """Return the fields that `--json` prints, with seconds by phase under "time"."""
         return {
             "steps": self.steps,
             "drafted": self.drafted,
@@ -143,11 +147,5 @@ class Stats:
             "acceptance_rate": self.acceptance_rate,
             "acceptance_length": self.acceptance_length,
             "by_source": {name: asdict(source) for name, source in self.by_source.items()},
-            "time": {
-                "draft": self.draft_seconds,
-                "forward": self.forward_seconds,
-                "verify": self.verify_seconds,
-                "keep": self.keep_seconds,
-                "other": self.other_seconds,
-            },
+            "time": {part: getattr(self, f"{part}_seconds") for part in TIME_PARTS},
         }

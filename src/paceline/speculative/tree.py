@@ -1,7 +1,7 @@
-"""A draft is data: a tree of guessed tokens in flat arrays. A chain is a narrow tree.
+"""A draft: a tree of guessed tokens in flat arrays; a chain is a tree without branches.
 
-The root is not in the arrays: it is the last emitted token (the root law). Node `i` hangs below
-`parents[i]`, or below the root where that is ROOT; parents always come before their children.
+The root is the last emitted token and is not in the arrays. Node `i` is a child of `parents[i]`, or of the
+root where that is ROOT; parents always come before their children.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from paceline.speculative.errors import ContractError
 from paceline.speculative.sampling import Probabilities
 
 ROOT = -1
-Votes = tuple[tuple[str, float], ...]  # drafters, each with the score that it gives a node
-CHAIN_PARENTS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the number of nodes
+Votes = tuple[tuple[str, float], ...]  # (drafter, score) of every drafter that proposed a node
+CHAIN_PARENTS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # parents of a chain by its length
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Every field but `q`, `probe` and `called` has one entry a node.
-
+    """A draft for one request. Every field but `q`, `probe` and `called` has one entry per node.
     score: the drafter's confidence in the node, given that the parent is accepted (0 to 1).
-    reach_probability: that the whole path is accepted; by default the product of the scores along it.
-    source: the name of the drafter that proposed the node.
-    q: the distribution [n_vocab] that the token was drawn from, given the siblings drawn before it; None for
-        a deterministic choice, and as a whole where every choice was.
+    source: name of the drafter that proposed the node.
+    q: the distribution [n_vocab] the token was drawn from, given the siblings drawn before; None for a
+        deterministic choice, and as a whole if all choices were deterministic.
     probe: nodes whose rows are computed but which are never accepted.
-    called: the drafters that were called for this draft, in order.
-    votes: the drafters that proposed a node, each with a score; () where one proposed all nodes.
-    """
+    reach_probability: that the whole path is accepted; by default the product of its scores.
+    called: the drafters called for this draft, in order.
+    votes: the drafters that proposed each node, with scores; () if each node has only its source."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
@@ -61,13 +59,13 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every node hangs below the one before it."""
+        """True if every node is the child of the node before it."""
         n = len(self.tokens)
         return self.parents == (CHAIN_PARENTS[n] if n < len(CHAIN_PARENTS) else tuple(range(ROOT, n - 1)))
 
     @property
     def drafted(self) -> tuple[str, ...]:
-        """The source of every node that may be accepted: all but the probes."""
+        """The sources of all nodes but the probes."""
         if not self.probe:
             return self.source
         return tuple(name for node, name in enumerate(self.source) if node not in self.probe)
@@ -79,7 +77,7 @@ class DraftTree:
         return tuple(out)
 
     def children(self, node: int) -> list[int]:
-        """The nodes directly below `node` (or ROOT), in draft order, probes left out."""
+        """Return the children of `node` (or ROOT) in draft order, without probes."""
         if not self._children:
             table: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
             for i, parent in enumerate(self.parents):
@@ -89,14 +87,14 @@ class DraftTree:
         return self._children[node + 1]
 
     def child(self, node: int, token: int) -> int | None:
-        """The first child of `node` that carries `token`."""
+        """Return the first child of `node` with this token."""
         for i in self.children(node):
             if self.tokens[i] == token:
                 return i
         return None
 
     def check_path(self, path: Sequence[int]) -> None:
-        """Raise ContractError unless `path` leads from the root down and over no probe."""
+        """Raise ContractError unless `path` leads down from the root and over no probe."""
         parent = ROOT
         for node in path:
             if self.parents[node] != parent:
@@ -106,7 +104,7 @@ class DraftTree:
             parent = node
 
     def path_tokens(self, node: int) -> list[int]:
-        """The tokens from the root's child down to `node`; none for the root itself."""
+        """Return the tokens from the root's child down to `node`; none for the root."""
         out: list[int] = []
         while node != ROOT:
             out.append(self.tokens[node])
@@ -114,7 +112,7 @@ class DraftTree:
         return out[::-1]
 
     def depths(self) -> list[int]:
-        """The distance of every node from the root (1 for its children)."""
+        """Return the distance of every node from the root (1 for its children)."""
         out = self._depths
         if not out:
             for parent in self.parents:
@@ -122,28 +120,28 @@ class DraftTree:
         return out
 
     def path_of(self, tokens: Sequence[int]) -> list[int]:
-        """The path from the root down that carries `tokens`, as far as the tree has them."""
+        """Return the path from the root that follows `tokens`, as far as the tree has them."""
         path, node = list[int](), ROOT
         for token in tokens:
-            found = self.child(node, token)
-            if found is None:
+            child = self.child(node, token)
+            if child is None:
                 break
-            path.append(found)
-            node = found
+            path.append(child)
+            node = child
         return path
 
     def filter(self, selected: Sequence[bool]) -> DraftTree:
-        """The nodes marked True, in their order; with a node its parent must be kept."""
-        return self.subset([node for node, keep in enumerate(selected) if keep], self.reach_probability)
+        """Return the nodes marked True, in order; the parents of marked nodes must be marked too."""
+        return self.subset([node for node, mark in enumerate(selected) if mark], self.reach_probability)
 
     def proposed_by(self, called: tuple[str, ...]) -> DraftTree:
-        """The same, for which these drafters were called."""
+        """Return the same draft with `called` set."""
         if called == self.called:
             return self
         return replace(self, called=called) if self.tokens else DraftTree(called=called)
 
     def subset(self, nodes: Sequence[int], reach_probability: Sequence[float]) -> DraftTree:
-        """Only these nodes (ascending, each with its parent). reach_probability: of all nodes."""
+        """Return only these nodes (ascending, with all parents). reach_probability: of all nodes."""
         n = len(nodes)
         if n == 0:
             return DraftTree(called=self.called)
@@ -172,7 +170,7 @@ class DraftTree:
         )
 
     def starts_with(self, other: DraftTree) -> bool:
-        """Whether the leading nodes are exactly those of `other`."""
+        """Return whether the leading nodes are exactly those of `other`."""
         n = len(other.tokens)
         return self.tokens[:n] == other.tokens and self.parents[:n] == other.parents
 
@@ -186,7 +184,7 @@ def chain(
     score: Sequence[float] | None = None,
     q: Sequence[Probabilities | None] | None = None,
 ) -> DraftTree:
-    """A tree without branches: each token hangs below the one before it."""
+    """Return a draft without branches."""
     n = len(tokens)
     if n == 0:
         return EMPTY

@@ -1,6 +1,6 @@
-"""Values of the right type, or a UsageError that says which setting it is, what came and what is wanted.
-
-A bool is no number, text is none either, and numpy's numbers become Python's. Bounds are each setting's own.
+"""Type checks of settings: each returns a value of the right type, or raises UsageError with the setting's
+name.
+Bools are not numbers, and numpy scalars become Python numbers. Callers check their own bounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paceline.speculative.printable import printable
 
 
 def require(name: str, value: Any, wanted: str) -> UsageError:
-    """The error to raise."""
+    """Return the error to raise."""
     try:
         shown = reprlib.repr(value)
     except ValueError:  # Python spells no integer of so many digits
@@ -50,8 +50,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any) -> str:
-    """Lone surrogates are refused too: Python keeps them of arguments that are no text, and of halves of
-    characters in JSON."""
+    """Return a str that encodes as UTF-8; arguments and JSON may hold lone surrogates."""
     if not isinstance(value, str):
         raise require(name, value, "text")
     try:
@@ -62,12 +61,12 @@ def text(name: str, value: Any) -> str:
 
 
 def text_list(name: str, value: Any) -> tuple[str, ...]:
-    """Of one text or several."""
+    """Return one string, or several, as a tuple."""
     if isinstance(value, str):
         return (text(name, value),)
     if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise require(name, value, "text, or a list of texts")
-    return tuple(text(name, one) for one in value)
+    return tuple(text(name, item) for item in value)
 
 
 def logit_biases(name: str, value: Any) -> dict[int, float]:
@@ -78,7 +77,7 @@ def logit_biases(name: str, value: Any) -> dict[int, float]:
     }
 
 
-# As a data class spells them.
+# By annotation.
 CONVERTERS = {
     "int": integer,
     "float": number,
@@ -90,7 +89,7 @@ CONVERTERS = {
 
 
 def validate_fields(settings: Any) -> None:
-    """Every field of a frozen data class as its annotation says."""
+    """Convert every field of a frozen dataclass by its annotation."""
     for field in fields(settings):
         value = CONVERTERS[field.type](field.name, getattr(settings, field.name))  # type: ignore[index]
         object.__setattr__(settings, field.name, value)

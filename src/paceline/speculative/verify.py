@@ -1,18 +1,18 @@
-"""Acceptance: which drafted tokens are kept, and which token follows them.
+"""Verification: which drafted tokens are accepted, and which token follows them.
 
-`p` is what plain sampling would draw from at a node, by that node's prefix; `q` what the drafted token was
-drawn from, given the siblings drawn before it. No knob here trades exactness for speed. Three walks cover the
-field's rules, because `q` is recorded per node:
+`p` is the distribution plain sampling draws from at a node. `q` is the distribution the drafted token was
+drawn from, given the siblings drawn before it. All rules are lossless. As `q` is recorded per node, three
+walks cover the field's rules:
 
     match       deterministic drafts: draw t ~ p, descend if t is among the children. Optimal for a fixed set.
-    recursive   down from the root, node by node: accept child x with min(1, p(x)/q(x)), otherwise go on to
-                its sibling with p <- norm(relu(p - q)). On a chain this is the token rule (Leviathan et al.,
-                arXiv:2211.17192, Algorithm 1); with siblings drawn without replacement recursive rejection
-                (Chen et al., Sequoia, arXiv:2402.12374); independent ones too (SpecInfer, arXiv:2305.09781).
-    traversal   up from the leaves: whole paths are tried first (Weng et al., arXiv:2505.12398). On a chain
-                this is the block rule (Sun et al., arXiv:2403.10444).
+    recursive   top-down: accept child x with probability min(1, p(x)/q(x)), otherwise try its sibling with
+                p <- norm(relu(p - q)). On a chain this is the token rule (Leviathan et al., arXiv:2211.17192,
+                Algorithm 1); with siblings drawn without replacement it is recursive rejection (Chen et al.,
+                Sequoia, arXiv:2402.12374), with independent ones SpecInfer (arXiv:2305.09781).
+    traversal   bottom-up: whole paths are tried first (Weng et al., arXiv:2505.12398). On a chain this is the
+                block rule (Sun et al., arXiv:2403.10444).
 
-A deterministic child among sampled ones is one drawn from a one-hot q.
+A deterministic child among sampled ones counts as drawn from a one-hot q.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ from paceline.speculative.sampling import (
 )
 from paceline.speculative.tree import ROOT, DraftTree
 
-# How far from 1 rounding may leave the sum of a q.
-ROUNDING_TOLERANCE = 1e-6
-# From so many tokens on the rows that traversal looks at, where no top-k shortens them, cost more than they
-# bring: 6 ms a step for 7 drafted tokens at 32k, against 1 ms (benchmarks/verification.py).
+ROUNDING_TOLERANCE = 1e-6  # of the sum of a q
+# In larger vocabularies without top-k, traversal costs more than it gains: at 32k tokens and 7 drafted tokens
+# 6 ms a step, against 1 ms (benchmarks/verification.py).
 MAX_DENSE_VOCAB = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """path: accepted nodes from the root down. token: the one drawn after them (correction or bonus)."""
+    """The accepted path (nodes from the root down), and the correction or bonus token after it."""
 
     path: tuple[int, ...]
     token: int
 
 
 class TargetRows:
-    """Target rows as distributions, each by its prefix, computed only where a walk comes by."""
+    """The target's distributions at the nodes of a tree, computed only where a walk needs them."""
 
     def __init__(
         self,
@@ -64,29 +63,29 @@ class TargetRows:
         self.tree, self.sampling = tree, sampling
         self.n_vocab = len(out.logits(0)) if tree.q is not None else 0
         self._out, self._grammar, self._place = out, grammar, len(history)
-        # Only penalties read the committed text, and only this far back.
+        # Only penalties read the committed tokens, and only this far back.
         self._history = list(history[-sampling.repeat_last_n :]) if sampling.penalised else []
         self._plain = not sampling.penalised and grammar is None
 
     def _prefix(self, node: int) -> tuple[list[int], Mask | None]:
-        """What a row's processors depend on: its own history, and what the grammar allows after it."""
+        """Return the token history of the node's row, and the grammar's mask after it."""
         path = [] if self._plain else self.tree.path_tokens(node)
         mask = self._grammar.mask(path) if self._grammar is not None else None
         return [*self._history, *path], mask
 
     def place(self, node: int) -> int:
-        """Of the token that follows, in the text with its prompt."""
+        """Return the position in the text, prompt included, of the token after `node`."""
         return self._place + (0 if node == ROOT else self.tree.depths()[node])
 
     def p(self, node: int) -> TokenDistribution:
+        """Return the distribution of the token after `node`."""
         try:
             return self._out.target_distribution(node + 1, self.sampling, *self._prefix(node))
         except LogitsError as error:
             raise self._placed(error, node) from error
 
     def draw(self, node: int, rng: Rng) -> int:
-        """t ~ p, by its place in the text. Greedy needs no distribution, and no row leaves the engine unless
-        it must be edited."""
+        """Draw t ~ p by its position. Greedy decoding needs only the backend's argmax or edited logits."""
         if not self.sampling.greedy:
             return rng.draw_at(self.place(node), self.p(node))
         try:
@@ -109,11 +108,11 @@ def verify(
     rule: str = "auto",
     grammar: Grammar | None = None,
 ) -> Verdict:
-    """Return what is accepted. history: the committed sequence, root included.
-
-    rule: a name in RULES, or "auto": traversal, which accepts most but looks at every row; where rows are
-    long (a large vocabulary without top-k) recursive. Raises ContractError for a q that its token cannot have
-    been drawn from."""
+    """Return the accepted path and the token after it.
+    history: the committed tokens, root included.
+    rule: a name in VERIFICATION_RULES, or "auto": traversal, which accepts most but reads every row, or
+        recursive where rows are long (a large vocabulary without top-k).
+    Raises ContractError for a q that cannot have produced its token."""
     rows = TargetRows(tree, out, sampling, history, grammar)
     # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
     if tree.q is None or sampling.greedy:
@@ -124,7 +123,7 @@ def verify(
 
 
 def verify_greedy(rows: TargetRows, rng: Rng) -> Verdict:
-    """The text of a seed is the same with and without drafts: each token is drawn by its place alone."""
+    """Draw every token by its position alone, so that a seed gives the same text with and without drafts."""
     path: list[int] = []
     node = ROOT
     while True:
@@ -137,6 +136,7 @@ def verify_greedy(rows: TargetRows, rng: Rng) -> Verdict:
 
 
 def verify_recursive(rows: TargetRows, rng: Rng) -> Verdict:
+    """Walk down from the root, trying the children of each node in turn."""
     tree, path, node = rows.tree, list[int](), ROOT
     while True:
         p = rows.p(node)
@@ -153,12 +153,11 @@ def verify_recursive(rows: TargetRows, rng: Rng) -> Verdict:
 
 @dataclass(slots=True)
 class _Stop:
-    """A node on the way down.
-
-    q: what the node was drawn from.
-    acc: the chance that the path ends at the node or below, given what was rejected so far.
-    waiting: children that are not rejected yet.
-    p: what would follow, computed when first needed."""
+    """A node on the current path.
+    q: the distribution the node was drawn from.
+    acc: the probability that the path ends here or below, given the rejections so far.
+    waiting: children not rejected yet.
+    p: the distribution of the next token, computed when first needed."""
 
     node: int
     q: Probabilities | None
@@ -168,42 +167,43 @@ class _Stop:
 
 
 def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:
+    """Try whole paths first, from the leaves up."""
     tree = rows.tree
-    way = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
+    stack = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
     while True:
-        here = way[-1]
-        if here.waiting and here.p is None:
+        top = stack[-1]
+        if top.waiting and top.p is None:
             try:
-                here.p = rows.p(here.node)
-            except (UsageError, LogitsError):  # nothing can follow: an error only if something has to
-                here.waiting = []
-        if here.waiting and here.p is not None:
-            child = here.waiting[0]
+                top.p = rows.p(top.node)
+            except (UsageError, LogitsError):  # no token can follow: an error only if the path ends here
+                top.waiting = []
+        if top.waiting and top.p is not None:
+            child = top.waiting[0]
             q, x = sample_from(tree, child, rows.n_vocab), tree.tokens[child]
-            acc = acceptance_probability(here.p, q, x, here.acc)
+            acc = acceptance_probability(top.p, q, x, top.acc)
             if acc > 0.0:
-                way.append(_Stop(child, q, acc, list(tree.children(child))))
-            else:  # nothing below it can be accepted either, so no row there is looked at
-                _reject_first(here, here.p, q, x)
+                stack.append(_Stop(child, q, acc, list(tree.children(child))))
+            else:  # nothing below it can be accepted either
+                _reject_first(top, top.p, q, x)
             continue
-        if len(way) == 1 or rng.accept(here.acc):
-            p = rows.p(here.node) if here.p is None else here.p
-            return Verdict(tuple(stop.node for stop in way[1:]), p.draw(rng))
-        way.pop()
-        above = way[-1]
-        assert above.p is not None  # `here` was tried with it
-        _reject_first(above, above.p, here.q, tree.tokens[here.node])
+        if len(stack) == 1 or rng.accept(top.acc):
+            p = rows.p(top.node) if top.p is None else top.p
+            return Verdict(tuple(stop.node for stop in stack[1:]), p.draw(rng))
+        stack.pop()
+        parent = stack[-1]
+        assert parent.p is not None  # `top` was tried with it
+        _reject_first(parent, parent.p, top.q, tree.tokens[top.node])
 
 
 def _reject_first(stop: _Stop, p: TokenDistribution, q: Probabilities | None, x: int) -> None:
-    """The first waiting child, x ~ q, is rejected with all below it; its parent takes what is left."""
+    """Reject the first waiting child, x ~ q, with its subtree; the parent keeps the residual distribution."""
     stop.waiting.pop(0)
     stop.p, mass = residual_distribution(p, q, x, stop.acc)
     if mass + 1.0 - stop.acc > 0.0:  # else rounding alone made a sure child fail
         stop.acc = mass / (mass + 1.0 - stop.acc)
 
 
-# The field's names: token and block are proved for chains, recursive and traversal for any tree.
+# token and block are defined for chains only, recursive and traversal for any tree.
 VERIFICATION_RULES: dict[str, Callable[[TargetRows, Rng], Verdict]] = {
     "token": verify_recursive,
     "block": verify_traversal,
@@ -214,15 +214,16 @@ CHAIN_ONLY_RULES = frozenset({"token", "block"})
 
 
 def sample_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
-    """The q [size] of a node, None where it is one-hot. A shorter one is padded with zeros: the target's
-    vocabulary may end in tokens the draft does not have."""
+    """Return the q [size] of a node, None if it is one-hot.
+    A shorter q is padded with zeros, as the target's vocabulary may be larger than the draft's.
+    Raises ContractError for a q that cannot have produced the token."""
     q = tree.q[node] if tree.q is not None else None
     if q is None:
         return None
     if len(q) > size:
         raise ContractError(f"q covers {len(q):,} tokens, the target has {size:,}")
     x = tree.tokens[node]
-    if not (x < len(q) and q[x] > 0.0 and abs(q.sum() - 1.0) < ROUNDING_TOLERANCE):  # NaN is neither
+    if not (x < len(q) and q[x] > 0.0 and abs(q.sum() - 1.0) < ROUNDING_TOLERANCE):  # also false for NaN
         raise ContractError(f"node {node}: token {x} cannot have been drawn from its q")
     return q if len(q) == size else np.concatenate([q, np.zeros(size - len(q))])
 
@@ -230,23 +231,19 @@ def sample_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
 def acceptance_probability(
     p: TokenDistribution, q: Probabilities | None, x: int, scale: float = 1.0
 ) -> float:
-    """min(1, scale p(x)/q(x))."""
+    """Return min(1, scale p(x)/q(x))."""
     return float(min(1.0, scale * p.of(x) / (1.0 if q is None else q[x])))
 
 
 def residual_distribution(
     p: TokenDistribution, q: Probabilities | None, x: int, scale: float = 1.0
 ) -> tuple[TokenDistribution, float]:
-    """(norm(relu(scale p - q)), its mass before); p itself where nothing is left."""
+    """Return norm(relu(scale p - q)) and its mass before normalisation; p itself if the mass is 0."""
     rest = scale * p.p
     if q is None:
         rest[p.ids == x] = 0.0
     else:
         rest -= q[p.ids]
         np.maximum(rest, 0.0, out=rest)
-    return normalized(rest, p), float(rest.sum())
-
-
-def normalized(rest: Probabilities, otherwise: TokenDistribution) -> TokenDistribution:
     mass = rest.sum()
-    return TokenDistribution(otherwise.ids, rest / mass) if mass > 0.0 else otherwise
+    return TokenDistribution(p.ids, rest / mass) if mass > 0.0 else p, float(mass)

@@ -1,4 +1,4 @@
-"""What a vocabulary is."""
+"""The vocabulary of a model, as drafters and views read it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Vocab:
-    """size: rows of the output layer. eos: every token that ends generation.
-    text: the token's stored text, as the model file spells it. piece: the bytes it stands for in a text;
-    a control token stands for none."""
+    """A model's vocabulary.
+    size: rows of the output layer.
+    eos: all tokens that end generation.
+    text: a token's text as the model file stores it.
+    piece: the bytes a token contributes to a text; empty for a control token."""
 
     size: int
     kind: str

@@ -1,4 +1,4 @@
-"""The tokens that two vocabularies have in common."""
+"""The tokens that two vocabularies share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Intersection:
-    """target_ids[i] and draft_ids[i] have the same bytes, or are control tokens of the same name. Each id is
-    in at most one pair; target_ids ascend."""
+    """Pairs of tokens, target_ids[i] and draft_ids[i], with the same bytes or the same control name.
+    Each id is in at most one pair; target_ids ascend."""
 
     target_ids: Ids
     draft_ids: Ids
@@ -25,13 +25,14 @@ class Intersection:
 
     @classmethod
     def of(cls, target: Lexicon, draft: Lexicon) -> Intersection:
+        """Match the tokens of two vocabularies."""
         pairs = {
             ours: draft.by_bytes[data] for data, ours in target.by_bytes.items() if data in draft.by_bytes
         }
         pairs |= {ours: draft.by_name[name] for name, ours in target.by_name.items() if name in draft.by_name}
         ends, their_ends = target.vocab.eos, draft.vocab.eos
         if ends and their_ends and not any(pairs.get(end) in their_ends for end in ends):
-            # Named differently, and still the same: nothing follows.
+            # Names differ, but both end the text.
             end, their_end = min(ends), min(their_ends)
             pairs = {ours: theirs for ours, theirs in pairs.items() if theirs != their_end} | {end: their_end}
         ordered = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2)

@@ -7,26 +7,25 @@ from collections.abc import Callable
 
 from paceline.speculative.vocabulary import Vocab
 
-# What decoding with "surrogateescape" makes of bytes that are no whole characters.
-BROKEN = re.compile("([\udc80-\udcff]+)")
+INVALID_BYTES = re.compile("([\udc80-\udcff]+)")  # as decoded with "surrogateescape"
 
 
 class Lexicon:
-    """tokenize: the model's tokenizer, for text within a text, without control tokens.
-
-    token_bytes: each token's bytes, empty for a token without text: a control token, or one that ends a text.
-    names: the stored text of those tokens. by_bytes, by_name: the token that has them; of several the one
-    that the tokenizer takes, or the first."""
+    """A vocabulary and its tokenizer.
+    tokenize: tokenizes text inside a text, without control tokens.
+    token_bytes: bytes by token; empty for control tokens and ends of text.
+    names: stored text of the tokens without bytes.
+    by_bytes, by_name: the token with these bytes or this name; of several the tokenizer's, or the first."""
 
     def __init__(self, vocab: Vocab, tokenize: Callable[[str], list[int]]) -> None:
         self.vocab = vocab
         self._tokenize = tokenize
-        # All of it is read now: a model that was closed cannot be asked any more.
+        # Read everything now, as the model may be closed later.
         self.token_bytes = [b"" if token in vocab.eos else vocab.piece(token) for token in range(vocab.size)]
         self.names = {token: vocab.text(token) for token, data in enumerate(self.token_bytes) if not data}
         self.by_name = {name: token for token, name in reversed(self.names.items()) if name}
         self._longest = max(map(len, self.token_bytes), default=0)
-        # In place of what cannot be encoded.
+        # Stands for bytes that cannot be encoded.
         self.filler = vocab.bos if vocab.bos is not None else min(vocab.eos, default=0)
         self.by_bytes: dict[bytes, int] = {}
         duplicates: dict[bytes, list[int]] = {}
@@ -39,11 +38,11 @@ class Lexicon:
                 self.by_bytes[data] = taken[0]
 
     def encode(self, data: bytes) -> list[int]:
-        """Tokens whose bytes are exactly `data`: the tokenizer's, or the longest that match where it would
-        change the text, or where bytes are no whole characters. A byte that no token has becomes the
-        filler."""
+        """Return tokens whose bytes are exactly `data`.
+        Where the tokenizer would change the text, or bytes are invalid UTF-8, the longest matching tokens are
+        used. A byte without a token becomes the filler."""
         out: list[int] = []
-        for i, run in enumerate(BROKEN.split(data.decode(errors="surrogateescape"))):
+        for i, run in enumerate(INVALID_BYTES.split(data.decode(errors="surrogateescape"))):
             raw = run.encode(errors="surrogateescape")
             tokens = self._tokenize(run) if run and i % 2 == 0 else []
             out += tokens if self.decode(tokens) == raw else self._longest_match(raw)

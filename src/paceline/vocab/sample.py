@@ -1,4 +1,4 @@
-"""A little of what models write: to see how a tokenizer divides it, before there is any other text."""
+"""A short sample of typical model output, on which tokenizers are compared."""
 
 SAMPLE_TEXT = '''\
 class Register:

@@ -1,46 +1,47 @@
-"""Whether two models share a vocabulary: same type, special tokens and token texts."""
+"""A check that two models share a vocabulary: tokenizer type, special tokens and token texts."""
 
 from __future__ import annotations
 
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
 
-# llama.cpp's own tolerances for a draft model: padding may differ by this many tokens, and the
-# first few ids may have other texts (they are control tokens).
+# llama.cpp's tolerances for a draft model: padding may differ by so many tokens, and the first ids, which are
+# control tokens, may have other texts.
 MAX_SIZE_DIFFERENCE = 128
 FIRST_COMPARED_ID = 5
 
 
 def check_shared(target: Vocab, draft: Vocab) -> None:
-    """Raise VocabError unless a token id means the same to both models."""
-    advice = (
-        "use a draft of the same family, cross_vocab auto (--cross-vocab auto) to translate, or the drafter "
-        "lookup (drafters, --draft), which needs no draft model"
-    )
+    """Raise VocabError unless token ids mean the same to both models."""
+    if difference := _difference(target, draft):
+        raise VocabError(
+            f"the draft has another vocabulary: {difference}; use a draft of the same family, "
+            "cross_vocab auto (--cross-vocab auto) to translate, or the drafter lookup (drafters, --draft), "
+            "which needs no draft model"
+        )
+
+
+def _difference(target: Vocab, draft: Vocab) -> str:
     for what, ours, theirs in (
         ("tokenizer type", target.kind, draft.kind),
-        ("BOS token", _bos_conflict(target), _bos_conflict(draft)),
-        ("EOS token", _eos_conflict(target), _eos_conflict(draft)),
+        ("BOS token", _describe_bos(target), _describe_bos(draft)),
+        ("EOS token", _describe_eos(target), _describe_eos(draft)),
     ):
         if ours != theirs:
-            raise VocabError(f"the draft has another vocabulary: {what} is {theirs}, target {ours}; {advice}")
+            return f"{what} is {theirs}, target {ours}"
     if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
-        raise VocabError(
-            f"the draft has another vocabulary: {draft.size:,} tokens, target {target.size:,}; {advice}"
-        )
+        return f"{draft.size:,} tokens, target {target.size:,}"
     for token in range(FIRST_COMPARED_ID, min(target.size, draft.size)):
         if target.text(token) != draft.text(token):
-            raise VocabError(
-                f"the draft has another vocabulary: token {token} is {draft.text(token)!r}, "
-                f"target {target.text(token)!r}; {advice}"
-            )
+            return f"token {token} is {draft.text(token)!r}, target {target.text(token)!r}"
+    return ""
 
 
-def _bos_conflict(vocab: Vocab) -> str:
+def _describe_bos(vocab: Vocab) -> str:
     begins = "is put before every text" if vocab.add_bos else "is put before no text"
     return f"{'none' if vocab.bos is None else vocab.bos} ({begins})"
 
 
-def _eos_conflict(vocab: Vocab) -> str:
+def _describe_eos(vocab: Vocab) -> str:
     ends = "is put after every text" if vocab.add_eos else "is put after no text"
     return f"{', '.join(map(str, sorted(vocab.eos))) or 'none'} ({ends})"

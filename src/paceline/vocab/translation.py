@@ -1,4 +1,4 @@
-"""The target's tokens in the draft's vocabulary."""
+"""Translation of the target's tokens to the draft model's vocabulary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.vocab.lexicon import Lexicon
 
 
 class Translation:
-    """Nothing of it can change the output: what the draft reads only decides how well it guesses."""
+    """A translation of text. It cannot change the output, only how well the draft model guesses."""
 
     def __init__(self, target: Lexicon, draft: Lexicon, common: Intersection) -> None:
         self.target, self.draft, self.common = target, draft, common
@@ -20,23 +20,23 @@ class Translation:
 
     @property
     def lead(self) -> int:
-        """How many tokens of `prompt` are not from the text: the draft's BOS, where it wants one."""
+        """Number of leading tokens of `prompt` that are not text: the draft's BOS, if it uses one."""
         return int(self.draft.vocab.add_bos and self.draft.vocab.bos is not None)
 
     def coverage(self, tokens: Sequence[int]) -> float:
-        """The share of the target's `tokens` that the draft has too."""
+        """Return the share of the target's `tokens` that the draft also has."""
         return sum(token in self._shared for token in tokens) / max(1, len(tokens))
 
     def token(self, token: int) -> tuple[int, ...]:
-        """At least one token: the counterpart, or the token's bytes encoded, or a control token's name."""
-        known = self._known.get(token)
-        if known is None:
+        """Return the counterpart, or else the encoded bytes or control-token name; at least one token."""
+        translated = self._known.get(token)
+        if translated is None:
             data = self.target.token_bytes[token] or self.target.names[token]
-            known = self._known[token] = tuple(self.draft.encode(data)) or (self.draft.filler,)
-        return known
+            translated = self._known[token] = tuple(self.draft.encode(data)) or (self.draft.filler,)
+        return translated
 
     def text(self, tokens: Sequence[int]) -> list[int]:
-        """As the draft's own tokenizer divides the text, which control tokens separate into parts."""
+        """Tokenize the text of `tokens` with the draft's tokenizer; control tokens divide it into parts."""
         out: list[int] = []
         part = bytearray()
         for token in tokens:
@@ -48,7 +48,7 @@ class Translation:
         return out + self.draft.encode(bytes(part))
 
     def prompt(self, tokens: Sequence[int]) -> list[int]:
-        """At least one token. Each model gets its own BOS."""
+        """Return at least one token; the draft's BOS replaces the target's."""
         vocab = self.target.vocab
         if vocab.add_bos and tokens[0] == vocab.bos:
             tokens = tokens[1:]
@@ -56,8 +56,9 @@ class Translation:
 
 
 def window(tokens: list[int], lead: int, caps: Caps) -> list[int]:
-    """`tokens` as the draft can hold them beside the largest tree: its `lead` and the end of the text. It
-    moves on by half its length at a time, so that the cache is seldom computed anew."""
+    """Return `tokens` limited to what the draft's context holds beside the largest tree.
+    It keeps the `lead` and the end of the text, and moves by half its length, so that the cache is seldom
+    recomputed."""
     room = caps.n_ctx - largest(caps)
     over = len(tokens) - room
     if over <= 0:
@@ -67,5 +68,5 @@ def window(tokens: list[int], lead: int, caps: Caps) -> list[int]:
 
 
 def largest(caps: Caps) -> int:
-    """Rows of the largest tree: few enough that at least half of the context is left for the text."""
+    """Return the rows of the largest tree, which leave at least half of the context to the text."""
     return min(caps.max_batch_tokens, caps.n_ctx // 2)

@@ -1,10 +1,10 @@
-"""How likely each node of a draft is to be reached and accepted.
+"""The probability that each node of a draft is reached and accepted.
 
-Every drafter has a calibrator. Where several propose something for the same place, so has every set of
-proposers among them: whether drafters agree is the strongest sign there is (stacking: Wolpert, Stacked
+Every drafter has a calibrator. Where several drafters propose guesses for one position, every set of
+proposers also has one, since agreement of drafters is the strongest evidence (stacking: Wolpert, Stacked
 Generalization, 1992). Its inputs are
-    x   the mean logit that its proposers' own calibrators give the guess
-    y   the largest x of the other guesses at this place
+    x   the mean logit of the guess by its proposers' own calibrators
+    y   the largest x of the other guesses at this position
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from paceline.speculative.policy.calibration import (
 )
 from paceline.speculative.tree import ROOT, DraftTree, Votes
 
-EMA_WEIGHT = 1 / 4  # the weight of the last guess in a drafter's recent acceptance
-ALL_DRAFTERS = "a draft"  # what is predicted of all guesses, whoever made them
-# A set's calibrator, to begin with: what a proposer more adds to the logit, and a drafter that proposes
-# something else takes from it; and the weight of the best other guess.
+EMA_WEIGHT = 1 / 4  # weight of the last guess in a drafter's recent acceptance
+ALL_DRAFTERS = "a draft"  # the name of the calibration over all drafters
+# A set's initial weights: per further proposer, per dissenting drafter, of the best other guess.
 AGREEMENT_WEIGHT, DISAGREEMENT_WEIGHT, RIVAL_WEIGHT = 0.4, -0.9, -0.3
 
-Recent = dict[str, float]  # of one request: each drafter's recent acceptance, -1 (wrong) to 1
+Recent = dict[str, float]  # recent acceptance by drafter in one request, from -1 (rejected) to 1
 
 
 class AcceptanceModel:
-    """Shared by all requests, each of which has its own Recent."""
+    """The calibrators of all drafters, shared by all requests; each request has a separate Recent."""
 
     def __init__(self) -> None:
         self._calibrators: dict[str, Calibrator] = {}
@@ -41,42 +40,45 @@ class AcceptanceModel:
         self._reliability = Reliability()
 
     def of(self, drafter: str) -> Calibrator:
-        found = self._calibrators.get(drafter)
-        if found is None:
-            found = self._calibrators[drafter] = Calibrator()
-        return found
+        """Return the calibrator of a drafter."""
+        calibrator = self._calibrators.get(drafter)
+        if calibrator is None:
+            calibrator = self._calibrators[drafter] = Calibrator()
+        return calibrator
 
     def reach_probabilities(self, recent: Recent, tree: DraftTree) -> list[float]:
-        """Of each node, the chance that it is reached and accepted; 0 for a probe."""
-        chances, last, slope, biases = list[float](), "", 1.0, list[float]()
+        """Return for each node the probability that it is reached and accepted; 0 for a probe."""
+        probabilities, last, slope, biases = list[float](), "", 1.0, list[float]()
         votes = tree.votes or [((name, score),) for name, score in zip(tree.source, tree.score, strict=True)]
-        for who, depth in zip(votes, tree.depths(), strict=True):  # as if its first proposer were alone
+        for who, depth in zip(votes, tree.depths(), strict=True):  # by the first proposer alone
             name, score = who[0]
             if name != last:
                 last, slope, biases = name, *self.of(name).at(recent.get(name, 0.0))
             z = slope * logit_at(score) + biases[depth if depth < N_POSITIONS else N_POSITIONS]
-            chances.append(sigmoid(z))
+            probabilities.append(sigmoid(z))
         for parent in competing_votes(votes, tree.parents):
             nodes = tree.children(parent)
-            own = [
+            own_logits = [
                 [
                     self.of(name).logit(logit_at(score), tree.depths()[node], recent.get(name, 0.0))
                     for name, score in votes[node]
                 ]
                 for node in nodes
             ]
-            for node, guess in zip(nodes, self._guesses([votes[node] for node in nodes], own), strict=True):
-                chances[node] = sigmoid(guess.logit)
+            for node, guess in zip(
+                nodes, self._guesses([votes[node] for node in nodes], own_logits), strict=True
+            ):
+                probabilities[node] = sigmoid(guess.logit)
         for probe in tree.probe:
-            chances[probe] = 0.0
-        return reach_products(tree, chances)
+            probabilities[probe] = 0.0
+        return reach_products(tree, probabilities)
 
-    def _guesses(self, votes: Sequence[Votes], own: Sequence[Sequence[float]]) -> list[Guess]:
-        """Of siblings. own: the logit of each proposer's own calibrator."""
+    def _guesses(self, votes: Sequence[Votes], own_logits: Sequence[Sequence[float]]) -> list[Guess]:
+        """Return the guesses for siblings. own_logits: by each proposer's calibrator."""
         everyone = frozenset([name for who in votes for name, _ in who])
         if len(everyone) == 1:
-            return [Guess(logits[0]) for logits in own]
-        means = [min(sum(logits) / len(logits), MAX_LOGIT) for logits in own]
+            return [Guess(logits[0]) for logits in own_logits]
+        means = [min(sum(logits) / len(logits), MAX_LOGIT) for logits in own_logits]
         guesses = []
         for at, (who, x) in enumerate(zip(votes, means, strict=True)):
             proposers = frozenset([name for name, _ in who])
@@ -90,8 +92,7 @@ class AcceptanceModel:
         return guesses
 
     def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
-        """Every guess along the emitted text has an outcome, verified or not: tokens are what followed the
-        root, the last one what the target put in a guess's place."""
+        """Learn from all guesses along the emitted tokens, of which the last one is the target's."""
         at = ROOT
         for depth, token in enumerate(tokens, 1):
             nodes = tree.children(at)
@@ -99,14 +100,14 @@ class AcceptanceModel:
                 return
             right = tree.child(at, token)
             votes = [votes_by_node(tree, node) for node in nodes]
-            own = [
+            own_logits = [
                 [
                     self.of(name).update(logit_at(score), depth, recent.get(name, 0.0), node == right)
                     for name, score in who
                 ]
                 for node, who in zip(nodes, votes, strict=True)
             ]
-            for node, guess in zip(nodes, self._guesses(votes, own), strict=True):
+            for node, guess in zip(nodes, self._guesses(votes, own_logits), strict=True):
                 self._reliability.add(sigmoid(guess.logit), node == right)
                 if guess.calibrator is not None:
                     guess.calibrator.update(guess.x, 1, guess.y, node == right)
@@ -120,15 +121,14 @@ class AcceptanceModel:
             at = right
 
     def calibration(self) -> dict[str, Calibration]:
-        """Of what each drafter's calibrator predicted, and of what the rule goes by (DRAFT)."""
-        known = {name: one.reliability for name, one in self._calibrators.items()}
-        known[ALL_DRAFTERS] = self._reliability
-        return {name: one.calibration for name, one in known.items() if one.total}
+        """Return the calibration of each drafter's predictions, and of all (ALL_DRAFTERS)."""
+        reliabilities = {name: entry.reliability for name, entry in self._calibrators.items()}
+        reliabilities[ALL_DRAFTERS] = self._reliability
+        return {name: entry.calibration for name, entry in reliabilities.items() if entry.total}
 
 
 class Guess(NamedTuple):
-    """logit: of the chance that it is accepted. calibrator: of the set of its proposers, where several
-    drafters propose something, with the inputs x and y."""
+    """The logit of a guess's acceptance; if drafters compete, with its calibrator and inputs x and y."""
 
     logit: float
     calibrator: Calibrator | None = None
@@ -137,7 +137,7 @@ class Guess(NamedTuple):
 
 
 def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
-    """The places, by the node above them, for which several drafters propose something."""
+    """Return the parents below which several drafters propose guesses."""
     proposer: dict[int, str] = {}
     out: set[int] = set()
     for who, parent in zip(votes, parents, strict=True):
@@ -146,14 +146,15 @@ def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
     return out
 
 
-def reach_products(tree: DraftTree, chances: Sequence[float]) -> list[float]:
-    """Along each path. Siblings exclude each other: chances that add up to more than 1 are scaled down."""
+def reach_products(tree: DraftTree, probabilities: Sequence[float]) -> list[float]:
+    """Return the products of the probabilities along each path.
+    Siblings exclude each other: if theirs add up to more than 1, they are scaled down."""
     sums = dict.fromkeys(tree.parents, 0.0)
-    if len(sums) < len(chances):
-        for parent, p in zip(tree.parents, chances, strict=True):
+    if len(sums) < len(probabilities):
+        for parent, p in zip(tree.parents, probabilities, strict=True):
             sums[parent] += p
     out: list[float] = []
-    for parent, p in zip(tree.parents, chances, strict=True):
+    for parent, p in zip(tree.parents, probabilities, strict=True):
         if sums[parent] > 1.0:
             p /= sums[parent]
         out.append(p if parent == ROOT else out[parent] * p)
@@ -161,5 +162,5 @@ def reach_products(tree: DraftTree, chances: Sequence[float]) -> list[float]:
 
 
 def votes_by_node(tree: DraftTree, node: int) -> Votes:
-    """Who proposed a node, with which score."""
+    """Return the drafters that proposed a node, with their scores."""
     return tree.votes[node] if tree.votes else ((tree.source[node], tree.score[node]),)

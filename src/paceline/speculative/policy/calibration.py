@@ -1,12 +1,12 @@
-"""Scores to acceptance probabilities, learned online.
+"""Online calibration from drafter scores to acceptance probabilities.
 
-One logistic regression learns from every guess whose outcome is known:
+A logistic regression learns from every guess with a known outcome:
 
     logit(probability) = slope * x + trend * y + bias[position]
 
-For one drafter x is the logit of its score, and y its recent acceptance in this request, from -1 to 1: so a
-change of the text is followed within a few dozen tokens. (For several drafters see acceptance_model.py.) The
-steps are those of a diagonal Newton method that forgets.
+For one drafter x is the logit of its score, and y its recent acceptance in the request, from -1 to 1. A
+change in the text thus takes effect within a few dozen tokens. (For several drafters see
+acceptance_model.py.) The updates are diagonal Newton steps with exponential forgetting.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-N_POSITIONS = 4  # 1, 2, 3, and all that are deeper
-DECAY = 0.99  # a weight rests on about a hundred outcomes
-NEWTON_STEP = 0.7  # of a Newton step: single outcomes are noisy
-PRIOR_WEIGHT = 4.0  # the starting weights count as so many undecided outcomes
-INITIAL_SLOPE = 1.5  # to begin with; by drafters and texts it ends at 0 to 3
-MIN_SCORE, MAX_SCORE = 0.01, 0.99  # scores beyond them say no more than these
-MAX_LOGIT = 6.0  # logits of what is predicted: 0.9975
+N_POSITIONS = 4  # 1, 2, 3, and all deeper positions
+DECAY = 0.99  # a memory of about a hundred outcomes
+NEWTON_STEP = 0.7  # a fraction of a full step, as single outcomes are noisy
+PRIOR_WEIGHT = 4.0  # the initial weights count as so many undecided outcomes
+INITIAL_SLOPE = 1.5  # of the trend; it converges to values from 0 to 3
+MIN_SCORE, MAX_SCORE = 0.01, 0.99  # scores are clipped to this range
+MAX_LOGIT = 6.0  # predicted probabilities are at most 0.9975
 LOGIT_TABLE_SIZE = 1000
 N_BINS = 10
 
 
 def logit_of(score: float) -> float:
-    """NaN counts as the smallest score."""
+    """Return the logit of a clipped score; NaN counts as the smallest score."""
     score = MAX_SCORE if score > MAX_SCORE else score if score > MIN_SCORE else MIN_SCORE
     return math.log(score / (1.0 - score))
 
 
-# A logarithm takes longer than a look into a table: of a score, LOGITS[int(score * GRAIN)].
+# A table is faster than a logarithm.
 LOGIT_TABLE = [logit_of(i / LOGIT_TABLE_SIZE) for i in range(LOGIT_TABLE_SIZE + 1)]
 
 
 def logit_at(score: float) -> float:
-    """By the table; also for scores beyond 0 and 1."""
+    """Return the logit of a score by the table; scores outside 0 to 1 are allowed."""
     return LOGIT_TABLE[int(score * LOGIT_TABLE_SIZE)] if 0.0 <= score <= 1.0 else logit_of(score)
 
 
@@ -46,8 +46,8 @@ def sigmoid(z: float) -> float:
 
 
 class Calibration(NamedTuple):
-    """error: the expected calibration error over the outcomes. chance: the error if every probability were
-    true."""
+    """The quality of predictions.
+    error: expected calibration error. chance: its expectation if all probabilities were exact."""
 
     outcomes: int
     error: float
@@ -56,15 +56,15 @@ class Calibration(NamedTuple):
 
 @dataclass
 class Reliability:
-    """What was predicted beside what happened, in ten bins of what was predicted."""
+    """Predictions and outcomes in ten bins by predicted probability."""
 
     bins: list[list[float]] = field(default_factory=lambda: [[0, 0.0, 0] for _ in range(N_BINS)])
 
     def add(self, probability: float, accepted: bool) -> None:
-        found = self.bins[int(probability * N_BINS)]  # how many, the sum of predictions, how many accepted
-        found[0] += 1
-        found[1] += probability
-        found[2] += accepted
+        counts = self.bins[int(probability * N_BINS)]  # guesses, sum of predictions, accepted guesses
+        counts[0] += 1
+        counts[1] += probability
+        counts[2] += accepted
 
     @property
     def total(self) -> int:
@@ -72,17 +72,16 @@ class Reliability:
 
     @property
     def calibration(self) -> Calibration:
-        """How far the bins' means were off. Only where there were outcomes."""
+        """The calibration so far; needs at least one outcome."""
         n = self.total
         off = sum(abs(predicted - happened) for _, predicted, happened in self.bins)
-        # A sum of m outcomes of probability p is off by a normal error's mean size, sqrt(2/pi m p (1 - p)).
+        # The sum of m outcomes of probability p has the mean absolute error sqrt(2/pi m p (1 - p)).
         chance = sum(math.sqrt(2 / math.pi * value * (1 - value / m)) for m, value, _ in self.bins if m)
         return Calibration(n, off / n, chance / n)
 
 
 class Calibrator:
-    """One regression, over all requests. weights: slope, trend, then a bias for each position, which counts
-    from 1 (directly below the root)."""
+    """One regression. weights: slope, trend, then a bias per position from 1 (the root's children)."""
 
     __slots__ = ("_curvature", "reliability", "weights")
 
@@ -92,12 +91,12 @@ class Calibrator:
         self.reliability = Reliability()
 
     def logit(self, x: float, depth: int, y: float) -> float:
-        """Of the chance that a guess is accepted where its parent is."""
+        """Return the logit of the acceptance of a guess whose parent is accepted."""
         weights = self.weights
         return weights[0] * x + weights[1] * y + weights[1 + (depth if depth < N_POSITIONS else N_POSITIONS)]
 
     def at(self, y: float) -> tuple[float, list[float]]:
-        """For one y, the slope, and what is added by position (from 1)."""
+        """Return the slope, and for one y the constant term by position (from 1)."""
         weights, trend = self.weights, self.weights[1] * y
         return weights[0], [0.0, *[bias + trend for bias in weights[2:]]]
 
@@ -105,16 +104,16 @@ class Calibrator:
         return sigmoid(self.logit(logit_at(score), depth, recent))
 
     def update(self, x: float, depth: int, y: float, accepted: bool) -> float:
-        """The outcome of one guess whose parent was accepted. Returns the logit that was predicted before."""
+        """Learn the outcome of one guess whose parent was accepted. Return the logit predicted before."""
         weights, curvature = self.weights, self._curvature
         place = 1 + (depth if depth < N_POSITIONS else N_POSITIONS)
         z = weights[0] * x + weights[1] * y + weights[place]
         p = sigmoid(z)
         self.reliability.add(p, accepted)
         if (z >= MAX_LOGIT and accepted) or (z <= -MAX_LOGIT and not accepted):
-            return z  # as firm as can be: weights that grew on would have to be unlearned
+            return z  # saturated: growing weights would only have to be unlearned
         step, variance = NEWTON_STEP * (accepted - p), p * (1.0 - p)
-        # One after the other and not in a loop, which took a third of the time: every guess comes by here.
+        # Unrolled for speed: every guess passes here.
         if x != 0.0:
             c = DECAY * curvature[0] + variance * x * x
             curvature[0] = c = c if c > 1.0 else 1.0

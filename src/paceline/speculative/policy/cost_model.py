@@ -1,7 +1,7 @@
-"""What a forward pass costs on this machine: seconds by rows and by the depth of the context.
+"""The cost of a forward pass on this machine, in seconds by rows and context length.
 
-The curve has steps, since kernels work in tiles: three rows can cost more than four. Smoothing would hide the
-edges that a draft has to end at. cost_measurement.py measures the curve; every real pass updates it.
+The curve has steps, as kernels work in tiles: three rows can cost more than four. Smoothing would hide the
+edges at which drafts should end. cost_measurement.py measures the curve; every real pass updates it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,21 @@ from paceline.speculative.policy.cost_cells import (
     Table,
 )
 
-# Depths that differ by less than a factor of two cost alike: bucket b is about SHALLOW * 2^b.
+# Contexts within a factor of two cost alike: bucket b is about MIN_CONTEXT_BUCKET * 2^b.
 MIN_CONTEXT_BUCKET, N_CONTEXT_BUCKETS = 256, 24
 CONTEXT_BUCKET_EDGES = [round(MIN_CONTEXT_BUCKET * 2 ** (b + 0.5)) for b in range(N_CONTEXT_BUCKETS - 1)]
 
-# How a pass that was faster or slower than predicted is shared out: the pace changes in seconds; what
-# one number of rows costs beside the others hardly does.
+# A deviation from the prediction moves the machine's pace quickly, and the cell of its rows slowly.
 PACE_WEIGHT, CELL_WEIGHT = 0.2, 0.03
-PACE_WINDOW = 5  # passes whose median moves the pace, so that one hiccup does not
-MAX_LOG_DEVIATION = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fault of its cell
-RECENT_PASSES = 32  # passes that tell whether the pace was seen by other cells as well
-MIN_OBSERVATIONS = 3  # observations that make a cell of what was never measured
-OVERDUE_PASSES = 512  # passes without one of a cell, after which three that contradict it take its place
-CURVE_REFRESH_UPDATES = (
-    64  # observations after which curves are made anew; in between cells move by half a percent
-)
+PACE_WINDOW = 5  # passes whose median moves the pace, so that a hiccup does not
+MAX_LOG_DEVIATION = math.log(1.5)  # a cell learns no more than this from one pass
+RECENT_PASSES = 32  # passes that show whether other cells saw the same pace
+MIN_OBSERVATIONS = 3  # passes that make a new cell
+OVERDUE_PASSES = 512  # a cell not seen for so many passes is replaced by three that contradict it
+CURVE_REFRESH_UPDATES = 64  # passes between rebuilt curves; cells move by half a percent meanwhile
 
-MAX_BATCH_TOKENS = 1 << 16  # rows
-MIN_SECONDS, MAX_SECONDS = 1e-12, 1e9  # of one pass, as a clock that works can tell them
+MAX_BATCH_TOKENS = 1 << 16  # rows of a pass
+MIN_SECONDS, MAX_SECONDS = 1e-12, 1e9  # valid pass times
 NO_CURVE = (
     "no cost curve: it needs rows, depths and seconds above 0 by depth and rows, one row among them; "
     "`paceline doctor --json` prints one"
@@ -49,6 +46,7 @@ NO_CURVE = (
 
 
 def context_bucket(depth: int) -> int:
+    """Return the bucket of a context length."""
     return bisect_left(CONTEXT_BUCKET_EDGES, depth)
 
 
@@ -58,22 +56,18 @@ def is_valid_seconds(seconds: float) -> bool:
 
 class PassCosts:
     """Seconds of one forward pass of one model.
-
-    table: seconds by context depth and by rows, as measured; some depth has the single row.
-    noise: the spread between measurements of the same pass, as a factor; 1 is none.
-    samples: how many measurements each number of the table rests on; many where nothing is said.
-    Raises UsageError for what no pass can cost, and for two depths of one bucket.
-
-    No pass would mend a cell that is too dear, since it is avoided: after OVERDUE passes without one it is to
-    be tried again (goodput.py).
-    """
+    table: measured seconds by context length and rows; one row must be measured somewhere.
+    noise: timing jitter, the ratio between measurements of the same pass; 1 is none.
+    samples: numbers of measurements in the shape of the table; None means many.
+    Raises UsageError for impossible costs, and for two context lengths in one bucket. An expensive cell is
+    avoided and so never corrected: after OVERDUE_PASSES it is tried again (goodput.py)."""
 
     def __init__(
         self, table: Table, noise: float = 1.0, samples: Mapping[int, Mapping[int, int]] | None = None
     ) -> None:
         _require_costs(table, noise, samples)
         self._cells = CostCells(float(noise))  # at a pace of 1
-        self._depth: dict[int, int] = {}  # of a bucket that something is known of
+        self._depth: dict[int, int] = {}  # context length by bucket
         for depth in sorted(table):
             if not table[depth]:
                 continue
@@ -89,10 +83,10 @@ class PassCosts:
         self._pace = 1.0
         self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_PASSES)
-        self._implied: deque[float] = deque(maxlen=PACE_WINDOW)  # logarithms of the pace by the last passes
-        self._curves: dict[int, list[float]] = {}  # by bucket, at a pace of 1; as long as was asked for yet
+        self._implied: deque[float] = deque(maxlen=PACE_WINDOW)  # log pace implied by the last passes
+        self._curves: dict[int, list[float]] = {}  # by bucket, at a pace of 1; extended as needed
         self._observed = 0
-        self._seen: dict[tuple[int, int], int] = {}  # the number of a cell's last pass
+        self._seen: dict[tuple[int, int], int] = {}  # number of the last pass of each cell
         self._known()
 
     def _known(self) -> None:
@@ -106,7 +100,7 @@ class PassCosts:
 
     @property
     def table(self) -> dict[int, dict[int, float]]:
-        """Seconds by depth and rows: what was measured, with what use has made of it."""
+        """Seconds by context length and rows, as measured and updated."""
         return {
             self._depth[place]: {n: s * self._pace for n, s in sorted(self._cells.seconds[place].items())}
             for place in sorted(self._depth)
@@ -117,17 +111,17 @@ class PassCosts:
         return self.rows[-1]
 
     def seconds(self, rows: int, depth: int) -> float:
-        """Return the cost of a pass over `rows` after `depth` tokens. Rows that were not measured cost what
-        the next larger number does, to which a pass can be filled up."""
+        """Return the cost of a pass over `rows` after `depth` tokens.
+        Rows that were not measured cost as much as the next larger number, to which a pass can be padded."""
         return self._curve(context_bucket(depth), rows)[rows] * self._pace
 
     def curve(self, most: int, depth: int) -> list[float]:
-        """0.0, then the seconds of 1 to `most` rows."""
+        """Return the seconds of 0 to `most` rows."""
         pace, shape = self.pace_factor(most, depth)
         return [s * pace for s in shape[: most + 1]]
 
     def pace_factor(self, most: int, depth: int) -> tuple[float, list[float]]:
-        """Return the pace and the curve at a pace of 1, which may be longer and must not be changed."""
+        """Return the pace and the curve at pace 1, which may be longer and must not be changed."""
         return self._pace, self._curve(context_bucket(depth), most)
 
     def _curve(self, place: int, most: int) -> list[float]:
@@ -137,7 +131,7 @@ class PassCosts:
         return curve
 
     def update(self, rows: int, depth: int, seconds: float) -> None:
-        """One real pass; ignored where no clock can have told its time."""
+        """Learn from one real pass; implausible times are ignored."""
         if not is_valid_seconds(seconds) or rows < 1:
             return
         place = context_bucket(depth)
@@ -154,46 +148,44 @@ class PassCosts:
         implied = math.log(seconds / cells[rows])
         samples, pace = self._cells.samples.get(key, MAX_CELL_SAMPLES), math.log(self._pace)
         off = implied - pace
-        if samples >= TRUSTED_SAMPLES:  # what is hardly known tells nothing of the pace
+        if samples >= TRUSTED_SAMPLES:  # an uncertain cell says nothing about the pace
             self._implied.append(implied)
             outcome = sorted(self._implied)[len(self._implied) // 2]
             pace += PACE_WEIGHT * (outcome - pace)
             self._pace = math.exp(pace)
-            # What lies between where the pace was and where it goes is no fault of the cell.
+            # The part explained by the change of pace does not count against the cell.
             off = implied - max(min(outcome, pace), min(max(outcome, pace), implied))
         # If all recent passes have one size, a slower machine and a slower size look the same.
-        alone = recent.count(key) / len(recent) if recent else 1.0
+        share = recent.count(key) / len(recent) if recent else 1.0
         self._cells.samples[key] = samples + 1
-        weight = max(CELL_WEIGHT, 1.0 / (1 + samples))  # a mean, at first
-        cells[rows] *= math.exp(weight * (1.0 - alone) * max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off)))
+        weight = max(CELL_WEIGHT, 1.0 / (1 + samples))  # a plain mean at first
+        cells[rows] *= math.exp(weight * (1.0 - share) * max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off)))
         recent.append(key)
         self._seen[key] = self._observed
         if self._observed % CURVE_REFRESH_UPDATES == 0 or samples <= UNSETTLED_SAMPLES:
             self._curves.clear()
 
     def is_overdue(self, rows: int, depth: int) -> bool:
-        """Whether the last such pass is so long ago that its cost may have changed. The single row, with
-        which others are compared, never is."""
+        """Return whether the last such pass is too long ago; never for a single row, the reference."""
         return rows > 1 and self._observed - self._seen.get((context_bucket(depth), rows), 0) > OVERDUE_PASSES
 
     def _collect(self, place: int, rows: int, depth: int, seconds: float) -> None:
-        """Collect passes of a cell that was never measured, or long ago; they say nothing of the pace.
-        ENOUGH of them make a cell, or replace one that they contradict."""
+        """Collect passes of an unknown or overdue cell; MIN_OBSERVATIONS create or replace it."""
         key = place, rows
         pending = self._pending.setdefault(key, [])
         pending.append(seconds)
         if len(pending) == MIN_OBSERVATIONS:
             del self._pending[key]
-            self._seen[key], found = self._observed, median(pending)
+            self._seen[key], measured = self._observed, median(pending)
             cells = self._cells.seconds.setdefault(place, {})
-            if rows not in cells or abs(math.log(found / cells[rows])) > MAX_LOG_DEVIATION:
-                cells[rows], self._cells.samples[key] = found, MIN_OBSERVATIONS
+            if rows not in cells or abs(math.log(measured / cells[rows])) > MAX_LOG_DEVIATION:
+                cells[rows], self._cells.samples[key] = measured, MIN_OBSERVATIONS
             self._depth.setdefault(place, depth)
             self._known()
 
     def as_dict(self) -> dict[str, Any]:
-        """Seconds by depth and, in each, by rows; None where nothing is known."""
-        self._curves.clear()  # so that both say the same from here on
+        """Return the table for JSON, with None for unknown cells."""
+        self._curves.clear()  # so that a copy that is read back agrees with this object
         table = self.table
         return {
             "rows": list(self.rows),
@@ -213,7 +205,7 @@ class PassCosts:
 
     @classmethod
     def read(cls, value: Any) -> PassCosts:
-        """Read what `as_dict` wrote; samples and noise may be missing. UsageError for anything else."""
+        """Read the output of `as_dict`; samples and noise are optional. Raises UsageError for other data."""
         try:
             rows, samples = value["rows"], value.get("samples")
             lines = [dict(zip(rows, line, strict=True)) for line in value["seconds"]]
@@ -231,12 +223,12 @@ class PassCosts:
 
     @classmethod
     def flat(cls, seconds: float = 1.0, per_row: float = 0.0, rows: int = 64) -> PassCosts:
-        """A made-up curve: `seconds`, and `per_row` for every row beyond the first."""
+        """Return an artificial curve: `seconds`, plus `per_row` for every row beyond the first."""
         return cls({MIN_CONTEXT_BUCKET: {n: seconds + per_row * (n - 1) for n in range(1, rows + 1)}})
 
 
 def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
-    """Raise UsageError for what no measurement can have told."""
+    """Raise UsageError for impossible measurements."""
     numbers = [(n, s) for cells in table.values() for n, s in cells.items()]
     counts = [k for some in (samples or {}).values() for k in some.values()]
     if not all(isinstance(n, int) and 1 <= n <= MAX_BATCH_TOKENS and is_valid_seconds(s) for n, s in numbers):
@@ -251,9 +243,10 @@ def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
 
 @dataclass
 class DecodingCosts:
-    """target, draft: costs of the two models' passes.
-    step: seconds of a request's step beside the passes: verifying, committing, deciding; 0 is unknown.
-    usual: False once passes took far longer than they are known to; the next process must not learn that."""
+    """The costs of decoding.
+    target, draft: pass costs of the two models.
+    step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown.
+    is_default: false once passes took far longer than known, which the next process must not learn."""
 
     target: PassCosts
     draft: PassCosts | None = None
@@ -269,7 +262,7 @@ class DecodingCosts:
 
     @classmethod
     def read(cls, value: Any) -> DecodingCosts:
-        """Read what `as_dict` wrote. Raises UsageError for anything else."""
+        """Read the output of `as_dict`. Raises UsageError for anything else."""
         if not isinstance(value, Mapping) or "target" not in value:
             raise UsageError(NO_CURVE)
         draft, step = value.get("draft"), value.get("step", 0.0)

@@ -1,35 +1,28 @@
-"""Whether it pays to call a drafter, learned from what calling it has gained."""
+"""The value of calling a drafter, learned from the gains of its calls."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-CONFIDENCE_LEVELS = (
-    0.3,
-    0.5,
-    0.7,
-    0.8,
-    0.9,
-    0.95,
-)  # how sure the draft was before: steps are told apart by it
-EMA_WEIGHT = 1 / 8  # the weight of the last call in how long the next one is expected to take
-# An expected gain rests on so many outcomes: at first on a token that was never gained, so that a drafter is
-# tried before it is judged; later on the last ones.
+CONFIDENCE_LEVELS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # edges between kinds of steps
+EMA_WEIGHT = 1 / 8  # weight of the last call in the expected time of a call
+# Outcomes behind an expected gain: at first an optimistic prior, so that drafters are tried; later the last.
 MIN_RETRY_STEPS, MAX_RETRY_STEPS = 8, 64
-TRIAL_CALLS = 4  # so often a drafter is called before it is judged: the first calls tell how long one takes
-MAX_PROBING_SHARE = 0.01  # of all time goes, at most, into calling a drafter that has not paid
+TRIAL_CALLS = 4  # calls before a drafter is judged, which measure the time of a call
+MAX_PROBING_SHARE = 0.01  # of all time, for calls of drafters that did not pay
 
 
 def confidence_level(reach_probability: float) -> int:
-    """The kind of step, by the reach probability of the likeliest guess before the drafter is called."""
+    """Return the kind of step, by the likeliest guess before the drafter is called."""
     return sum(reach_probability > edge for edge in CONFIDENCE_LEVELS)
 
 
 @dataclass
 class DrafterValue:
-    """One drafter's. tokens: that a call adds to what a step is worth, by the kind of step; outcomes: how
-    many each rests on. seconds: of a call; level: of each level of depth that it computes. credit: seconds
-    that were saved up for a call that is not expected to pay, which shows whether that has changed."""
+    """The expected gain and time of calling one drafter.
+    tokens: gain of a call in tokens, by kind of step; outcomes: the number of outcomes behind each.
+    seconds: time of a call; level: time per computed level of depth.
+    credit: seconds saved up for a trial call of a drafter that does not seem to pay."""
 
     tokens: list[float] = field(default_factory=lambda: [1.0] * (len(CONFIDENCE_LEVELS) + 1))
     outcomes: list[int] = field(default_factory=lambda: [MIN_RETRY_STEPS] * (len(CONFIDENCE_LEVELS) + 1))
@@ -39,30 +32,30 @@ class DrafterValue:
     credit: float = 0.0
 
     def add_credit(self, seconds: float) -> None:
-        """So much time has gone by."""
+        """Save up a share of the elapsed seconds."""
         self.credit = min(self.credit + MAX_PROBING_SHARE * seconds, self.seconds)
 
     def should_call(self, kind: int, rate: float) -> bool:
-        """rate: tokens that a second has to bring."""
+        """Return whether a call should pay, or is due as a trial. rate: tokens a second has to bring."""
         if self.calls < TRIAL_CALLS or self.tokens[kind] > rate * self.seconds:
             return True
         if self.credit < self.seconds:
             return False
         self.credit = 0.0
-        self.outcomes[kind] = min(self.outcomes[kind], MIN_RETRY_STEPS)  # a change is to be seen soon
+        self.outcomes[kind] = min(self.outcomes[kind], MIN_RETRY_STEPS)  # so that a change shows soon
         return True
 
     def update(self, kind: int, tokens: float, seconds: float, levels: int, *, reads: bool = False) -> float:
-        """What came of a call. reads: it had much to read first, and its time says nothing of the next one's.
-        Returns the seconds that count."""
+        """Learn from a call and return the seconds that count.
+        reads: the call began with a long prefill, so that its time is not typical."""
         if not reads:
             if self.calls:
-                seconds = min(seconds, 4 * self.seconds)  # a hiccup must not keep a drafter out for long
+                seconds = min(seconds, 4 * self.seconds)  # limits the effect of a hiccup
             share = max(EMA_WEIGHT, 1 / (1 + self.calls))
             self.seconds += share * (seconds - self.seconds)
             self.level += share * (seconds / max(1, levels) - self.level)
             self.calls += 1
-        # Nearly the mean: most calls gain nothing, and a row of those must not keep a drafter out.
+        # Close to a plain mean: most calls gain nothing, and a run of those must not exclude the drafter.
         self.outcomes[kind] += self.outcomes[kind] < MAX_RETRY_STEPS
         self.tokens[kind] += (tokens - self.tokens[kind]) / self.outcomes[kind]
         return seconds

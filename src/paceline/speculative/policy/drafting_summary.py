@@ -1,4 +1,4 @@
-"""What a policy has to say for itself: how often it drafted, why not more often, how far its word is good."""
+"""Statistics of a policy: how often it drafted, why not more often, and how well it predicted acceptance."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from paceline.speculative.policy.calibration import Calibration
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
-MIN_OUTCOMES = 20  # outcomes that a measured acceptance rests on, at the least
-MAX_BATCH_TOKENS = 16  # rows that a reason looks at
-USUAL_DRAFTING_SHARE = 0.5  # of the steps drafted for: more needs no excuse
-MAX_ACCEPTANCE = 0.95  # the acceptance that hardly any draft has
+MIN_OUTCOMES = 20  # for a measured acceptance
+MAX_BATCH_TOKENS = 16  # largest pass considered for a reason
+USUAL_DRAFTING_SHARE = 0.5  # of the steps; no reason is given above it
+MAX_ACCEPTANCE = 0.95  # hardly any draft reaches it
 
 
 @dataclass(frozen=True)
 class BreakEvenReason:
-    """Why a draft does not pay.
-
-    rows, ratio: what verifying so many rows costs over a single one.
-    break_even: the acceptance at which the draft neither gains nor loses; None: no acceptance is enough.
-    measured: how often, where no guess was verified, the likeliest would have been right; None: unknown."""
+    """The reason why drafts do not pay.
+    rows, ratio: the cost of verifying so many rows, relative to one row.
+    break_even: the acceptance at which drafts neither gain nor lose; None if none suffices.
+    measured: the acceptance the likeliest unverified guesses would have had; None if unknown."""
 
     rows: int
     ratio: float
@@ -46,13 +45,13 @@ class BreakEvenReason:
 
 @dataclass(frozen=True)
 class DraftingSummary:
-    """steps: of all requests so far.
-    silent: steps at which no drafter had a guess.
-    declined: steps at which no guess was worth making or verifying; among these
-    refused: those at which a drafter was not called, since its calls take longer than they save
-    braked: those at which drafts had lost too much before.
-    calibration: of what each drafter's guesses, and whole drafts, were believed to be.
-    reason: the least that drafting would have to be right."""
+    """Statistics over the steps of all requests.
+    silent: steps without a guess.
+    declined: steps at which no guess was worth making or verifying.
+    refused: declined steps at which a drafter was not called, as its calls cost more than they save.
+    braked: declined steps at which earlier drafts had lost too much.
+    calibration: of each drafter's guesses, and of whole drafts.
+    reason: the least acceptance that would pay."""
 
     steps: int = 0
     silent: int = 0
@@ -64,7 +63,7 @@ class DraftingSummary:
 
     @property
     def why(self) -> str:
-        """One line where most steps were not drafted for; empty otherwise."""
+        """One line of explanation if most steps were not drafted for, else ""."""
         off = self.silent + self.declined
         if not self.steps or off < USUAL_DRAFTING_SHARE * self.steps:
             return ""
@@ -92,8 +91,9 @@ class DraftingSummary:
 
 @dataclass
 class DraftingCounts:
-    """Counts for a DraftingSummary. left_out: steps at which there were guesses and none was verified;
-    was_right: those of them at which the likeliest one would have been accepted."""
+    """The counters behind a DraftingSummary.
+    left_out: steps with guesses of which none was verified.
+    was_right: those among them whose likeliest guess would have been accepted."""
 
     steps: int = 0
     silent: int = 0
@@ -114,7 +114,7 @@ class DraftingCounts:
 
 
 def break_even_reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
-    """Return the reason by the rows that ask for the least acceptance. curve: seconds by rows, from 0."""
+    """Return the reason for the rows that need the least acceptance. curve: seconds by rows, from 0."""
     ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
     known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
     rows = min(known, key=known.__getitem__) if known else 2

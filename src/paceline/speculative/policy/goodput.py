@@ -1,18 +1,18 @@
-"""The decision rule: draft what raises the rate.
+"""The goodput policy: draft what raises the number of tokens per second.
 
-At the best achievable rate (tokens a second) a set of draft nodes N is worth verifying where it maximises
+At the best achievable goodput (`rate`) a set of draft nodes N is worth verifying if it maximises
 
     1 + sum of reach probabilities  -  rate * (T_draft(N) + T_verify(1 + |N|, depth))
 
-Reach probabilities are learned (acceptance_model.py), costs measured (cost_model.py). The rate is what was
-reached lately, at least that of plain decoding. A node is at most as likely as its parent, so that the best n
-nodes are the n likeliest (row_prices.py). Requests that share a pass compete for its rows in one list. (The
+Reach probabilities are learned (acceptance_model.py) and costs measured (cost_model.py). The rate is the
+recent goodput, at least that of plain decoding. A node is at most as likely as its parent, so the best n
+nodes are the n likeliest (row_prices.py). Requests of one pass compete for its rows in one list. (This is the
 goodput of TurboSpec, arXiv:2406.14066, for single nodes instead of lengths.)
 
-A drafter is called where that is expected to pay (drafter_value.py). A brake bounds what a request can lose,
-whatever is believed: once drafting has lost more than a share of the plain time, one pass, and a part of what
-all drafts have saved, the request is decoded plainly until that is made good. Drafters that take no time are
-still called meanwhile, and judged by the text that comes; none is where the rule's own work is the loss.
+A drafter is called where that is expected to pay (drafter_value.py). A loss limit bounds what a request can
+lose whatever the predictions: a share of its plain decoding time, one pass, and a part of all savings. Beyond
+it the request is decoded plainly until the loss is made good. Meanwhile drafters that cost no time are still
+called and judged by the emitted text, unless the policy's own work is the loss.
 """
 
 from __future__ import annotations
@@ -32,24 +32,18 @@ from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
 
-MAX_LOSS_SHARE, FREE_PASSES = (
-    0.02,
-    1.0,
-)  # what a request may lose: a share of its plain time, and plain passes
-SAVINGS_AT_RISK = 0.1  # and of what drafts have saved so far, in all requests
-GOODPUT_DISCOUNT = 0.95  # what was reached in a few steps flatters what the next ones will reach
-EMA_DECAY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
-FIRST_DRAFT_TOKENS = (
-    4  # tokens of a process's first drafts; later ones may have twice what was accepted so far
-)
-# Passes that would pay if they took half of what was measured long ago: rows, and a share of the time.
+# The loss limit of a request: a share of its plain time, plain passes, and a share of all savings so far.
+MAX_LOSS_SHARE, FREE_PASSES, SAVINGS_AT_RISK = 0.02, 1.0, 0.1
+GOODPUT_DISCOUNT = 0.95  # the goodput of a few recent steps is an optimistic estimate
+EMA_DECAY = 0.88  # a memory of about eight steps
+FIRST_DRAFT_TOKENS = 4  # limit of the first drafts; later ones may double the longest accepted path
+# Retries of passes that would pay at half of their old measurement: most nodes, and share of the time.
 RETRY_TOKENS, RETRY_PROBABILITY = 8, 0.01
-MAX_SHARED_REQUESTS = 8  # requests beyond which a pass that they share is not looked at over more rows
+MAX_SHARED_REQUESTS = 8  # the rows considered for a pass grow up to so many requests
 
 
 class GoodputPolicy:
-    """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have;
-    p_split: see Budget."""
+    """The goodput rule. costs: updated in use. depth, nodes, width: limits of a draft."""
 
     learns = True
 
@@ -69,21 +63,21 @@ class GoodputPolicy:
         self.forget()
 
     def forget(self) -> None:
-        """Everything learned from requests; what passes cost stays."""
+        """Drop everything learned from requests but the pass costs."""
         self.belief = AcceptanceModel()
         self._calls = DrafterCalls(self.belief, self._clock)
-        self._tracks: WeakKeyDictionary[ActiveRequest, LossLedger] = WeakKeyDictionary()
-        self._tokens = self._seconds = 0.0  # of late
-        self._spare = 0.0  # seconds for passes that are made for the sake of their costs
+        self._ledgers: WeakKeyDictionary[ActiveRequest, LossLedger] = WeakKeyDictionary()
+        self._tokens = self._seconds = 0.0  # of recent passes
+        self._spare = 0.0  # seconds saved up for retries
         self._counts = DraftingCounts()
         self._earned = FIRST_DRAFT_TOKENS
-        # Of the pass in the making:
-        self._braked: set[int] = set()  # tracks of requests that may lose nothing
-        self._deepest = 1  # tokens of the longest text
-        self._reading = 0  # rows of prompts
-        self._tails = 0  # rows of prompts that those who decode still have to read
+        # Of the current pass:
+        self._braked: set[int] = set()  # ids of the ledgers beyond the loss limit
+        self._context_length = 1  # length of the longest sequence
+        self._prefill_tokens = 0  # prompt tokens of prefilling requests
+        self._fused_prefill = 0  # pending prompt tokens of decoding requests
         self._prices = RowPrices()
-        self._alone = 0.0  # seconds of a pass without drafts
+        self._plain_pass = 0.0  # seconds without drafts
 
     @property
     def rate(self) -> float:
@@ -91,44 +85,46 @@ class GoodputPolicy:
         return self._prices.rate
 
     def ledger(self, request: ActiveRequest) -> LossLedger:
+        """Return the loss ledger of a request."""
         try:
-            return self._tracks[request]
+            return self._ledgers[request]
         except KeyError:
-            return self._tracks.setdefault(request, LossLedger(plain_seconds=request.stats.reading_seconds))
+            return self._ledgers.setdefault(request, LossLedger(plain_seconds=request.stats.reading_seconds))
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
         depth = min(depth, self._earned)
         n = len(requests)
-        self._reading, self._tails = reading, sum([request.session.pending_tokens for request in requests])
-        rows = n + reading + self._tails
+        self._prefill_tokens = reading
+        self._fused_prefill = sum([request.session.pending_tokens for request in requests])
+        rows = n + reading + self._fused_prefill
         end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
-        self._deepest = max([len(request.session.tokens) for request in requests])
-        pace, curve = self.costs.target.pace_factor(end, self._deepest)
-        self._alone = pace * curve[n + reading]
-        # Of plain decoding, with no prompt in between. More requests bring no less than fewer would: some
-        # number of rows in between may not be known, or have been measured in a bad moment.
+        self._context_length = max([len(request.session.tokens) for request in requests])
+        pace, curve = self.costs.target.pace_factor(end, self._context_length)
+        self._plain_pass = pace * curve[n + reading]
+        # The goodput of plain decoding without prefill: the best over fewer requests too, as the cost of some
+        # number of rows may be unknown or badly measured.
         rate = max([m / curve[m] for m in range(1, n + 1)]) / pace
         if self._seconds > 0.0:
             rate = max(rate, GOODPUT_DISCOUNT * self._tokens / self._seconds)
         self._prices = RowPrices(pace, curve, rows, end, rate)
-        self._calls.begin(self._prices, self._alone, self.costs.draft)
-        credit = FREE_PASSES * self._alone / n + SAVINGS_AT_RISK * max(0.0, self._calls.saved)
-        tracks = [self.ledger(request) for request in requests]
-        self._braked = {id(track) for track in tracks if track.exceeds(MAX_LOSS_SHARE, credit)}
+        self._calls.begin(self._prices, self._plain_pass, self.costs.draft)
+        credit = FREE_PASSES * self._plain_pass / n + SAVINGS_AT_RISK * max(0.0, self._calls.saved)
+        ledgers = [self.ledger(request) for request in requests]
+        self._braked = {id(ledger) for ledger in ledgers if ledger.exceeds(MAX_LOSS_SHARE, credit)}
         return [
             NO_BUDGET
-            if track.exceeds(MAX_LOSS_SHARE, 2.0 * credit)
+            if ledger.exceeds(MAX_LOSS_SHARE, 2.0 * credit)
             else GoodputBudget(
                 depth,
                 nodes,
                 width,
                 p_split=self._p_split,
                 rule=self._calls,
-                ledger=track,
-                is_limited=id(track) in self._braked,
+                ledger=ledger,
+                is_limited=id(ledger) in self._braked,
             )
-            for track in tracks
+            for ledger in ledgers
         ]
 
     def select(
@@ -148,14 +144,14 @@ class GoodputPolicy:
             if isinstance(budget, GoodputBudget) and budget.call.drafter:
                 self._calls.finish_call(budget, now, self._prices.worth(reach_probability))
             if draft.q is not None:
-                rows += len(draft)  # verified whatever it is worth
+                rows += len(draft)  # always verified
                 self._calls.sampling.update(draft.source)
             elif not (isinstance(budget, GoodputBudget) and budget.is_limited):
-                selected = within_limits(most_probable(draft, reach_probability), draft, budget)
-                queue += [(-reach_probability[node], at, node) for node in selected]
+                fitting = within_limits(most_probable(draft, reach_probability), draft, budget)
+                queue += [(-reach_probability[node], at, node) for node in fitting]
         if len(drafts) > 1:
             queue.sort()
-        rows = min(rows, self._prices.end)  # many requests may have drawn more than the curve shows
+        rows = min(rows, self._prices.end)  # sampled drafts may exceed the curve
         likely = [entry[0] for entry in queue]
         n = self._prices.best(likely, rows)[0] or self._retry_tokens(likely, rows)
         taken: list[list[int]] = [[] for _ in drafts]
@@ -167,47 +163,47 @@ class GoodputPolicy:
         ]
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        n, cost, tracks = len(steps), self.costs.target, [self.ledger(request) for request in requests]
-        for request, track, step in zip(requests, tracks, steps, strict=True):
-            self.belief.learn(track.recent_acceptance, step.proposal, step.tokens)
+        n, cost, ledgers = len(steps), self.costs.target, [self.ledger(request) for request in requests]
+        for request, ledger, step in zip(requests, ledgers, steps, strict=True):
+            self.belief.learn(ledger.recent_acceptance, step.proposal, step.tokens)
             self._earned = max(self._earned, 2 * len(step.path))
-            if not request.n_draft:  # it asked for plain decoding: that says nothing of drafts
+            if not request.n_draft:  # plain by request, which says nothing about drafts
                 continue
             self._counts.steps += 1
             if len(step.tree) == 0:
-                self._record_skipped(track, step)
+                self._record_skipped(ledger, step)
         rows = sum([step.batch_tokens for step in steps])
         tokens = sum([len(step.tokens) for step in steps])
-        deepest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
+        longest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         nodes = sum([len(step.tree) for step in steps])
-        # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
-        pass_ = cost.seconds(rows + self._reading, deepest)
-        plain, drafting, beside = self._alone / n, 0.0, 0.0
-        base = self._alone
-        if self._tails:  # the end of a prompt is nothing that drafts have cost
-            base = cost.seconds(rows + self._reading - nodes, deepest)
-        extra = (pass_ - base) / max(1, nodes)  # of a drafted row
-        for track, step in zip(tracks, steps, strict=True):
+        # A pass counts at its known cost, so that a hiccup does not distort the value of drafting.
+        pass_ = cost.seconds(rows + self._prefill_tokens, longest)
+        plain, drafting, overhead = self._plain_pass / n, 0.0, 0.0
+        base = self._plain_pass
+        if self._fused_prefill:  # the end of a prompt is no cost of drafts
+            base = cost.seconds(rows + self._prefill_tokens - nodes, longest)
+        extra = (pass_ - base) / max(1, nodes)  # seconds per drafted row
+        for ledger, step in zip(ledgers, steps, strict=True):
             times = step.times
             drafting += times.draft
-            beside += times.total - times.draft - times.forward
-            track.plain_seconds += len(step.tokens) * plain
+            overhead += times.total - times.draft - times.forward
+            ledger.plain_seconds += len(step.tokens) * plain
             saved = (len(step.tokens) - 1) * plain
-            self._calls.lose(track, extra * len(step.tree) + min(times.other, plain) - saved)
-        if self._reading or self._tails:  # what such a pass took is the prompt's matter
+            self._calls.lose(ledger, extra * len(step.tree) + min(times.other, plain) - saved)
+        if self._prefill_tokens or self._fused_prefill:  # dominated by prefill
             return
-        if all(request.stats.steps > 1 for request in requests):  # the first one builds what others reuse
-            cost.update(rows, deepest, sum([step.times.forward for step in steps]))
-            counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
+        if all(request.stats.steps > 1 for request in requests):  # first steps include one-time work
+            cost.update(rows, longest, sum([step.times.forward for step in steps]))
+            counted = min(overhead, pass_) / n  # per request, without drafting
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
-        took = pass_ + min(drafting + beside, pass_)
-        self._spare = min(self._spare + RETRY_PROBABILITY * took, RETRY_TOKENS * self._alone)
+        elapsed = pass_ + min(drafting + overhead, pass_)
+        self._spare = min(self._spare + RETRY_PROBABILITY * elapsed, RETRY_TOKENS * self._plain_pass)
         self._tokens = EMA_DECAY * self._tokens + tokens
-        self._seconds = EMA_DECAY * self._seconds + took
-        self._calls.save(took)
+        self._seconds = EMA_DECAY * self._seconds + elapsed
+        self._calls.save(elapsed)
 
-    def _record_skipped(self, track: LossLedger, step: Step) -> None:
-        """Nothing was verified: was there a guess, and would it have been right?"""
+    def _record_skipped(self, ledger: LossLedger, step: Step) -> None:
+        """Record a step without verification: was there a guess, and was it right?"""
         proposal = step.proposal
         guesses = proposal.children(ROOT)
         if guesses:
@@ -215,12 +211,12 @@ class GoodputPolicy:
             if len(guesses) > 1:
                 guess = max(
                     guesses,
-                    key=self.belief.reach_probabilities(track.recent_acceptance, proposal).__getitem__,
+                    key=self.belief.reach_probabilities(ledger.recent_acceptance, proposal).__getitem__,
                 )
             self._counts.left_out += 1
             self._counts.was_right += proposal.tokens[guess] == step.tokens[0]
-        braked, refused = id(track) in self._braked, id(track) in self._calls.refused
-        declined = bool(guesses) or refused or braked or track.exceeds(MAX_LOSS_SHARE, 0.0)
+        braked, refused = id(ledger) in self._braked, id(ledger) in self._calls.refused
+        declined = bool(guesses) or refused or braked or ledger.exceeds(MAX_LOSS_SHARE, 0.0)
         self._counts.braked += braked
         self._counts.refused += refused and not braked
         self._counts.declined += declined
@@ -228,19 +224,19 @@ class GoodputPolicy:
 
     @property
     def summary(self) -> DraftingSummary:
-        return self._counts.summary(self.costs.target, self._deepest, self.belief.calibration())
+        return self._counts.summary(self.costs.target, self._context_length, self.belief.calibration())
 
     def _retry_tokens(self, minus_reach: Sequence[float], rows: int) -> int:
-        """Return how many nodes are verified where none is worth it, to see what that takes: a cell that was
-        measured too dear is avoided, and would stay so."""
-        if self._reading or self._tails:  # such a pass is not observed
+        """Return how many unprofitable nodes to verify in order to measure an overdue cell.
+        A cell measured too expensive is avoided, and would never be corrected otherwise."""
+        if self._prefill_tokens or self._fused_prefill:  # such a pass does not update the costs
             return 0
         prices, gained = self._prices, 0.0
         for n, s in enumerate(minus_reach[: min(RETRY_TOKENS, prices.end - rows)], 1):
             gained -= s
             extra = prices.pace * (prices.curve[rows + n] - prices.curve[rows])
             pays = gained > 0.5 * prices.rate * extra
-            if pays and self.costs.target.is_overdue(rows + n, self._deepest):
+            if pays and self.costs.target.is_overdue(rows + n, self._context_length):
                 if extra > self._spare:
                     return 0
                 self._spare -= extra

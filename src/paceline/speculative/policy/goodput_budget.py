@@ -1,4 +1,4 @@
-"""What drafters ask the decision rule (goodput.py) through their budgets: who is called, how far it goes."""
+"""The budgets of the goodput policy (goodput.py): which drafters are called, and how far they draft."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from paceline.speculative.policy.drafter_value import DrafterValue, confidence_l
 from paceline.speculative.policy.row_prices import RowPrices
 from paceline.speculative.tree import DraftTree
 
-LOOKAHEAD_LEVELS = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
-MAX_CHEAP_CATCH_UP = 32  # tokens that a drafter may have to read for a call that counts like any other
-NEGLIGIBLE_SHARE = (
-    0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
-)
+LOOKAHEAD_LEVELS = 8  # levels a draft model looks ahead for the next edge of the cost curve
+MAX_CHEAP_CATCH_UP = 32  # pending tokens of a drafter up to which a call counts as usual
+NEGLIGIBLE_SHARE = 0.002  # of a plain pass: cheaper drafters are always called
 
 
 class DrafterCall:
-    """The drafter that is being called for one proposal ("" for none), since when, what the draft was worth
-    before, in tokens, and at which kind of step (drafter_value.py). levels: that it has computed so far.
-    nodes: minus the reach probabilities of what it has drafted, ascending. reads: it had much to read
-    first."""
+    """The current call of a drafter for one proposal; drafter is "" if there is none.
+    since: time of the call.
+    before: worth of the draft before the call, in tokens.
+    kind: kind of step (drafter_value.py).
+    levels: levels of depth computed so far.
+    nodes: negated reach probabilities of the drafted nodes, ascending.
+    reads: the call begins with a long prefill."""
 
     __slots__ = ("before", "drafter", "kind", "levels", "nodes", "reads", "since")
 
@@ -40,12 +41,11 @@ class DrafterCall:
 
 @dataclass
 class LossLedger:
-    """The record of one request.
-
-    recent: how often each drafter was right of late.
-    lost: seconds that the drafts took beyond what they saved.
-    plain: seconds that the prompt took and plain decoding of the text would have taken.
-    missed: seconds that a drafter which has not read the text might have saved since its last call."""
+    """The gains and losses of one request.
+    recent_acceptance: by drafter.
+    lost_seconds: time of drafts beyond what they saved.
+    plain_seconds: time of the prompt, and of plain decoding of the same tokens.
+    missed_seconds: time a drafter with pending tokens might have saved since its last call."""
 
     recent_acceptance: Recent = field(default_factory=dict)
     lost_seconds: float = 0.0
@@ -53,13 +53,13 @@ class LossLedger:
     missed_seconds: float = 0.0
 
     def exceeds(self, share: float, credit: float) -> bool:
-        """Whether the loss exceeds a share of the plain time, and a credit in seconds."""
+        """Return whether the loss exceeds a share of the plain time plus `credit` seconds."""
         return self.lost_seconds > share * self.plain_seconds + credit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputBudget(Budget):
-    """The budget of one proposal. brake: nothing may be lost."""
+    """The budget of one proposal. is_limited: the request is beyond its loss limit."""
 
     rule: DrafterCalls
     ledger: LossLedger
@@ -82,11 +82,10 @@ class GoodputBudget(Budget):
 
 
 class DrafterCalls:
-    """Which drafters are called, by what their calls have gained, and what those calls took.
-
-    values: by drafter. sampling: drafters whose drafts cannot be left out.
-    saved: seconds, by drafts in all.
-    refused: ids of the ledgers of requests that a drafter was not called for in this pass."""
+    """The calls of drafters, with the time and gain of each.
+    values: by drafter. sampling: drafters whose drafts must be verified whole.
+    saved: seconds saved by all drafts.
+    refused: ids of the ledgers of requests for which a drafter was not called in this pass."""
 
     def __init__(self, belief: AcceptanceModel, clock: Callable[[], float]) -> None:
         self.clock, self._belief = clock, belief
@@ -94,33 +93,33 @@ class DrafterCalls:
         self.sampling: set[str] = set()
         self.saved = 0.0
         self.refused: set[int] = set()
-        self._called: Counter[str] = Counter()  # for how many requests, in this pass
+        self._called: Counter[str] = Counter()  # requests of this pass by drafter
         self.begin(RowPrices(), 0.0, None)
 
-    def begin(self, prices: RowPrices, alone: float, draft_costs: PassCosts | None) -> None:
-        """Begin a pass, which takes `alone` seconds without drafts."""
-        self.prices, self._alone, self._draft_costs = prices, alone, draft_costs
+    def begin(self, prices: RowPrices, plain_pass: float, draft_costs: PassCosts | None) -> None:
+        """Begin a pass. plain_pass: its seconds without drafts."""
+        self.prices, self._plain_pass, self._draft_costs = prices, plain_pass, draft_costs
         self.refused.clear()
         self._called.clear()
 
     def save(self, seconds: float) -> None:
-        """So much time has gone by."""
+        """Credit the elapsed seconds to all drafters."""
         for value in self.values.values():
             value.add_credit(seconds)
 
-    def lose(self, track: LossLedger, seconds: float) -> None:
-        """By a draft of one request; below zero where it has saved time."""
-        track.lost_seconds += seconds
+    def lose(self, ledger: LossLedger, seconds: float) -> None:
+        """Record the loss of one request's draft; negative if it saved time."""
+        ledger.lost_seconds += seconds
         self.saved -= seconds
 
     def should_call(
         self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
     ) -> bool:
-        """By what calls have gained at steps like this one."""
+        """Return whether to call a drafter, by the gain of its calls at similar steps."""
         now, value = self.clock(), self.values.get(drafter)
         if value is None:
             value = self.values[drafter] = DrafterValue()
-        negligible = NEGLIGIBLE_SHARE * self._alone
+        negligible = NEGLIGIBLE_SHARE * self._plain_pass
         worth, kind = 0.0, 0
         last = self.values.get(budget.call.drafter, value)
         reads = behind > MAX_CHEAP_CATCH_UP
@@ -140,23 +139,22 @@ class DrafterCalls:
         budget.call.begin(drafter, self.clock(), worth, kind, reads)
         return True
 
-    def _is_worth_reading(self, track: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
-        """Once calls would have saved what reading takes, had the text been read from the start: twice what
-        the best choice in hindsight costs, at most (the ski rental of Karlin et al., 1988). tokens, seconds:
-        of a call."""
+    def _is_worth_reading(self, ledger: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
+        """Return whether missed savings have reached the cost of the prefill. tokens, seconds: of a call.
+        This costs at most twice the best choice in hindsight (ski rental, Karlin et al., 1988)."""
         if (cost := self._draft_costs) is None:
             return True
-        track.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
+        ledger.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
         if (
-            track.missed_seconds
+            ledger.missed_seconds
             < behind * cost.seconds(cost.max_batch_tokens, behind) / cost.max_batch_tokens
         ):
             return False
-        track.missed_seconds = 0.0
+        ledger.missed_seconds = 0.0
         return True
 
     def finish_call(self, budget: GoodputBudget, now: float, worth: float) -> None:
-        """The drafter that was called, if any, has answered. worth: of the draft now."""
+        """Record the result of the current call, if any. worth: of the draft now."""
         call = budget.call
         if call.drafter:
             seconds = (now - call.since) / self._called[call.drafter]
@@ -164,13 +162,14 @@ class DrafterCalls:
             self.lose(budget.ledger, value.update(call.kind, won, seconds, call.levels, reads=call.reads))
             call.drafter = ""
 
-    def reach(self, track: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
-        recent = track.recent_acceptance.get(drafter, 0.0)
+    def reach(self, ledger: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
+        """Return the calibrated reach probability of a token."""
+        recent = ledger.recent_acceptance.get(drafter, 0.0)
         return parent * self._belief.of(drafter).probability(likely, depth, recent)
 
     def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool:
-        """Whether a path goes on: what the draft would be worth with the nodes behind this one, guessed to be
-        as likely as those before, against what it is worth now and what they take to compute."""
+        """Return whether another level should raise the worth of the draft by more than its cost.
+        Further nodes are assumed to be as likely as those before."""
         call, prices = budget.call, self.prices
         value = self.values.get(call.drafter)
         level = 0.0 if value is None else prices.rate * value.level
@@ -183,7 +182,7 @@ class DrafterCalls:
         for m in range(1, last + 1):
             reach_probability *= each
             further = sorted([*further, -reach_probability])
-            # Only as far as the next edges: what lies between costs as much and brings less.
+            # Check only powers of two and the last level, which find the edges of the curve.
             if (m & (m - 1) == 0 or m == last) and prices.best(further, prices.rows)[1] - m * level > now:
                 return True
         return False

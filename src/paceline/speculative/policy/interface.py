@@ -1,8 +1,8 @@
-"""Who decides how much is drafted. Drafters propose; the policy decides.
+"""The draft policy decides how much is drafted; drafters only propose.
 
 fixed   the same budget at every step
-p_min   the same, and drafters stop where they are less sure than that
-rate    what pays by what is measured (goodput.py)
+p_min   the same, and drafters stop at tokens less likely than p_min
+rate    what pays by measured costs and learned acceptance (goodput.py)
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 
 class DraftPolicy(Protocol):
+    """A rule for how much to draft at each step."""
+
     @property
     def learns(self) -> bool:
-        """Whether one request changes how the next is drafted for."""
+        """True if requests change how later requests are drafted for."""
 
     def forget(self) -> None:
-        """What it has learned from requests."""
+        """Drop what was learned from requests."""
 
     @property
     def summary(self) -> DraftingSummary | None:
-        """What it has to say for itself."""
+        """Statistics of the decisions so far."""
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
-        """How much may be drafted for each. reading: rows of prompts in the same pass."""
+        """Return a budget for each request. reading: prompt tokens of the same pass."""
 
     def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        """What is verified of the drafts, within the budgets. Of a sampled draft nothing may be left out."""
+        """Return the part of each draft to verify. Sampled drafts must be returned whole."""
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        """One step of each."""
+        """Learn from one step of each request."""
 
 
 class FixedPolicy:
-    """The rules fixed and p_min, which its budget tells apart."""
+    """The rules fixed and p_min: a constant budget."""
 
     learns = False
     summary = None
@@ -50,8 +52,7 @@ class FixedPolicy:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
-    def forget(self) -> None:
-        """The numbers stay."""
+    def forget(self) -> None: ...
 
     def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
         return [self._budget] * len(requests)
@@ -61,39 +62,38 @@ class FixedPolicy:
     ) -> list[DraftTree]:
         return [truncate_tree(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
 
-    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        """Nothing to learn: the numbers are fixed."""
+    def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None: ...
 
 
 def most_probable(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
-    """The likeliest node first, each after its parent."""
+    """Return the nodes by descending reach probability, parents first."""
     nodes = range(len(reach_probability))
     if draft.is_chain and not draft.probe:
-        return nodes  # of which none is likelier than the one before
+        return nodes  # already in descending order
     return sorted(nodes, key=reach_probability.__getitem__, reverse=True)
 
 
 def within_limits(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
-    """Those nodes of `order`, the likeliest first, that there is room for, each with its parent."""
+    """Return the nodes of `order`, likeliest first, that fit the budget with their parents."""
     if fits_tree(draft, budget):
-        return order  # as nearly always
+        return order  # the common case
     parents, depths = draft.parents, draft.depths()
-    selected, there, bearing, leaves = list[int](), {ROOT}, set[int](), 0
+    selected, included, inner, leaves = list[int](), {ROOT}, set[int](), 0
     for node in order:
         if len(selected) == budget.nodes:
             break
         parent = parents[node]
-        branches = parent in bearing or not selected
-        if parent in there and depths[node] <= budget.depth and leaves + branches <= budget.width:
+        branches = parent in inner or not selected
+        if parent in included and depths[node] <= budget.depth and leaves + branches <= budget.width:
             leaves += branches
-            there.add(node)
-            bearing.add(parent)
+            included.add(node)
+            inner.add(parent)
             selected.append(node)
     return selected
 
 
 def fits_tree(draft: DraftTree, budget: Budget) -> bool:
-    """Whether all of it is within the budget."""
+    """Return whether the whole draft is within the budget."""
     if draft.is_chain:
         return len(draft.tokens) <= min(budget.nodes, budget.depth) and (budget.width > 0 or not draft.tokens)
     n, parents = len(draft), set(draft.parents)
@@ -102,6 +102,6 @@ def fits_tree(draft: DraftTree, budget: Budget) -> bool:
 
 
 def truncate_tree(draft: DraftTree, budget: Budget) -> DraftTree:
-    """The likeliest nodes that fit the budget."""
+    """Return the likeliest nodes that fit the budget."""
     selected = within_limits(most_probable(draft, draft.reach_probability), draft, budget)
     return draft if len(selected) == len(draft) else draft.subset(sorted(selected), draft.reach_probability)

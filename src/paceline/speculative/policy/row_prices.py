@@ -1,4 +1,4 @@
-"""What rows of the next pass cost in tokens, and how many draft nodes are worth them."""
+"""The price of rows in the next pass, and the number of draft nodes worth it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 class RowPrices:
     """The prices of one pass.
-
-    pace, curve: what passes take (PassCosts.paced).
-    rows: those of the pass without drafts; end: with the longest drafts.
+    pace, curve: pass costs (PassCosts.pace_factor).
+    rows: rows of the pass without drafts; end: with the longest drafts.
     rate: tokens that a second has to bring."""
 
     __slots__ = ("_least", "curve", "end", "pace", "rate", "rows")
@@ -22,8 +21,7 @@ class RowPrices:
 
     @property
     def least(self) -> float:
-        """The reach probability of a guess that could not pay for a row were it twice as likely, and the row
-        the best bargain on the curve."""
+        """Half the reach probability that pays for the cheapest row: the limit for drafting a guess."""
         if not self._least:
             curve, rows = self.curve, self.rows
             row = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, self.end + 1))
@@ -35,11 +33,9 @@ class RowPrices:
         return self.best(sorted([-s for s in reach_probability]), self.rows)[1]
 
     def best(self, minus_reach: Sequence[float], rows: int) -> tuple[int, float]:
-        """Return how many nodes are worth their rows beside `rows` others, and their worth in tokens. Each
-        number is tried, since the curve has steps.
-
-        minus_reach: minus the reach probabilities, ascending, so that the likeliest come first."""
-        curve, price = self.curve, self.rate * self.pace  # tokens that 1.0 of the curve has to bring
+        """Return how many nodes to verify beside `rows` other rows, and their worth in tokens.
+        Every number is tried, as the curve has steps. minus_reach: negated reach probabilities, ascending."""
+        curve, price = self.curve, self.rate * self.pace  # in tokens per unit of the curve
         best, most, gained, base = 0, 0.0, 0.0, price * curve[rows]
         for n, s in enumerate(minus_reach[: self.end - rows], 1):
             gained -= s
