@@ -167,7 +167,7 @@ class Replica:
         from ray import serve
 
         handle = serve.get_deployment_handle(NAME, serve.get_replica_context().app_name)
-        reported = handle.broadcast("families").results_async(timeout_s=SCRAPE, return_exceptions=True)
+        reported = handle.broadcast("metric_families").results_async(timeout_s=SCRAPE, return_exceptions=True)
         all_of_them = [
             one for one in await reported if isinstance(one, list)
         ]  # one that has died tells nothing

@@ -85,7 +85,7 @@ class SecurityMiddleware:
         began, headers = monotonic(), Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = given if NAME.fullmatch(given) else f"req-{secrets.token_hex(8)}"
-        scope.setdefault("state", {}).update(client=self._client(scope, headers), told={})
+        scope.setdefault("state", {}).update(client=self._client(scope, headers), log_fields={})
         status = 0
 
         async def answer(message: Message) -> None:
