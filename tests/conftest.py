@@ -71,10 +71,10 @@ def files_are_let_in() -> Iterator[None]:
 def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What passes cost is believed, and kept, whatever else the machine does meanwhile."""
     for limit in (
-        "profiling.pass_costs.NOISY",
-        "profiling.flash_attention.NOISY",
-        "speculative.policy.cost_cells.SINGLES",
-        "speculative.policy.cost_cells.STEEP",
+        "profiling.pass_costs.MAX_TIMING_JITTER",
+        "profiling.flash_attention.MAX_TIMING_JITTER",
+        "speculative.policy.cost_cells.SEQUENTIAL_LIMIT",
+        "speculative.policy.cost_cells.MAX_INVERSION",
     ):
         monkeypatch.setattr(f"paceline.{limit}", float("inf"))
     monkeypatch.setattr("paceline.profiling.pass_costs.never_pays", lambda cost: False)

@@ -99,7 +99,7 @@ def judged(walk: Callable[..., Any]) -> Callable[[], Planted[None]]:
 def drawn(*lines: tuple[str, str]) -> Callable[[], Planted[None]]:
     """The draft model's draw with other lines."""
     owner = model.ModelDrafter
-    return lambda: replaced(owner, "_draw", edited(model, owner._add_sampled, *lines))
+    return lambda: replaced(owner, "_add_sampled", edited(model, owner._add_sampled, *lines))
 
 
 def sure_rejection_without_residual() -> Planted[None]:
@@ -168,7 +168,7 @@ def softened(n_vocab: int) -> Change:
     return wrong
 
 
-ADD = "growth.add(node, token, likely, growth.reaches(node, likely), q)"
+ADD = "growth.add(node, token, likely, growth.child_reach(node, likely), q)"
 NEVER_RENORMALISED = (ADD, ADD.replace(", q)", ", whole)"))
 LIKELY = "likely = float(whole[token])"
 STOPPED = (LIKELY, LIKELY + "\n        if likely < growth.budget.p_min: break")
