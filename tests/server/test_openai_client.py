@@ -203,7 +203,8 @@ def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:
     for chunk in digits.completions.create(**how, stream=True, extra_body=wish):
         parts += (chunk.model_extra or {}).get("speculative", {}).get("parts", [])
     assert "".join(text for text, _ in parts) == answer.choices[0].text
-    for off in ({"enabled": False}, {"drafters": []}):
+    ways: list[dict[str, Any]] = [{"enabled": False}, {"drafters": []}]
+    for off in ways:
         body = {"ignore_eos": True, "speculative": {**off, "report": True}}
         plain = digits.completions.create(**how, extra_body=body)
         assert plain.choices[0].text == answer.choices[0].text
