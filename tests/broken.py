@@ -270,7 +270,7 @@ def highest_of_equals(rows: TargetRows, rng: Rng) -> Verdict:
 
 
 def cut_at_the_end_of_the_step(request: Any, tree: DraftTree, verdict: Verdict, n_ctx: int) -> Any:
-    """`decode.cut` that looks for the end of the text in a step's last token only."""
+    """`collect_step` that looks for the end of the text in a step's last token only."""
     tokens = (*(tree.tokens[node] for node in verdict.path), verdict.token)
     sources = (*(tree.source[node] for node in verdict.path), "target")
     request.n_tokens += len(tokens) - 1

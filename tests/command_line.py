@@ -1,4 +1,4 @@
-"""The command line as tests use it: in process where that is enough, as a program where it must be."""
+"""The command line for tests: in this process, or as a program."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Done:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one object on stdout."""
+        """The single JSON object on stdout."""
         assert self.out.count("\n") == 1
         record = json.loads(self.out, parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
         assert isinstance(record, dict)
         return record
 
     def refused(self, code: int, *words: str) -> None:
-        """Nothing on stdout, one line on stderr with all `words`, and this exit code."""
+        """Check for an empty stdout, one line on stderr with all `words`, and this exit code."""
         assert (self.code, self.out) == (code, "")
         assert self.err.startswith("paceline: ")
         assert self.err.count("\n") == 1
@@ -44,7 +44,7 @@ class Done:
 
 
 def command(capsys: pytest.CaptureFixture[str], *args: str | Path, stdin: bytes = b"", **env: str) -> Done:
-    """In this process."""
+    """Run a command in this process."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("PACELINE_")]:
             if name != HOME:
@@ -59,12 +59,12 @@ def command(capsys: pytest.CaptureFixture[str], *args: str | Path, stdin: bytes 
 def run(
     capsys: pytest.CaptureFixture[str], model: Path, *args: str | Path, stdin: bytes = b"", **env: str
 ) -> Done:
-    """`paceline run` on a tiny model. One thread: two that wait for each other are slow on a busy machine."""
+    """Run `paceline run` on a tiny model with one thread: more threads are slow on a busy machine."""
     return command(capsys, "run", "-m", model, "-t", "1", *args, stdin=stdin, **env)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, without what would change the program's output."""
+    """Return this process's environment without variables that change the program's output."""
     users = ("PACELINE_", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(users)}
     home = {name: value for name, value in os.environ.items() if name == HOME}
@@ -74,7 +74,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def program(*args: str | Path, stdin: bytes = b"", **env: str) -> Done:
-    """A process of its own."""
+    """Run the program in a new process."""
     done = subprocess.run(
         [*PROGRAM, *map(str, args)],
         input=stdin,
@@ -87,7 +87,7 @@ def program(*args: str | Path, stdin: bytes = b"", **env: str) -> Done:
 
 
 def start(*args: str | Path, **env: str) -> subprocess.Popen[bytes]:
-    """One that is still running."""
+    """Start the program in a new process."""
     return subprocess.Popen(
         [*PROGRAM, *map(str, args)],
         stdin=subprocess.DEVNULL,
@@ -98,7 +98,7 @@ def start(*args: str | Path, **env: str) -> subprocess.Popen[bytes]:
 
 
 def chunks(terminal: int) -> Iterator[bytes]:
-    """What is written to it until its last writer has gone, which Linux tells as an error."""
+    """Yield the terminal's output until its last writer exits, which Linux reports as an error."""
     with suppress(OSError):
         while chunk := os.read(terminal, 65536):
             yield chunk

@@ -1,4 +1,4 @@
-"""Toys that count what they compute, or overwrite their answers."""
+"""Toy targets that count passes and tokens, or overwrite their outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counting(ToyTarget):
 
 
 class Transient(Counting):
-    """Overwrites its rows with the next forward, as a real engine does."""
+    """A toy whose next forward overwrites its rows, as a real backend's does."""
 
     rows: tuple[Array, ...] = ()
 

@@ -77,7 +77,7 @@ def drafted_distribution(
     rule: str = "auto",
     grammar: Callable[[], Grammar] | None = None,
 ) -> dict[Output, float]:
-    """What the loop emits in `n` tokens, with exact probabilities: target's and draft's draws enumerated.
+    """Return the loop's outputs of `n` tokens with exact probabilities, over all draws of target and draft.
     grammar: makes a new one for every run."""
     decided = decided_distribution(
         target, drafter, [prompt], lambda _: FixedPolicy(budget), sampling, n, rule, grammar
@@ -86,7 +86,7 @@ def drafted_distribution(
 
 
 class Ticking:
-    """A clock that tells one thing for one path: every look at it takes `tick` seconds."""
+    """A deterministic clock: every reading takes `tick` seconds."""
 
     def __init__(self, tick: float) -> None:
         self._tick, self._now = tick, 0.0
@@ -108,7 +108,7 @@ def decided_distribution(
     tick: float = 0.0,
     chunk: int = UNLIMITED,
 ) -> dict[tuple[Output, ...], float]:
-    """What requests that share their passes emit in `n` tokens each, together, with exact probabilities.
+    """Return the joint outputs of requests that share passes, `n` tokens each, with exact probabilities.
     policy: makes a new one for every run, which has learned nothing from another one."""
 
     def run(tape: Tape) -> tuple[Output, ...]:
@@ -142,7 +142,7 @@ def decided_distribution(
 
 
 def memories(memory: object) -> Iterator[ModelDrafterState]:
-    """The memories that draw random numbers, wherever they are."""
+    """Yield the nested drafter states that draw random numbers."""
     if isinstance(memory, ModelDrafterState):
         yield memory
     elif isinstance(memory, ComposedState):
@@ -157,7 +157,7 @@ def plain_distribution(
     n: int,
     grammar: Callable[[], Grammar] | None = None,
 ) -> dict[Output, float]:
-    """What `n` tokens of plain sampling give, straight from the model's rows: no loop, no verification."""
+    """Return the distribution of `n` tokens of plain sampling, from the model's rows without the loop."""
     total: dict[Output, float] = {(): 1.0}
     for _ in range(n):
         longer: dict[Output, float] = {}
@@ -179,7 +179,7 @@ def plain_distribution(
 
 
 def separately(*distributions: dict[Output, float]) -> dict[tuple[Output, ...], float]:
-    """Of requests that know nothing of each other: the product."""
+    """Return the joint distribution of independent requests: the product."""
     total: dict[tuple[Output, ...], float] = {(): 1.0}
     for one in distributions:
         total = {
@@ -191,5 +191,5 @@ def separately(*distributions: dict[Output, float]) -> dict[tuple[Output, ...], 
 
 
 def distance(a: Mapping[T, float], b: Mapping[T, float]) -> float:
-    """The largest difference of any outcome's probability."""
+    """Return the largest difference of any outcome's probability."""
     return max(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys())

@@ -18,7 +18,7 @@ RENAMED: dict[str, str] = {}  # what a key is called today: what the records cal
 
 
 def as_recorded(value: Any) -> Any:
-    """With the names that the records have, and numbers as far as all machines agree."""
+    """Return the value with the records' names, and numbers rounded to what all machines agree on."""
     if isinstance(value, dict):
         return {RENAMED.get(key, key): as_recorded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -27,7 +27,7 @@ def as_recorded(value: Any) -> Any:
 
 
 def matches(file: str, case: str, found: Any) -> None:
-    """Assert that `found` is what was recorded of the case; record it where that is asked for."""
+    """Assert that `found` equals the record of the case, or record it."""
     path = FOLDER / file
     recorded = json.loads(path.read_text()) if path.exists() else {}
     if os.environ.get("PACELINE_RECORD_GOLDENS"):
@@ -42,7 +42,7 @@ def matches(file: str, case: str, found: Any) -> None:
 
 
 def differences(found: Any, recorded: Any, at: str = "") -> list[str]:
-    """Where they differ. Numbers that are not whole may differ by a rounding."""
+    """Return the paths that differ. Floats may differ by rounding."""
     if isinstance(recorded, dict) and isinstance(found, dict):
         if found.keys() != recorded.keys():
             return [f"{at}: keys {sorted(found)}, not {sorted(recorded)}"]

@@ -1,4 +1,4 @@
-"""Random draft trees, and everything that could be chosen of them."""
+"""Random draft trees, and all subtrees of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Choice = frozenset[int]
 
 @st.composite
 def trees(draw: st.DrawFn, most: int = 7, chances: Sequence[float] = ()) -> DraftTree:
-    """Of at most so many nodes; siblings differ."""
+    """Draw a tree of at most so many nodes, whose siblings differ."""
     n = draw(st.integers(0, most))
     parents = [draw(st.integers(ROOT, node - 1)) for node in range(n)]
     some = st.sampled_from(chances) if chances else st.floats(0.0, 1.0)
@@ -28,7 +28,7 @@ budgets = st.builds(Budget, depth=st.integers(0, 5), nodes=st.integers(0, 7), wi
 
 
 def closed(tree: DraftTree) -> Iterator[Choice]:
-    """Every set of nodes that holds the parent of each."""
+    """Yield every set of nodes that includes all parents."""
     n = len(tree)
     for size in range(n + 1):
         for nodes in combinations(range(n), size):
@@ -53,7 +53,7 @@ def kept(tree: DraftTree, of: DraftTree) -> Choice:
 
 
 def reach_probabilities(tree: DraftTree) -> list[float]:
-    """The product of the scores along each path, by definition."""
+    """Return the product of the scores along each path."""
     out = []
     for node in range(len(tree)):
         path = [tree.score[node]]

@@ -20,7 +20,7 @@ REFUSED = "Failed to load resource"
 
 
 def chromium() -> Iterator[Browser]:
-    """For a fixture; skips where there is none."""
+    """Start Chromium; skip the test if it is not installed."""
     with sync_playwright() as playwright:
         own = playwright.chromium.executable_path  # where "playwright install chromium" puts one
         found = own if Path(own).exists() else next(filter(None, map(shutil.which, NAMES)), None)
@@ -66,7 +66,7 @@ def ask(page: Page, text: str) -> None:
 
 
 def answered(page: Page, n: int = 1) -> str:
-    """The text of the n-th answer, once it is over."""
+    """Wait for the n-th answer's end, and return its text."""
     turn = page.locator("article").nth(n - 1)
     turn.locator(".below .figures, .below .error").first.wait_for()
     return turn.locator(".answer").inner_text()

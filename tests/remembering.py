@@ -1,4 +1,4 @@
-"""What the tests of remembered outputs share."""
+"""Helpers of the tests of remembered outputs."""
 
 from __future__ import annotations
 

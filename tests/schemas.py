@@ -1,4 +1,4 @@
-"""Schemas that do harm: llguidance does not survive them, or does not come back."""
+"""Harmful schemas, with which llguidance crashes or does not return."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def chain(length: int) -> dict[str, Any]:
-    """So many objects, each of which refers to the next."""
+    """Return a schema of so many objects, each of which refers to the next."""
     nodes: dict[str, Any] = {
         f"d{n}": {
             "type": "object",
@@ -21,7 +21,7 @@ def chain(length: int) -> dict[str, Any]:
     }
 
 
-# It takes all memory, and years.
+# Takes all memory, and years.
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"a.{{{n}}}b"} for n in range(40)]}
 # Seconds, and 300 MB.
 SLOW = {"type": "integer", "multipleOf": 1000003}

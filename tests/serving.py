@@ -1,4 +1,4 @@
-"""The server as it is, on a socket of its own, in a thread beside the tests."""
+"""A server on a local port, in a thread beside the tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Served:
         return httpx2.post(self.url + path, json=body, timeout=LONG, **more)
 
     def post_text(self, path: str, body: str) -> httpx2.Response:
-        """Whatever it is, as if it were JSON."""
+        """Post a body as JSON, whether it is or not."""
         headers = {"content-type": "application/json"}
         return httpx2.post(self.url + path, content=body, headers=headers, timeout=LONG)
 
@@ -59,32 +59,27 @@ class Served:
         return httpx2.get(self.url + path, timeout=LONG, **more)
 
     def text(self, prompt: str, **more: Any) -> str:
-        """Of a completion."""
+        """Return a completion's text."""
         answer = self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **more})
         assert answer.status_code == 200, answer.text
         said: str = answer.json()["choices"][0]["text"]
         return said
 
-    def is_at_rest(self) -> bool:
-        """Nobody waits, runs or holds a session."""
-        service = self.service
-        return service.is_idle
-
     def rest(self) -> None:
-        """Wait for it."""
-        until(self.is_at_rest)
+        """Wait until no request waits or runs."""
+        until(lambda: self.service.is_idle)
 
 
-def until(holds: Any, told: Any = lambda: "") -> None:
-    """told: what to say where it doesn't come to hold."""
+def until(holds: Any, message: Any = lambda: "") -> None:
+    """Wait until a condition holds. message: returns the message of the failure."""
     end = monotonic() + LONG
     while not holds():
-        assert monotonic() < end, told()
+        assert monotonic() < end, message()
         sleep(0.01)
 
 
 class Gate:
-    """A model's passes, which can be held up, and can fail."""
+    """Holds a model's passes, or makes them fail."""
 
     def __init__(self, target: Any) -> None:
         self._forward, self._inside = target.forward, threading.Semaphore(0)
@@ -103,26 +98,26 @@ class Gate:
         return self._forward(*args)
 
     def shut(self) -> None:
-        """The next pass begins and does not end."""
+        """Hold the next pass."""
         self.open.clear()
 
     def held(self) -> None:
-        """Wait until it has begun."""
+        """Wait until the held pass has begun."""
         assert self._inside.acquire(timeout=LONG)
 
     def one(self) -> None:
-        """Let the pass that is held end, and hold the next."""
+        """Let the held pass end, and hold the next."""
         self._allowed.release()
         self.held()
 
     def go(self) -> None:
-        """Hold nothing any more, and let the one that is held end."""
+        """Let the held pass and all later ones end."""
         self.open.set()
         self._allowed.release()
 
 
 class Answer:
-    """What is told of one answer, by an engine's thread."""
+    """The outputs of one request, from the engine's thread."""
 
     def __init__(self) -> None:
         self.updates: list[StepOutput] = []
@@ -152,7 +147,7 @@ class Answer:
 
 
 def submit(service: ServingEngine, request: GenerationRequest, client: str = "a") -> Answer:
-    """Have a client's request decoded, within the service's limit of time."""
+    """Submit a client's request with the service's timeout."""
     return submit_all(service, [request], client)[0]
 
 
@@ -173,7 +168,7 @@ def serving(
     most: int = listen.MAX_CONNECTIONS,
     **service: Any,
 ) -> Iterator[Served]:
-    """patience: of connections, in seconds. most: of them at once."""
+    """Run a server. patience: seconds until a stalled connection is aborted. most: connections at once."""
     listening = listen.bind("127.0.0.1", 0)
     served = ServingEngine(llm, limits, **service)
     made = app.create(served, names, rules or SecurityRules(hosts=("127.0.0.1",)))

@@ -1,5 +1,4 @@
-"""A text that is given, and drafters that know so much of it: the real loop, on a clock that runs on nothing
-but what passes and drafters are made to cost."""
+"""The real loop with a given text, drafters of a given accuracy, and a clock of simulated costs."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ V = 16
 
 @dataclass
 class Passing:
-    """Time."""
+    """A simulated clock."""
 
     now: float = 0.0
 
@@ -42,7 +41,7 @@ class Passing:
 
 
 class Actor(ReplayTarget):
-    """Says the text; a pass takes what `curve` says of its rows, of all requests together."""
+    """A target that emits the given text; `curve` is the time of a pass by its rows."""
 
     def __init__(self, recordings: Sequence[Recording], curve: Mapping[int, float], clock: Passing) -> None:
         super().__init__(numeric_vocab(V), recordings)
@@ -58,7 +57,7 @@ class Actor(ReplayTarget):
 
 @dataclass
 class Place:
-    """Where one request is in its text."""
+    """The position of a request in its text."""
 
     text: tuple[int, ...]
     at: int = 0
@@ -129,13 +128,13 @@ LENGTH = 20_000
 
 
 def text_of(number: int) -> tuple[int, ...]:
-    """As much of it as anybody wants, without a pattern."""
+    """Return a long text without a pattern."""
     return tuple(np.random.default_rng(number).integers(V, size=LENGTH).tolist())
 
 
 @dataclass
 class Play:
-    """So far: what the clock says, and what was emitted."""
+    """A run so far: its clock and its emitted tokens."""
 
     policy: Any
     clock: Passing
@@ -148,7 +147,7 @@ class Play:
         return decode(self.target, self.drafter, self.policy, self.requests, self.clock)
 
     def perform(self) -> Play:
-        """To the end."""
+        """Run to the end."""
         for _ in self.steps():
             pass
         return self
@@ -159,7 +158,7 @@ class Play:
 
     @property
     def share(self) -> float:
-        """Of the time, that went into drafting."""
+        """The share of time in drafting."""
         return sum(prompter.spent for prompter in self.prompters) / self.clock.now
 
 
@@ -172,7 +171,7 @@ def stage(
     policy: DraftPolicy | None = None,
     **most: Any,
 ) -> Play:
-    """Requests that are about to begin; decided by the rate unless it is said otherwise."""
+    """Make a run of new requests, by default with the goodput policy."""
     clock = Passing()
     for prompter in prompters:
         prompter.clock = clock
@@ -192,7 +191,7 @@ def stage(
 
 
 class Asking:
-    """A request, as far as a policy looks at one before its first step."""
+    """The parts of a request that a policy reads before the first step."""
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(tokens=[0], pending_tokens=0)
@@ -205,7 +204,7 @@ def asking(n: int) -> list[Any]:
 
 
 def decider(curve: Mapping[int, float], **most: Any) -> GoodputPolicy:
-    """By the rate, at a standstill, in a process that has seen long drafts accepted."""
+    """Make a goodput policy in a process that has accepted long drafts."""
     rate = GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: curve})), clock=lambda: 0.0, **most)
     rate._earned = 1 << 10
     return rate

@@ -1,4 +1,4 @@
-"""A local server that speaks as much of `paceline serve` as its page needs, and fails as it is told to."""
+"""A fake `paceline serve` for its page, which fails on demand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TIMINGS = {
 
 @dataclass
 class Refusal:
-    """Instead of an answer."""
+    """An HTTP error instead of an answer."""
 
     status: int
     body: bytes
@@ -96,7 +96,7 @@ class StandIn:
 
 @contextmanager
 def serving(stand_in: StandIn) -> Iterator[StandIn]:
-    """At the port that it had, if it had one: so it can go away and come back."""
+    """Run the server, on its earlier port if it had one."""
     server = ThreadingHTTPServer(("127.0.0.1", stand_in.port), handler_of(stand_in))
     stand_in.port = server.server_address[1]
     stand_in.closing.clear()
@@ -118,7 +118,7 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
         timeout = 5  # of a connection on which nothing is asked
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
         def parse_request(self) -> bool:
             if stand_in.closing.is_set():  # a connection that was kept open does not outlive the server
@@ -189,7 +189,7 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
                     return False
 
         def tell_answer(self, answer: Answer) -> bool:
-            """Whether it came to its end."""
+            """Send the answer; false if the client disconnects."""
             for n, chunk in enumerate(answer.parts, 1):
                 if stand_in.closing.wait(stand_in.pause):
                     return False
@@ -209,7 +209,7 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             return True
 
         def hold(self) -> None:
-            """Comments, as servers send them, tell whether anybody is still reading."""
+            """Send comments until the gate opens; they fail if the client disconnects."""
             while not stand_in.gate.wait(0.02):
                 self.wfile.write(b"3\r\n:\n\n\r\n")
 

@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal of its own, typed at and read from as a person does it."""
+"""A program on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()=>].?)")
 
 
 class Terminal:
-    """seen: all that was shown since the last `expect`, without colours and movements."""
+    """A running program. seen: its output since the last `expect`, without escape sequences."""
 
     def __init__(self, args: Sequence[str], env: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()
@@ -42,7 +42,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def expect(self, pattern: str, seconds: float = 60.0) -> str:
-        """What was shown up to the first match, and the match."""
+        """Wait for a match, and return the output up to its end."""
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen)):
             assert time.monotonic() < end, f"{pattern!r} is not in {self.seen!r}"
@@ -51,19 +51,19 @@ class Terminal:
         return shown
 
     def ended(self, seconds: float = 60.0) -> int:
-        """The exit code, once it has ended."""
+        """Wait for the program's end, and return its exit code."""
         end = time.monotonic() + seconds
         while self._read(end - time.monotonic()):
             assert time.monotonic() < end, f"it goes on: {self.seen!r}"
         return self._process.wait(timeout=seconds)
 
     def _read(self, seconds: float) -> bool:
-        """Wait for more; False where nobody is left to write."""
+        """Wait for more output; false if the last writer has exited."""
         if not select.select([self._ours], [], [], max(0.0, seconds))[0]:
             return True
         try:
             more = os.read(self._ours, 65536)
-        except OSError:  # as Linux tells that its last writer has gone
+        except OSError:  # Linux: the last writer has exited
             return False
         self.seen += ESCAPES.sub("", more.decode(errors="replace"))
         return bool(more)

@@ -1,4 +1,4 @@
-"""Settings to a loaded model: what is filled in, what is refused."""
+"""Settings to a loaded model: defaults and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples run as their reader runs them, and what they print adds up."""
+"""The examples run, and their outputs are consistent."""
 
 from __future__ import annotations
 

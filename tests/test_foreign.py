@@ -1,4 +1,4 @@
-"""A real draft model with another tokenizer: drafted output is plain output, and worth having."""
+"""A real draft model with another tokenizer: outputs equal plain ones, and drafts are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may ask for, and how a chat becomes tokens."""
+"""Requests of the Python API: their options, batches and chats."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_numbers_beyond_a_word_are_numbers(models: Path) -> None:
 
 
 def test_a_stop_string_that_the_last_token_allowed_completes_is_cut_off(models: Path) -> None:
-    """Whoever drafted it: "stop" is the reason, and not max_tokens."""
+    """With and without drafts the reason is "stop", not max_tokens."""
     with paceline.load(models / "target.gguf", models / "draft.gguf", threads=1, p_min=0.0) as llm:
         for plain in (True, False):
             request: dict[str, Any] = {"max_tokens": 9, "ignore_eos": True, "plain": plain}

@@ -1,4 +1,4 @@
-"""Tools through a loaded model: what a server does with one request."""
+"""Tool calls through the Python API."""
 
 from __future__ import annotations
 

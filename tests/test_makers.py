@@ -1,4 +1,4 @@
-"""Settings to drafters, by the table."""
+"""Drafters from settings, by the table."""
 
 from __future__ import annotations
 

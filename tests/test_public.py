@@ -1,4 +1,4 @@
-"""The public names: exactly these, each importable, none imported before it is used."""
+"""The public names of the package."""
 
 from __future__ import annotations
 

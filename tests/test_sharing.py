@@ -1,4 +1,4 @@
-"""One loaded model in many hands: threads, processes, and whoever presses Ctrl-C."""
+"""One loaded model in several threads and processes, and under Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def free(llm: LLM) -> int:
 
 @dataclass(frozen=True)
 class Errand:
-    """A request, after how many pieces it is left, and how: closed, dropped, or by an error of its own."""
+    """A request that is left after some outputs: closed, dropped, or by an error."""
 
     prompt: list[int]
     leave_after: int | None
@@ -45,7 +45,7 @@ class Errand:
     request: dict[str, Any] = field(default_factory=dict)
 
     def run(self, llm: LLM) -> str:
-        """What came of it, in a form that can be compared."""
+        """Run the request, and return its outcome as text."""
         try:
             stream = llm.stream(self.prompt, ignore_eos=True, **self.request)
         except BusyError:
@@ -67,7 +67,7 @@ class Errand:
 
 
 def errands(n: int) -> list[Errand]:
-    """Every prompt begins with a token of its own: passes then have the shapes that they have alone."""
+    """Return requests with unique first tokens, so that passes have the same shapes as alone."""
     draw = random.Random(1)
     made = []
     for i in range(n):
@@ -184,13 +184,14 @@ def test_a_forked_process_is_told_that_the_model_cannot_be_used_in_it(models: Pa
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
-# Where Python looks for signals: after these.
+# Python checks for signals after these instructions.
 LOOKS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
 
 
 def interrupted_at(place: int, work: Callable[[], None]) -> int:
-    """Run `work` with Ctrl-C pressed at the `place`th place in Paceline's code where Python would raise it
-    (0: never); how many places it came to."""
+    """Run `work` with Ctrl-C at the `place`th check for signals in Paceline's code (0: never).
+
+    Return the number of checks."""
     came = 0
     before: dict[FrameType, int] = {}  # the instruction that a frame ran last
 

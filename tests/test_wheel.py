@@ -1,4 +1,4 @@
-"""The wheel: everything that is needed, nothing that is not, and it runs from where it is unpacked."""
+"""The wheel has exactly the package's files, and runs unpacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target whose passes take, on its own clock, what they are made to cost."""
+"""A target whose passes take given times on its simulated clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TimedSession(ToySession):
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._timed.caps.rollback == "none":
-            assert tokens  # nothing is taken back
+            assert tokens  # no rollback
         super().extend(tokens)
         self._timed.now += self._timed.fill * len(tokens)
 

@@ -1,4 +1,4 @@
-"""Toys whose tokens say something: a text for each token, so that one vocabulary can be read in another."""
+"""Toy targets with a text for each token, for translation between vocabularies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.vocab.translation import Translation
 
 
 def speaking(toy: ToyTarget, pieces: Sequence[str | bytes]) -> ToyTarget:
-    """`toy`, whose token i now says pieces[i]."""
+    """Give token i of `toy` the text pieces[i]."""
     said = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
     assert len(said) == toy.vocab.size
     toy.vocab = replace(toy.vocab, piece=said.__getitem__)
@@ -21,7 +21,7 @@ def speaking(toy: ToyTarget, pieces: Sequence[str | bytes]) -> ToyTarget:
 
 
 def untaught(text: str) -> list[int]:
-    """A tokenizer that knows nothing, so that texts are spelled in the longest pieces."""
+    """A tokenizer without tokens, so that texts are divided into the longest pieces."""
     return []
 
 

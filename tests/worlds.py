@@ -1,4 +1,4 @@
-"""Whole worlds of a few tokens: a target and a draft given as tables, and what verification makes of them.
+"""Targets and drafts of a few tokens, given as tables, and the distributions after verification.
 
 Everything is summed over: what the draft draws, what verification decides, what follows. The result is the
 exact distribution of the text, so a rule is either right to 1e-12 or wrong.
@@ -51,7 +51,7 @@ class World:
             return np.log(self._weights(0, path))
 
     def p(self, path: Path) -> Probabilities:
-        """What plain sampling draws from after the committed text and `path`."""
+        """Return plain sampling's distribution after the committed text and `path`."""
         return probabilities(self.logits(path), self.sampling, [*HISTORY, *path])
 
     def q(self, path: Path) -> Probabilities:
@@ -157,7 +157,7 @@ def induced(world: World, draw: Draw, depth: int, rule: str = "auto", judge: Ver
         accepted += probability * (len(text) - 1)
         rest = plain[text]
         possible = float(rest.sum())
-        # A text that plain sampling cannot say is counted where it stands.
+        # A text of probability 0 under plain sampling counts by its prefix.
         share = rest / possible if possible > 0 else np.full(rest.shape, 1 / rest.size)
         emitted[text] += probability * share
     return Induced(float(np.abs(emitted - plain).sum() / 2), accepted, mass)

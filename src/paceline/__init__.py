@@ -3,12 +3,12 @@
     with paceline.load("model.gguf", draft="small.gguf") as llm:
         print(llm.generate("def fibonacci(n):", max_tokens=100).text)
 
-The names below are imported when first used, so that `import paceline` stays light.
+The public names are imported at their first use, so that `import paceline` is fast.
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # typing's own, without importing that: until it is here, Ctrl-C shows a traceback
+TYPE_CHECKING = False  # without importing `typing`: Ctrl-C during that import would show a traceback
 
 __version__ = "0.1.0"
 
@@ -46,5 +46,5 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    """The public names, whether or not they have been used yet."""
+    """Return all public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})

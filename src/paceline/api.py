@@ -1,4 +1,4 @@
-"""A loaded model and what drafts for it, as its user holds it: `generate` and `stream`."""
+"""The Python API of a loaded model and its drafters: `generate` and `stream`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
 
-MIN_SCANNED_CHARACTERS = 1 << 16  # characters that are always looked at
+MIN_SCANNED_CHARACTERS = 1 << 16  # a prompt of at most this length is always tokenised
 
 
 class LLM:
-    """A target and what drafts for it. Close it, or use it as a context manager.
+    """A target and its drafters. Close it, or use it as a context manager.
 
-    Threads may share it: each step of a request is one thread's turn. Where `load` was given fewer sessions
-    than there are requests, they wait for each other; a thread that has a stream open itself does not wait,
-    and gets a BusyError. A forked process cannot use it."""
+    Threads may share it, and take turns step by step. Requests beyond the sessions that `load` was given wait
+    for one; a thread that has a stream open gets a BusyError instead. Forked processes cannot use it."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class LLM:
         self.drafter = drafter
         self.drafting = drafting
         self.history = remembered
-        self.corpora = corpora  # what the drafter was made with, for whoever makes another like it
+        self.corpora = corpora  # of the drafter, for further drafters
         self.policy = policy or FixedPolicy(drafting.budget)
         self._closing: list[Callable[[], None]] = []
         self.engine = InferenceEngine(
@@ -62,11 +61,11 @@ class LLM:
         )
 
     def on_close(self, call: Callable[[], None]) -> None:
-        """Call it before the models are freed."""
+        """Register a function that `close` calls before it frees the models."""
         self._closing.append(call)
 
     def tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        """The prompt as tokens; what is no text is taken to be tokens already."""
+        """Tokenise a text, or check a list of token ids. Raises UsageError and ContextError."""
         if isinstance(prompt, str):
             self._require_room(prompt)
             return self.target.text.encode(typed.text("the prompt", prompt))
@@ -76,13 +75,13 @@ class LLM:
 
     @cached_property
     def max_text_bytes(self) -> int:
-        """Bytes that a text in the context may have: as if it were all of the longest token."""
+        """The bytes of a context full of the longest token."""
         text, vocab = self.target.text, self.target.vocab
         return self.target.caps.n_ctx * max(len(text.piece(token)) for token in range(vocab.size))
 
     def _require_room(self, value: Any) -> None:
-        """Raises ContextError for texts that cannot fit whatever their tokens are, before any is looked for:
-        that takes minutes where a file was named by mistake, or somebody means it."""
+        """Raise ContextError for texts that cannot fit whatever their tokens are: tokenising them would take
+        minutes."""
         n = sum(map(len, texts_in(value)))
         if n > MIN_SCANNED_CHARACTERS and n > self.max_text_bytes:
             raise ContextError(
@@ -91,18 +90,17 @@ class LLM:
             )
 
     def control_text(self, text: str) -> str:
-        """The first of the model's control tokens that a text contains (<|im_end|>); "" where there is none.
-        A prompt that is text never means one."""
+        """Return the first control token (<|im_end|>) that a text spells, or "". Prompts treat it as text."""
         return control_text(self.target.text, self.target.vocab, text)
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model has a chat template: it is an instruct model."""
+        """True if the model has a chat template, as instruct models do."""
         return self.target.text.has_chat_template
 
     @cached_property
     def tool_support(self) -> ToolSupport:
-        """Whether the model's chat template makes use of tools, and how the model writes calls."""
+        """The chat template's support for tools, and the format of the model's calls."""
         return detect_tool_support(self.target.text)
 
     def chat_tokens(
@@ -113,30 +111,30 @@ class LLM:
         *,
         answer: str = "",
     ) -> list[int]:
-        """A user's message, or a conversation in OpenAI's form (`role`, `content`, `tool_calls`, ...), in the
-        model's chat template; ModelError without a usable one, UsageError for what is no conversation. Where
-        a message or a tool contains a control token (<|im_end|>), that is text and ends nothing.
+        """Tokenise a user's message, or a conversation in OpenAI's form, by the model's chat template.
 
-        tools: functions that the model may call. Where its template makes no use of them, they are described
-        in the system message. chat_template_kwargs: what else the template is told (enable_thinking,
-        documents). answer: what the answer begins with, control tokens and all."""
+        Control tokens (<|im_end|>) in messages and tools are text.
+        tools: functions that the model may call; the system message has them if the template does not.
+        chat_template_kwargs: further variables of the template (enable_thinking, documents).
+        answer: the beginning of the answer; it may have control tokens.
+        Raises ModelError without a usable template, and UsageError for an invalid conversation."""
         text, vocab = self.target.text, self.target.vocab
         messages, functions = parse_messages(prompt), parse_tools(tools)
         variables = template_variables(chat_template_kwargs)
         self._require_room([messages, functions, variables])
+        template_tools = None
         if functions or any(one["role"] == "tool" or "tool_calls" in one for one in messages):
-            messages, given = adapt_messages(self.tool_support, messages, functions)
-        else:
-            given = None
-        tokens = encode_chat(text, vocab, messages, given, variables, answer=typed.text("answer", answer))
-        # A template spells BOS itself, as a rule.
+            messages, template_tools = adapt_messages(self.tool_support, messages, functions)
+        answer = typed.text("answer", answer)
+        tokens = encode_chat(text, vocab, messages, template_tools, variables, answer=answer)
+        # Most templates have BOS already.
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
         return tokens
 
     @cached_property
     def visible_control_tokens(self) -> Mapping[int, bytes]:
-        """What `stream` takes as `spelled` for an answer that is read for calls."""
+        """The argument `spelled` of `stream` for an answer that is parsed for tool calls."""
         return tool_formats.visible_control_tokens(
             self.target.text, self.target.vocab, self.tool_support.format
         )
@@ -148,11 +146,11 @@ class LLM:
         on_prefill: OnPrefill | None = None,
         **options: Unpack[RequestOptions],
     ) -> Stream:
-        """Decode `prompt` (text or token ids), yielding a StepOutput a step.
+        """Decode `prompt` (text or token ids), yielding a StepOutput for each step.
 
         on_prefill: called before, between and after the passes that prefill a long prompt, with the tokens
-        so far and of all. What it raises ends the stream.
-        options: see `request`, which also says what is raised.
+        so far and in all. An exception that it raises ends the stream.
+        options: see `request`, which also has the errors; BusyError without a free session.
         """
         return self.engine.run_inline(self.request(prompt, **options), on_prefill)
 
@@ -174,13 +172,13 @@ class LLM:
     ) -> GenerationRequest:
         """Make the request that `stream` decodes.
 
-        max_tokens: the most tokens of the answer. seed: of what is drawn.
+        max_tokens: the most tokens of the answer. seed: of the sampler.
         stop: texts that end the answer. ignore_eos: go on after the end of text.
-        plain: without drafts. json_schema or regex: what the whole text must match.
-        logprobs: the log-probability of every token and of so many of the likeliest; the target's own,
-        before any sampler.
-        remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
-        spelled: control tokens that are text all the same, with that text (`tool_spelling`).
+        plain: without drafts. json_schema or regex: a grammar for the whole text.
+        logprobs: report the target's log-probability, before any sampler, of every token and of this many of
+        the likeliest.
+        remember: keep the answer for later drafts, if the model was loaded with `remember`.
+        spelled: control tokens that are part of the text, with their text (`visible_control_tokens`).
         sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
@@ -215,18 +213,18 @@ class LLM:
     def generate(
         self, prompt: Any, *, on_prefill: OnPrefill | None = None, **request: Unpack[RequestOptions]
     ) -> Generation | list[Generation]:
-        """Decode as `stream` does, all at once.
+        """Decode as `stream` does, and return the whole answer.
 
-        A list of prompts is a batch, the empty list too. They are decoded together, as many at a time as
-        there are `sessions`, each to what it would be alone. If some of them fail, a BatchError with the
-        answers to the others is raised at the end; if all do, the first error.
+        A list of prompts is a batch, the empty list too. It is decoded together, as many prompts at a time as
+        there are `sessions`, with the answers of prompts alone. Raises BatchError with the other answers if
+        some prompts fail, and the first error if all do.
         """
         if isinstance(prompt, list) and not prompt:
             return []
         batch = isinstance(prompt, list | tuple) and len(prompt) > 0
         if batch and all(isinstance(one, str | list | tuple) for one in prompt):
             if on_prefill is not None:
-                raise UsageError("on_prefill is told of one prompt: give one, or leave it out")
+                raise UsageError("on_prefill needs a single prompt: give one, or leave it out")
             return self._generate_all(prompt, **request)
         with self.stream(prompt, on_prefill=on_prefill, **request) as stream:
             for _ in stream:
@@ -253,9 +251,10 @@ class LLM:
         if errors and len(errors) == len(prompts):
             raise errors[0]
         with self.engine.exclusive():
-            account = self.policy.summary
-        done = {at: handle.result(account) for at, handle in handles.items() if at not in errors}
+            summary = self.policy.summary
+        done = {at: handle.result(summary) for at, handle in handles.items() if at not in errors}
         if errors:
+            errors = dict(sorted(errors.items()))
             raise BatchError([done.get(at) for at in range(len(prompts))], errors) from errors[min(errors)]
         return [done[at] for at in range(len(prompts))]
 

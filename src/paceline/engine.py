@@ -1,7 +1,7 @@
-"""The engine: one target, what drafts for it and the rule that decides how much, behind one lock.
+"""The engine: one target, its drafter and the policy behind one lock.
 
-`run_inline` decodes in the caller's own thread, an `EngineWorker` (engine_worker.py) in one of its own. Both
-go through the same scheduler and the same loop.
+`run_inline` and `run_batch` decode in the caller's thread, `EngineWorker` (engine_worker.py) in a thread of
+its own. All use the same scheduler and the same loop.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ from paceline.text.grammar import TextGrammar
 if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
-# Between two tries of a thread to get a session. (Ctrl-C can leave a Condition locked.)
+# Between two tries of a thread to get a session: polled, since Ctrl-C can leave a Condition locked.
 LOCK_TIMEOUT_SECONDS = 0.005
 
 OnPrefill = Callable[[int, int], object]
 
 
 class InferenceEngine:
-    """Whoever has its turn is the only one to touch the target, the drafter and the policy. It does not close
-    them.
+    """A target, its drafter and the policy, which one thread at a time uses. The caller closes them.
 
     rule: how sampled drafts are verified (verify.py).
-    remembered: where answers are kept for later drafts.
-    detokenize: whether outputs have text, where the target has a tokenizer."""
+    remembered: the file of answers for later drafts.
+    detokenize: outputs have text if the target has a tokenizer."""
 
     def __init__(
         self,
@@ -61,11 +60,11 @@ class InferenceEngine:
         self._text: Any = getattr(target, "text", None) if detokenize else None
         self._lock, self._arrivals = FairLock(), threading.Lock()
         self._later: deque[Callable[[], None]] = deque()
-        self._holders = WeakKeyDictionary[BatchRun, int]()  # of sessions, and their threads
+        self._holders = WeakKeyDictionary[BatchRun, int]()  # runs that have sessions, and their threads
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Threads get it in the order in which they asked. Raises UsageError in a forked process."""
+        """Take the engine's lock, in order of arrival. Raises UsageError in a forked process."""
         self.process.require()
         with self._lock.acquire():
             while self._later:
@@ -73,8 +72,7 @@ class InferenceEngine:
             yield
 
     def run_later(self, call: Callable[[], None]) -> None:
-        """Call it when the next turn begins, whosever that is: for objects that are dropped, which happens at
-        any moment and in any thread."""
+        """Call the function when any thread takes the lock next, for finalizers, which run at any moment."""
         self._later.append(call)
 
     def scheduler(self, chunk: int | None = None) -> Scheduler:
@@ -92,49 +90,51 @@ class InferenceEngine:
         return RequestHandle(request, piece, clock or self.clock, deliver)
 
     def run_inline(self, request: GenerationRequest, on_prefill: OnPrefill | None = None) -> Stream:
-        """Decode in the thread that takes the outputs. While other threads have all sessions it waits for
-        one. Raises UsageError for a request that does not fit, BusyError where this thread itself has a
-        stream open and there is no session for another."""
+        """Decode in the thread that iterates. Waits while other threads have all sessions.
+
+        Raises UsageError for a request that does not fit, and BusyError if there is no session for a further
+        stream of this thread."""
         return Stream(self, request, on_prefill)
 
     def run_batch(self) -> BatchRun:
-        """Several requests in the caller's thread, in the same passes."""
+        """Decode several requests in the same passes, in the caller's thread."""
         return BatchRun(self)
 
     def compile_grammar(self, request: GenerationRequest) -> TextGrammar | None:
-        """The request's grammar. Raises UsageError for one that this model cannot use."""
+        """Compile the request's grammar. Raises UsageError if this model cannot use it."""
         if request.grammar is None:
             return None
-        target: Any = self.target  # one that has text
-        return TextGrammar(target.trie.compiled(request.grammar))
+        target: Any = self.target  # has a tokenizer
+        return TextGrammar(target.token_trie.compile(request.grammar))
 
     def remember(self, handle: RequestHandle) -> None:
-        """Keep an answer that has ended for later drafts."""
+        """Keep a complete answer for later drafts."""
         if self._remembered is not None and handle.request.remember and handle.request.n_draft:
             self._remembered.add(handle.tokens)
 
     def acquire_session(self, run: BatchRun, begin: Callable[[], bool]) -> None:
-        """Call `begin` until it is true: until the run has a session. While threads beside this one have all
-        sessions, it waits, but for a thread that has one already: it might wait for itself. BusyError is
-        raised then, and where others than runs of this engine have them."""
+        """Call `begin` until it returns true, which means that the run has a session.
+
+        Raises BusyError if this thread has a session already, since it might wait for itself, or if no run of
+        this engine has the sessions."""
         with self.exclusive():
             if threading.get_ident() in self._holders.values():
                 if not begin():
                     raise run.busy
                 self.register(run)
                 return
-        with self._arrivals:  # the others wait behind the first
+        with self._arrivals:  # in order of arrival
             while True:
                 with self.exclusive():
                     if begin():
                         self.register(run)
                         return
-                    if not self._holders:  # somebody has them who is no run of this engine
+                    if not self._holders:  # opened directly from the target
                         raise run.busy
                 sleep(LOCK_TIMEOUT_SECONDS)
 
     def register(self, run: BatchRun) -> None:
-        """In its turn: note which thread has the run's sessions."""
+        """Note which thread has the run's sessions. The caller has the lock."""
         if run.scheduler.running:
             self._holders.setdefault(run, threading.get_ident())
         else:
@@ -142,14 +142,14 @@ class InferenceEngine:
 
 
 class BatchRun:
-    """Requests that are decoded together in one thread: add them, `step` until it is over, and close it."""
+    """Requests that are decoded together in one thread: add them, `step` until `is_over`, and `close`."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine, self.scheduler = engine, engine.scheduler()
-        self._handles: dict[ScheduledRequest, RequestHandle] = {}  # that are not over
+        self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
 
     def add(self, request: GenerationRequest) -> RequestHandle:
-        """Raises UsageError for a request that does not fit."""
+        """Queue a request. Raises UsageError for an unusable grammar; other errors are in its `finish`."""
         handle = self._engine.handle(request)
         handle.scheduled.grammar = self._engine.compile_grammar(request)
         self.scheduler.add(handle.scheduled)
@@ -162,11 +162,11 @@ class BatchRun:
 
     @property
     def busy(self) -> BusyError:
-        """Why it has no session."""
+        """The error of a run that gets no session."""
         return self.scheduler.busy or BusyError("all sessions of this model are in use")
 
     def begin(self) -> None:
-        """Get a session for the first request that waits; see `InferenceEngine.acquire`."""
+        """Get a session for the first request that waits; see `InferenceEngine.acquire_session`."""
         began = self._engine.clock()
         first = self.scheduler.waiting.peek()
 
@@ -181,7 +181,7 @@ class BatchRun:
             handle.finish_request(first.error)
 
     def step(self) -> list[tuple[RequestHandle, StepOutput]]:
-        """One pass. A request that fails has its error in its handle's `finish`."""
+        """Run one pass. A request that fails has its error in its handle's `finish`."""
         if not self.scheduler.running:
             self.begin()
         with self._engine.exclusive():
@@ -196,7 +196,7 @@ class BatchRun:
         for scheduled, step in steps:
             handle = self._handles[scheduled]
             handle.started = handle.started or began
-            # A single request's time is all of it, what the loop does not count too.
+            # The time of a single request includes the scheduler's.
             out.append((handle, handle.add_step(step, seconds if len(steps) == 1 else step.times.total)))
         for scheduled in [scheduled for scheduled in self._handles if scheduled.is_over]:
             handle = self._handles.pop(scheduled)
@@ -207,7 +207,7 @@ class BatchRun:
         return out
 
     def close(self) -> None:
-        """In the engine's turn. Where Ctrl-C comes in between, the next call does the rest."""
+        """End all requests. The caller has the lock. After Ctrl-C in between, the next call does the rest."""
         self.scheduler.close()
         for handle in self._handles.values():
             if not handle.is_over:
@@ -217,14 +217,13 @@ class BatchRun:
 
 
 class Stream(Iterator[StepOutput]):
-    """Outputs of one request as they are decoded, one a step; `result()` at any point tells what there is so
-    far. Threads may take outputs of one stream in turns.
+    """Outputs of one request, one a step; `result()` returns the answer so far at any time.
 
-    close, or a `with` statement, gives the session back before the end. A stream that is dropped, as by
-    `break` in a loop over it, gives it back when the model is used next.
+    Several threads may iterate over one stream. `close`, or a `with` statement, frees the session before the
+    end. A stream that is dropped, as by `break`, frees it when the model is used next.
 
-    on_prefill: called before, between and after the passes that read a long prompt: of how many tokens, and
-    of how many in all. What it raises ends the stream."""
+    on_prefill: called before, between and after the passes that prefill a long prompt, with the tokens so far
+    and in all. An exception that it raises ends the stream."""
 
     def __init__(
         self, engine: InferenceEngine, request: GenerationRequest, on_prefill: OnPrefill | None
@@ -232,7 +231,7 @@ class Stream(Iterator[StepOutput]):
         self._engine, self._on_prefill = engine, on_prefill
         self._run = engine.run_batch()
         self.handle = self._run.add(request)
-        self._open = True  # from here on there may be something to close
+        self._open = True  # from here on `_close` frees the session
         self._run.begin()
         if (error := self.handle.scheduled.error) is not None:
             raise error
@@ -252,7 +251,7 @@ class Stream(Iterator[StepOutput]):
             return output
 
     def _prefill(self) -> None:
-        """Read a long prompt, but for what is computed with the first draft."""
+        """Prefill a long prompt, except for the tokens that share the first draft's pass."""
         active = self.handle.scheduled.active
         assert active is not None
         if (total := active.session.pending_tokens) <= MAX_FUSED_PREFILL:
@@ -283,7 +282,7 @@ class Stream(Iterator[StepOutput]):
             self._engine.run_later(self._close)
 
     def close(self) -> None:
-        """Give the session back; the text so far stays. Called by itself at the end."""
+        """Free the session; the text so far stays. The end of the answer frees it too."""
         if self._open and self._engine.process.is_current:
             with self._engine.exclusive():
                 self._close()

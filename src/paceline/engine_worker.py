@@ -1,7 +1,7 @@
-"""The worker of an engine: one thread that decodes for many clients at once.
+"""The worker of an engine: one thread that decodes for many clients.
 
-Others hand it commands through a queue, and are told through functions of their own; nothing else is shared.
-Between two passes it looks what has come, and goes on: requests join and leave at any pass.
+Other threads send it commands through a queue, and get outputs by callbacks. It runs the commands between two
+passes, so that requests join and leave at any pass.
 """
 
 from __future__ import annotations
@@ -27,39 +27,24 @@ from paceline.text.grammar_pool import GrammarPool
 if TYPE_CHECKING:
     from paceline.engine import InferenceEngine
 
-IDLE_SECONDS = 1.0  # between two looks at the clock, where nothing else happens
+IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
 
 log = logging.getLogger("paceline.engine")
 
 
-class EngineObserver:
-    """Told what a worker does, in its thread. Every method does nothing until it is overridden."""
-
-    def on_step(self, step: Step) -> None: ...
-
-    def on_pass(self, seconds: float, n_tokens: int, n_running: int) -> None: ...
-
-    def on_finish(self, handle: RequestHandle, finish: Finish) -> None: ...
-
-
 class EngineWorker:
-    """Owns the thread and the handles that were submitted. chunk: the most tokens of prompts in one pass."""
+    """The thread, and the requests that were submitted to it. chunk: the most prompt tokens in one pass.
 
-    def __init__(
-        self,
-        engine: InferenceEngine,
-        observer: EngineObserver | None = None,
-        chunk: int | None = None,
-        clock: Clock = monotonic,
-    ) -> None:
-        self._engine, self._observer = engine, observer or EngineObserver()
-        self._clock = clock
+    Subclasses may override `on_step`, `on_pass` and `on_finish`, which the thread calls."""
+
+    def __init__(self, engine: InferenceEngine, chunk: int | None = None, clock: Clock = monotonic) -> None:
+        self._engine, self._clock = engine, clock
         self._scheduler = engine.scheduler(chunk)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        target: Any = engine.target  # one that has text, where a request has a grammar
-        self._grammars = GrammarPool(lambda: target.trie)
-        self._handles: dict[ScheduledRequest, RequestHandle] = {}  # that are not over
-        self._lock = threading.Lock()  # of what follows: nothing is submitted once it is closing
+        target: Any = engine.target  # has a tokenizer if a request has a grammar
+        self._grammars = GrammarPool(lambda: target.token_trie)
+        self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
+        self._lock = threading.Lock()  # guards `_closing`: nothing is submitted after it is set
         self._closing, self._stopping = False, False
         self.failure: BaseException | None = None
         self.pass_started = self._clock()
@@ -67,34 +52,44 @@ class EngineWorker:
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
         self._thread.start()
 
-    # What other threads call.
+    def on_step(self, step: Step) -> None: ...
+
+    def on_pass(self, seconds: float, n_tokens: int, n_running: int) -> None: ...
+
+    def on_finish(self, handle: RequestHandle, finish: Finish) -> None: ...
+
+    # Any thread may call what follows.
 
     @property
     def sessions(self) -> int:
         return self._scheduler.sessions
 
     @property
-    def n_running(self) -> int:
+    def running(self) -> int:
         return len(self._scheduler.running)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
+        """True if no request waits or runs."""
         return self._scheduler.idle and not self._handles
 
     @property
+    def has_failed(self) -> bool:
+        return self.failure is not None
+
+    @property
     def problem(self) -> str:
-        """Why nothing can be submitted; empty where all is well."""
+        """The reason why no request can be submitted; empty without one."""
         if self.failure is not None:
             return f"the server has failed ({type(self.failure).__name__}; its log says why): start it again"
         return "the server is going down" if self._closing else ""
 
     def handle(self, request: GenerationRequest, deliver: Deliver) -> RequestHandle:
-        """deliver: called with every output, in this worker's thread: it must not wait."""
+        """Make a handle. deliver: called with every output, in the worker's thread; it must not block."""
         return self._engine.handle(request, deliver, self._clock)
 
-    def submit(self, handles: Sequence[RequestHandle]) -> None:
-        """Queue all of them, or none. Raises ClosingError. A request that cannot be decoded is told so by
-        its `finish`."""
+    def submit_handles(self, handles: Sequence[RequestHandle]) -> None:
+        """Queue all requests, or none. Raises ClosingError. Any other error is in a request's `finish`."""
         with self._lock:
             if self.problem:
                 raise ClosingError(self.problem)
@@ -105,29 +100,29 @@ class EngineWorker:
                 self._commands.put(partial(self._accept, group))
 
     def cancel(self, handle: RequestHandle) -> None:
-        """Decode nothing more of it, and tell its listener nothing. Harmless where it is over."""
+        """End a request without any further output. It may have ended already."""
         self._commands.put(lambda: self._cancel(handle, None))
 
-    def announce_closing(self) -> None:
-        """Take nothing more. (Of a signal handler too: it takes no lock.)"""
+    def announce_shutdown(self) -> None:
+        """Refuse new requests from now on. It takes no lock, so signal handlers may call it."""
         self._closing = True
 
-    def abort_all(self, handles: Iterable[RequestHandle]) -> None:
-        """End all answers by an error, told at once: the pass under way may take long."""
-        self.announce_closing()
+    def abort(self, handles: Iterable[RequestHandle]) -> None:
+        """Shut down, and end these requests with ClosingError at once: the pass under way may take long."""
+        self.announce_shutdown()
         self._commands.put(self._stop)
         for handle in handles:
             handle.deliver(StepOutput(finish=handle.finish_request(ClosingError(self.problem))))
 
     def close(self, patience: float | None = None) -> bool:
-        """Take nothing more. patience: seconds for the pass under way; None: until it ends. Returns whether
-        it has: where not, the model is in use still."""
-        self.announce_closing()
+        """End all requests and the thread. Return false if the pass under way, which uses the model, has not
+        ended within `patience` seconds; None: wait for its end."""
+        self.announce_shutdown()
         self._commands.put(self._stop)
         self._thread.join(patience)
         return not self._thread.is_alive()
 
-    # The thread.
+    # The worker's thread calls what follows.
 
     def _run(self) -> None:
         try:
@@ -136,7 +131,7 @@ class EngineWorker:
                 self.pass_started = self._clock()
                 self._expire()
                 self._run_pass()
-        except BaseException as error:  # a bug: what waits must not wait for ever
+        except BaseException as error:  # a bug: clients must not wait for ever
             log.exception("the engine has failed")
             self.failure = error
         finally:
@@ -144,14 +139,14 @@ class EngineWorker:
             self._grammars.close()
             try:
                 self._scheduler.close()
-            except Exception:  # a backend that has failed may do so here, too
+            except Exception:  # a backend that has failed may fail here, too
                 log.exception("sessions cannot be closed")
 
     def _stop(self) -> None:
         self._stopping = True
 
     def _drain_commands(self) -> None:
-        """Run what has come; where there is nothing to do, wait for it."""
+        """Run the commands in the queue; wait for a command if no request runs."""
         with suppress(queue.Empty):
             idle = self._scheduler.idle
             command = self._commands.get(timeout=IDLE_SECONDS) if idle else self._commands.get_nowait()
@@ -161,37 +156,38 @@ class EngineWorker:
 
     def _reject_pending(self) -> None:
         closing: Exception = ClosingError(self.problem or "the server is going down")
-        with self._lock:  # nothing is submitted from here on
+        with self._lock:
             self._closing = True
         while not self._commands.empty():
-            self._commands.get_nowait()()
+            with suppress(Exception):  # whatever failed, all requests below get the error
+                self._commands.get_nowait()()
         for handle in list(self._handles.values()):
             self._fail(handle, closing)
 
     def _accept(self, handles: Sequence[RequestHandle]) -> None:
-        """Requests of one client with the same grammar, which is compiled first where it has not been yet."""
+        """Queue requests of one client with the same grammar, which may have to be compiled first."""
         for handle in handles:
             self._handles[handle.scheduled] = handle
         grammar, target = handles[0].request.grammar, self._engine.target
-        known: CompiledGrammar | Exception | None = None
+        compiled: CompiledGrammar | Exception | None = None
         if grammar is not None:
             try:
-                known = target.trie.cached(grammar)  # type: ignore[attr-defined]  # it has text
-            except UsageError as error:  # it cannot end a text
-                known = error
-            if known is None:
+                compiled = target.token_trie.get_cached(grammar)  # type: ignore[attr-defined]  # it has a tokenizer
+            except UsageError as error:  # the vocabulary has no end of text
+                compiled = error
+            if compiled is None:
                 job = self._grammars.submit(
-                    grammar,  # type: ignore[arg-type]  # those of requests for text
+                    grammar,  # type: ignore[arg-type]  # requests for text have a grammar's source
                     handles[0].request.client,
                     lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome)),
                 )
                 for handle in handles:
                     handle.compiling = job
                 return
-        self._enqueue(handles, known)
+        self._enqueue(handles, compiled)
 
     def _enqueue(self, handles: Sequence[RequestHandle], grammar: CompiledGrammar | Exception | None) -> None:
-        """Join the queue, now that the grammar is there."""
+        """Add the requests to the scheduler's queue, with their compiled grammar."""
         for handle in handles:
             handle.compiling = None
             if handle.is_over:
@@ -222,7 +218,7 @@ class EngineWorker:
             steps = self._scheduler.step()
         for scheduled, step in steps:
             n += len(step.tokens)
-            self._observer.on_step(step)
+            self.on_step(step)
             handle = self._handles[scheduled]
             handle.started = handle.started or began
             output = handle.add_step(step, step.times.total)
@@ -232,7 +228,7 @@ class EngineWorker:
                 handle.deliver(output)
         for scheduled in [scheduled for scheduled in self._handles if scheduled.is_over]:
             self._fail(self._handles[scheduled], scheduled.error or ClosingError("the answer was broken off"))
-        self._observer.on_pass(self._clock() - began, n, self.n_running)
+        self.on_pass(self._clock() - began, n, self.running)
 
     def _cancel(self, handle: RequestHandle, error: Exception | None) -> None:
         if handle.scheduled not in self._handles:
@@ -249,17 +245,16 @@ class EngineWorker:
             self._fail(handle, error)
 
     def _fail(self, handle: RequestHandle, error: Exception) -> None:
-        """What was decoded so far stays told."""
+        """End a request with an error. Outputs that were delivered stay valid."""
         if not isinstance(error, UsageError | ClosingError | TooSlowError) and error is not self._logged:
-            self._logged = error  # of a pass, for all that were in it
+            self._logged = error  # the same for all requests of a pass that failed
             log.error("the model has failed at a request", exc_info=error)
         finish = handle.finish_request(error)
         self._finish(handle, finish)
         handle.deliver(StepOutput(finish=finish))
 
     def _finish(self, handle: RequestHandle, finish: Finish) -> None:
-        """It is over."""
         del self._handles[handle.scheduled]
-        self._observer.on_finish(handle, finish)
+        self.on_finish(handle, finish)
         if finish.reason is not None:
             self._engine.remember(handle)

@@ -1,4 +1,4 @@
-"""One answer on its way, and what comes of it."""
+"""A request that an engine decodes, its outputs and its result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger("paceline.engine")
 
 @dataclass(frozen=True)
 class Finish:
-    """How an answer ended: by a reason, or by an error; neither where it was cancelled.
+    """The end of an answer, with a reason or an error; without both if it was cancelled.
 
     n_cached: tokens of the prompt that were in the KV cache.
-    queue_seconds, first_token_seconds: since arrival.
+    queue_seconds, first_token_seconds: since arrival, until it left the queue and until its first token.
     decode_seconds: from the first token to the last."""
 
     reason: StopReason | None
@@ -38,18 +38,18 @@ class Finish:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether there would have been more."""
+        """True if a limit ended the answer."""
         return self.reason not in ("eos", "stop")
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What one step adds to an answer.
+    """The tokens and the text that one step adds to an answer.
 
-    parts: text, each with the drafter that it came from ("target": none).
-    tokens, sources: the emitted tokens, and where each came from.
-    logprobs: of each token, where the request asked for them.
-    finish: with the last step."""
+    parts: pieces of text, each with its drafter, or "target".
+    tokens, sources: the emitted tokens, and the drafter of each.
+    logprobs: one for each token, if the request has `logprobs`.
+    finish: set by the last step."""
 
     parts: tuple[tuple[str, str], ...] = ()
     tokens: tuple[int, ...] = ()
@@ -62,22 +62,22 @@ class StepOutput:
         return "".join(text for text, _ in self.parts)
 
 
-Deliver = Callable[[StepOutput], None]  # of an engine's thread: it must not wait
+Deliver = Callable[[StepOutput], None]  # called in the engine's thread; it must not block
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A whole answer, or as much of it as there is.
+    """A whole answer, or the part that is decoded so far.
 
-    stop_reason: None where it was left early.
+    stop_reason: None if the answer has not ended.
     n_prompt: tokens of the prompt.
-    n_read: those that were read before the first draft; the others were in the cache already, or few enough
-    to be computed with the first draft.
-    prompt_seconds: of reading the prompt.
+    n_prefilled: prompt tokens that were prefilled before the first draft; the others were in the KV cache, or
+    shared the first draft's pass.
+    prompt_seconds: time of those prefill passes.
     seconds: from the first draft to the last token.
-    logprobs: one a token where the request asked for them.
-    complete: whether the text matches the request's grammar; None without one.
-    account: what the policy says of all requests so far; None where it decides nothing."""
+    logprobs: one for each token, if the request has `logprobs`.
+    complete: whether the text matches the request's grammar; None without a grammar.
+    drafting_summary: the policy's summary of all requests so far; None if the policy decides nothing."""
 
     text: str
     tokens: tuple[int, ...]
@@ -98,15 +98,17 @@ class Generation:
 
     @property
     def prompt_tokens_per_second(self) -> float | None:
-        """None where nothing of the prompt was read by itself."""
-        return (
-            self.n_prefilled / self.prompt_seconds if self.n_prefilled and self.prompt_seconds > 0 else None
-        )
+        """Prefill throughput; None without a prefill pass."""
+        if not self.n_prefilled or self.prompt_seconds <= 0:
+            return None
+        return self.n_prefilled / self.prompt_seconds
 
 
 class RequestHandle:
-    """A request that an engine has taken, with its text, tokens and times so far. One thread at a time
-    changes it: the one that decodes."""
+    """A request of an engine, with its text, tokens and times so far. Only the decoding thread changes it.
+
+    piece: returns the bytes of a token; None: outputs have no text.
+    deliver: called with every output."""
 
     def __init__(
         self,
@@ -115,8 +117,6 @@ class RequestHandle:
         clock: Clock,
         deliver: Deliver | None = None,
     ) -> None:
-        """piece: the bytes of a token; None where nobody wants text. deliver: called with every output, by
-        the engine's thread: it must not wait."""
         self.request, self._clock, self._deliver = request, clock, deliver
         self._text: Detokenizer | None = None
         if piece is not None:
@@ -127,13 +127,15 @@ class RequestHandle:
         self.logprobs: list[Logprob] = []
         self._parts: list[str] = []
         self.arrived = clock()
-        self.started: float | None = None  # when it left the queue
+        self.started: float | None = None  # time at which it left the queue
         self.first_token = 0.0
-        self.prompt_seconds = self.seconds = 0.0  # of passes
+        self.prompt_seconds = self.seconds = 0.0  # in passes
         self.n_prefilled = 0
         self.finish: Finish | None = None
-        self.queued: Future[bool] = Future()  # whether it has joined the queue, its grammar compiled
-        self.queued.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+        self.queued: Future[bool] = (
+            Future()
+        )  # true once it is queued with its grammar, false if it ends before
+        self.queued.set_running_or_notify_cancel()  # from here on a waiter cannot cancel it
         self.compiling: GrammarJob | None = None
 
     @property
@@ -150,7 +152,7 @@ class RequestHandle:
         return Stats() if active is None else active.stats
 
     def add_step(self, step: Step, seconds: float) -> StepOutput:
-        """What the step adds. seconds: that it took."""
+        """Record a step that took so many seconds, and return its output."""
         if not step.tokens:
             self.n_prefilled += step.batch_tokens
             self.prompt_seconds += seconds
@@ -173,7 +175,7 @@ class RequestHandle:
         return tuple((text, self.sources[min(at, len(self.sources) - 1)]) for text, at in taken)
 
     def finish_request(self, error: Exception | None = None) -> Finish:
-        """By what the loop says, by an error, or because it was cancelled."""
+        """Set and return `finish`: with the error, else the loop's stop reason, else neither (cancelled)."""
         now, active = self._clock(), self.scheduled.active
         first = self.first_token or now
         self.finish = Finish(
@@ -192,23 +194,23 @@ class RequestHandle:
         return self.finish
 
     def detach(self) -> None:
-        """No more outputs are taken; text that was held back is certain."""
+        """End an answer early, with the text that the detokenizer holds back."""
         if self._text is not None:
             self._parts += [text for text, _ in self._text.finish()]
         self.finish_request()
 
     def deliver(self, output: StepOutput) -> None:
-        """Nothing comes after an output with a `finish`."""
+        """Call the listener. An output with a `finish` is the last one."""
         deliver = self._deliver
         if output.finish is not None:
             self._deliver = None
         if deliver is not None:
             try:
                 deliver(output)
-            except Exception:  # whoever listened has gone
-                log.debug("an output was for nobody", exc_info=True)
+            except Exception:  # such as a closed event loop
+                log.debug("an output was not delivered", exc_info=True)
 
-    def result(self, account: DraftingSummary | None) -> Generation:
+    def result(self, summary: DraftingSummary | None) -> Generation:
         text, grammar = self.text, self.request.grammar
         active = self.scheduled.active
         return Generation(
@@ -222,6 +224,6 @@ class RequestHandle:
             stats=self.stats,
             logprobs=tuple(self.logprobs),
             complete=None if grammar is None else grammar.matches(text),
-            drafting_summary=account,
+            drafting_summary=summary,
             n_prefilled=self.n_prefilled,
         )

@@ -1,4 +1,4 @@
-"""The options of a request, as editors and type checkers see them: see `Sampling` and `LLM.request`."""
+"""The types of a request's options, for editors and type checkers; see `Sampling` and `LLM.request`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SamplingSettings(TypedDict, total=False):
 
 
 class RequestOptions(SamplingSettings, total=False):
-    """And what `LLM.request` takes beside them."""
+    """The options of `LLM.request`."""
 
     max_tokens: int
     seed: int

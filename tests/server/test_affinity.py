@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to, and what goes on to the server behind."""
+"""Session ids of chats, and the requests that the server behind receives."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TURNS = [
 
 
 def through(body: bytes, *, path: str = CHATS, pieces: int = 1, **headers: str) -> tuple[list[str], bytes]:
-    """The session ids that the app behind is sent, and the body."""
+    """Return the session ids and the body that the app behind receives."""
     size = -(-len(body) // pieces) or 1
     cut = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
     messages: list[Message] = [
         {"type": "http.request", "body": piece, "more_body": at + 1 < len(cut)}
         for at, piece in enumerate(cut)
     ]
-    came: list[Message] = []
+    received: list[Message] = []
     scopes: list[Message] = []
 
     async def receive() -> Message:
@@ -38,13 +38,13 @@ def through(body: bytes, *, path: str = CHATS, pieces: int = 1, **headers: str) 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         scopes.append(scope)
         while (message := await receive())["type"] == "http.request":
-            came.append(message)
+            received.append(message)
 
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "headers": given}
     asyncio.run(SessionAffinityMiddleware(app)(scope, receive, send))
     ids = [value.decode() for name, value in scopes[0]["headers"] if name == b"x-session-id"]
-    return ids, b"".join(message["body"] for message in came)
+    return ids, b"".join(message["body"] for message in received)
 
 
 def chat(messages: Any, **more: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Content and calls of an answer, read from updates however it was cut, and who drafted which content."""
+"""Content, calls and drafters of an answer, for any division into outputs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ END = Finish("eos", None, 1, 0, 1, 0.0, 0.0, 0.0, Stats())
 
 
 def updates(text: str, cuts: list[int], end: Finish = END) -> list[StepOutput]:
-    """The text in pieces, each by another drafter."""
+    """Cut the text into outputs, each of another drafter."""
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     pieces = [text[a:b] for a, b in itertools.pairwise(places)]
-    told = [StepOutput(((piece, f"drafter {at}"),)) for at, piece in enumerate(pieces)]
-    return [*told, StepOutput(finish=end)]
+    outputs = [StepOutput(((piece, f"drafter {at}"),)) for at, piece in enumerate(pieces)]
+    return [*outputs, StepOutput(finish=end)]
 
 
 def read(
-    calls: ToolCallParsing | None, said: list[StepOutput]
+    calls: ToolCallParsing | None, outputs: list[StepOutput]
 ) -> tuple[str, list[tuple[str, str]], dict[int, Any], int]:
-    """Content, its parts, the calls by number, and how many."""
+    """Return the content, its parts, the calls by number, and their count."""
     reader, content, parts = ToolDeltaReader(calls), "", list[tuple[str, str]]()
     found: dict[int, Any] = {}
-    for update in said:
+    for update in outputs:
         for one in reader.read(update):
             content += one.delta.get("content", "")
             assert "".join(text for text, _ in one.parts) == one.delta.get("content", "")

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in OpenAI's form and in words that help; and the server goes on."""
+"""Bad requests get errors in OpenAI's form with helpful messages, and the server goes on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(autouse=True)
 def goes_on(served: Served) -> Iterator[None]:
-    """After each of these."""
+    """Check after each test that the server still answers."""
     yield
     answer = served.post(CHAT, {"messages": HI, "max_tokens": 1, "temperature": 0})
     assert answer.status_code == 200
@@ -43,7 +43,7 @@ def goes_on(served: Served) -> Iterator[None]:
 
 
 def problem(answer: httpx2.Response, status: int) -> dict[str, Any]:
-    """In OpenAI's form."""
+    """Return the error, which must have OpenAI's form."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -63,7 +63,7 @@ def sent(served: Served, content: bytes, path: str = CHAT, **headers: str) -> ht
 
 
 def raw(served: Served, *pieces: bytes, timeout: float = LONG) -> bytes:
-    """All that comes back, until the server hangs up."""
+    """Send bytes, and return all that the server sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", served.port), timeout) as line:
         for piece in pieces:
             line.sendall(piece)
@@ -259,7 +259,7 @@ def test_what_is_no_request_at_all(line: bytes, served: Served) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "[::2]:80", ""])
 def test_a_host_that_is_another(host: str, served: Served) -> None:
-    """A web page whose name was made to lead here."""
+    """As a web page sends whose name resolves to this machine (DNS rebinding)."""
     error = problem(httpx2.get(f"{served.url}/v1/models", headers={"host": host}, timeout=LONG), 421)
     assert "127.0.0.1" in error["message"]
     assert served.get("/v1/models", headers={"host": "LocalHost:1234"}).status_code == 200
@@ -294,7 +294,7 @@ def test_a_path_or_method_that_is_not_there(method: str, path: str, status: int,
 
 @pytest.mark.parametrize("kind", ["", "text/plain; json"])
 def test_a_body_of_another_kind(kind: str, served: Served) -> None:
-    """What any web page may send without asking is not taken."""
+    """Content types that web pages may send without a preflight request are refused."""
     headers = {"content-type": kind} if kind else {}
     body = json.dumps({"messages": HI}).encode()
     answer = httpx2.post(served.url + CHAT, content=body, headers=headers, timeout=LONG)

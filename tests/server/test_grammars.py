@@ -1,4 +1,4 @@
-"""Grammars of requests are compiled beside the passes: one that does harm is its client's trouble alone."""
+"""Grammars are compiled beside the passes, so that a harmful schema affects its own client alone."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ COMPLETION = "/v1/completions"
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[GrammarSource]:
-    """What is checked, as it is begun."""
-    begun: list[GrammarSource] = []
+    """The grammars whose check has begun."""
+    started: list[GrammarSource] = []
     check = GrammarChecker.check
 
-    def noting(self: GrammarChecker, syntax: GrammarSource) -> None:
-        begun.append(syntax)
+    def recording(self: GrammarChecker, syntax: GrammarSource) -> None:
+        started.append(syntax)
         check(self, syntax)
 
-    monkeypatch.setattr(GrammarChecker, "check", noting)
-    return begun
+    monkeypatch.setattr(GrammarChecker, "check", recording)
+    return started
 
 
 def body(schema: Any, **more: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def ask(syntax: GrammarSource | None = None, max_tokens: int = 8) -> GenerationR
 
 @contextmanager
 def sent(served: Served, content: bytes) -> Iterator[socket.socket]:
-    """A completion whose client hangs up at the end, whatever has come by then."""
+    """A completion whose client disconnects at the end of the context."""
     with socket.create_connection(("127.0.0.1", served.port), LONG) as line:
         head = f"POST {COMPLETION} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
         line.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)

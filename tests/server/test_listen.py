@@ -1,4 +1,4 @@
-"""The process of a server: what it may open, and how it ends where its service has."""
+"""The server's process: its limit on connections, its end with the engine, its log."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from serving import LONG, Gate, serving, until
 
 
 def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that whoever looks after it may start another."""
-
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -101,15 +99,15 @@ def test_connections_are_as_many_as_there_are_files_for(
     assert given == ([] if set_to is None else [(set_to, hard)])
 
 
-class Told(logging.Handler):
-    """Whom the log of requests names."""
+class ClientLog(logging.Handler):
+    """Collects the clients in the log of requests."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clients: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.clients.append(getattr(record, "fields")["client"])  # noqa: B009  # set by the guard
+        self.clients.append(getattr(record, "fields")["client"])  # noqa: B009  # security.py sets it
 
 
 @pytest.mark.parametrize(
@@ -129,9 +127,9 @@ class Told(logging.Handler):
 def test_a_client_is_named_by_a_trusted_proxy_alone(
     proxies: list[str], headers: list[str], client: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told, log = Told(), logging.getLogger("paceline.server.requests")
+    handler, log = ClientLog(), logging.getLogger("paceline.server.requests")
     caplog.set_level(logging.INFO, log.name)
-    log.addHandler(told)
+    log.addHandler(handler)
     try:
         with (
             paceline.load("toy:", drafters="lookup") as llm,
@@ -141,5 +139,5 @@ def test_a_client_is_named_by_a_trusted_proxy_alone(
                 f"{up.url}/health", headers=[("x-forwarded-for", one) for one in headers], timeout=LONG
             )
     finally:
-        log.removeHandler(told)
-    assert told.clients == [client]
+        log.removeHandler(handler)
+    assert handler.clients == [client]

@@ -1,4 +1,4 @@
-"""OpenAI's own client, which knows nothing of this server."""
+"""The server through OpenAI's client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PERSON = {
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    """A model that chats."""
+    """An instruct model."""
     with paceline.load(smollm2(), None, "lookup", sessions=3, n_ctx=512, threads=1, ngram_min=1) as loaded:
         yield loaded
 
@@ -94,7 +94,7 @@ def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
 
 
 def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
-    """As vLLM's does, and guidellm asks for."""
+    """As vLLM's server does for guidellm."""
     options: Any = {"include_usage": True, "continuous_usage_stats": True}
     how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0, "n": 2}
     with client.chat.completions.create(**how, stream=True, stream_options=options) as stream:
@@ -195,23 +195,20 @@ def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:
     how: dict[str, Any] = {"model": "toy", "prompt": "12" * 9, "max_tokens": 30, "temperature": 0}
     wish = {"ignore_eos": True, "speculative": {"report": True}}
     answer = digits.completions.create(**how, extra_body=wish)
-    told: Any = answer.model_extra["speculative"]
-    assert "".join(text for text, _ in told["parts"][0]) == answer.choices[0].text
-    assert {who for _, who in told["parts"][0]} <= {"target", "lookup", "model"}
-    assert 0 < sum(told["accepted"].values()) <= sum(told["drafted"].values())
+    report: Any = answer.model_extra["speculative"]
+    assert "".join(text for text, _ in report["parts"][0]) == answer.choices[0].text
+    assert {source for _, source in report["parts"][0]} <= {"target", "lookup", "model"}
+    assert 0 < sum(report["accepted"].values()) <= sum(report["drafted"].values())
     parts: list[Any] = []
     for chunk in digits.completions.create(**how, stream=True, extra_body=wish):
         parts += (chunk.model_extra or {}).get("speculative", {}).get("parts", [])
     assert "".join(text for text, _ in parts) == answer.choices[0].text
-    off = digits.completions.create(
-        **how, extra_body={"ignore_eos": True, "speculative": {"enabled": False, "report": True}}
-    )
-    assert off.choices[0].text == answer.choices[0].text
-    assert sum(off.model_extra["speculative"]["drafted"].values()) == 0
-    none = digits.completions.create(
-        **how, extra_body={"ignore_eos": True, "speculative": {"drafters": [], "report": True}}
-    )
-    assert sum(none.model_extra["speculative"]["drafted"].values()) == 0
+    ways: list[dict[str, Any]] = [{"enabled": False}, {"drafters": []}]
+    for off in ways:
+        body = {"ignore_eos": True, "speculative": {**off, "report": True}}
+        plain = digits.completions.create(**how, extra_body=body)
+        assert plain.choices[0].text == answer.choices[0].text
+        assert sum(plain.model_extra["speculative"]["drafted"].values()) == 0
     timings: Any = answer.model_extra["timings"]
     assert timings["predicted_n"] == 30
     assert math.isfinite(timings["predicted_per_second"])
@@ -244,7 +241,7 @@ def refused(up: Served, status: int) -> bool:
 
 
 def test_too_many_requests_come_back_by_themselves(toy: Served, gate: Gate) -> None:
-    """The client waits for as long as it is told, and then gets its answer."""
+    """The client waits for Retry-After, and then gets its answer."""
     how: dict[str, Any] = {"model": "small", "prompt": "12", "max_tokens": 4}
     with (
         serving(toy.service.llm, ServerLimits(queue=0)) as up,

@@ -1,4 +1,4 @@
-"""What /openapi.json promises, tried with much that it allows and much that it does not."""
+"""The server keeps to /openapi.json, for valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def api(llm: LLM) -> Iterator[Any]:
-    """Answers of few tokens; one that asks for more is refused."""
+    """A server that gives answers of at most two tokens."""
     with ServingEngine(llm, ServerLimits(n_predict=2)) as service:
         made = app.create(service, ["small"], SecurityRules())
         yield schemathesis.openapi.from_asgi("/openapi.json", made).exclude(path="/live")  # which never ends
@@ -61,7 +61,7 @@ def test_no_path_is_left_out(api: Any) -> None:
 def test_every_answer_is_as_promised(
     method: str, path: str, examples: int, mode: GenerationMode, api: Any
 ) -> None:
-    """But for what a schema cannot tell: which tokens there are, how many of them fit."""
+    """Except for limits that a schema cannot express: the vocabulary, the context."""
 
     @given(case=api[path][method].as_strategy(generation_mode=mode))
     @settings(

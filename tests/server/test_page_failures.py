@@ -1,4 +1,4 @@
-"""What the page does when it is stopped, refused, left alone, or sent something hostile."""
+"""The page after a stop, a refusal, a lost connection, and with hostile text."""
 
 from __future__ import annotations
 

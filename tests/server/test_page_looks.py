@@ -1,4 +1,4 @@
-"""The page for every eye, hand and ear: dark and light, narrow and wide, by keyboard, by axe-core's rules."""
+"""The page's accessibility: dark and light, narrow and wide, by keyboard, by axe-core's rules."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "be
 
 
 def assert_accessible(page: Page) -> None:
-    """By axe-core's rules. What it could not decide about contrast is a failure, too, but for text that has
-    been scrolled partly out of sight, or lies over such text: it has the colours of other text."""
+    """Check axe-core's rules. Undecided contrast fails too, except of text that is partly out of sight:
+    other text has the same colours."""
     found: dict[str, Any] = Axe().run(page, options=RULES).response
     undecided = [one for one in found["incomplete"] if one["id"] == "color-contrast"]
-    told = [
+    problems = [
         (one["id"], node["html"][:120], [check["message"] for check in node["any"]])
         for one in found["violations"] + undecided
         for node in one["nodes"]
         if not (one in undecided and "partially " in node["any"][0]["message"])
     ]
-    assert told == []
+    assert problems == []
     assert len(found["passes"]) > 20
 
 

@@ -1,4 +1,4 @@
-"""What replicas are told, and what they tell, without Ray."""
+"""Settings and metrics of replicas, without Ray."""
 
 from __future__ import annotations
 

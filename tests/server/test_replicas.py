@@ -1,6 +1,6 @@
-"""Replicas on a Ray cluster of three nodes, all on this machine, asked by the real OpenAI client.
+"""Replicas on a Ray cluster of three local nodes, through OpenAI's client.
 
-They run by themselves (`-m serial`): Ray starts some fifteen processes.
+They run alone (`-m serial`): Ray starts some fifteen processes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
 
 @dataclass
 class Site:
-    """A cluster with one application. url: of its proxy. nodes: those that can be taken away."""
+    """A cluster with one application. url: the proxy's. nodes: nodes that can be removed."""
 
     cluster: Any
     url: str
@@ -68,7 +68,7 @@ def settings(**more: Any) -> ReplicaSettings:
 
 
 def sources() -> str:
-    """Where processes that Ray starts find the package."""
+    """Return the package's folder for processes that Ray starts."""
     return str(Path(paceline.__file__).parents[1])
 
 
@@ -80,7 +80,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`paceline serve --replicas 2` on a cluster of its own; where it listens."""
+    """`paceline serve --replicas 2` on a new cluster, and its URL."""
     port, errors = free_port(), tmp_path / "stderr"
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short, errors.open("w") as stderr:
         # Ray looks there for clusters to join, and for names of sockets the folder must be short.
@@ -136,7 +136,7 @@ def expected(llm: LLM, at: int) -> str:
 
 
 def asked(site: Site, at: int, *, session: str = "", retries: int = 0) -> tuple[str, str]:
-    """The text, and who wrote it."""
+    """Return the text, and the replica's name."""
     said = site.client(retries).completions.with_raw_response.create(
         model="toy",
         prompt=f"{at:06d}",
@@ -149,7 +149,7 @@ def asked(site: Site, at: int, *, session: str = "", retries: int = 0) -> tuple[
 
 
 def streamed(site: Site, at: int, *, retries: int = 0) -> str:
-    """Asked again from the beginning where the stream breaks, as a client has to."""
+    """Return a streamed text, starting again if the stream breaks, as a client has to."""
     for left in range(retries, -1, -1):
         try:
             stream = site.client(retries).completions.create(
@@ -173,7 +173,7 @@ def until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) -> No
 
 
 def states() -> Counter[str]:
-    """Replicas by what Ray says they do."""
+    """Count the replicas by Ray's state."""
     from ray import serve
 
     applications = serve.status().applications
@@ -185,7 +185,7 @@ def states() -> Counter[str]:
 
 @dataclass
 class Load:
-    """Clients that ask one thing after the other in the background, until told to end."""
+    """Clients in the background, each with one request after the other until the end of the context."""
 
     ask: Callable[[int], str]
     answers: dict[int, str] = field(default_factory=dict)
@@ -216,7 +216,7 @@ class Load:
             assert not thread.is_alive(), "a request did not come to its end"
 
     def check(self, llm: LLM) -> None:
-        """Every request has come to its end, with its own text."""
+        """Check that every request has ended with the right text."""
         assert self.errors == []
         assert self.answers
         for at, text in self.answers.items():

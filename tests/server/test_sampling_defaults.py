@@ -1,4 +1,4 @@
-"""How answers are sampled where a request does not say."""
+"""Default sampling settings of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from gguf_files import write_llama
-from paceline.server import convert as wishes
+from paceline.server.convert import from_completion
 from paceline.server.schemas import CompletionRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
@@ -34,7 +34,7 @@ def test_a_request_that_does_not_say_gets_openai_s_defaults_or_the_operator_s(
 ) -> None:
     with paceline.load("toy:", drafters="lookup") as llm:
         request = CompletionRequest.model_validate({"prompt": [1], **request_})
-        (ask,) = wishes.from_completion(llm, ServerLimits(sampling=given), request).requests
+        (ask,) = from_completion(llm, ServerLimits(sampling=given), request).requests
     assert ask.sampling == expected
 
 
@@ -61,8 +61,5 @@ def test_a_chat_begins_with_what_the_file_suggests(
     write_llama(file, metadata={f"{SAID}{key}": value for key, value in metadata.items()})
     with paceline.load(file, drafters="none", n_ctx=64, threads=1) as llm:
         assert chat_sampling(llm.target, {}) == {**DEFAULT_CHAT_SAMPLING, **expected}
-        assert chat_sampling(llm.target, {"temperature": 0.1}) == {
-            **DEFAULT_CHAT_SAMPLING,
-            **expected,
-            "temperature": 0.1,
-        }
+        changed = {**DEFAULT_CHAT_SAMPLING, **expected, "temperature": 0.1}
+        assert chat_sampling(llm.target, {"temperature": 0.1}) == changed

@@ -1,4 +1,4 @@
-"""One thread that decodes for everybody: each gets what it would get alone, and nobody is left waiting."""
+"""The server's engine: clients get the answers of requests alone, and every request ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def submit(service: ServingEngine, *requests: GenerationRequest, client: str = "
 
 
 def free(llm: LLM) -> bool:
-    """Whether all its sessions can be opened."""
+    """Return true if all sessions can be opened; a session that is in use raises."""
     sessions = [llm.target.open() for _ in range(llm.target.caps.max_sessions)]
     for session in sessions:
         session.extend([1])
@@ -60,7 +60,7 @@ MODELS: dict[str, Callable[[Path, int], LLM]] = {
 @pytest.mark.parametrize("sessions", [1, 3])
 @pytest.mark.parametrize("model", MODELS)
 def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions: int, models: Path) -> None:
-    """More than there are sessions, each with several requests of its own, at moments of its own."""
+    """More clients than sessions, each with several requests at random times."""
     clients, each = 10, 4
 
     def wanted(client: int, number: int) -> dict[str, Any]:
@@ -110,12 +110,12 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         gate.shut()
         others = submit(service, *[ask(max_tokens=40)] * (2 if when == "waiting" else 1))
         gate.held()
-        told: list[StepOutput] = []
+        outputs: list[StepOutput] = []
         prompt = [1, 2, 3] * 30 if when == "reading" else [4]
-        (handle,) = service.submit([ask(prompt, max_tokens=100)], lambda _, output: told.append(output))
+        (handle,) = service.submit([ask(prompt, max_tokens=100)], lambda _, output: outputs.append(output))
         for _ in range(4):
             gate.one()
-        n = len(told)
+        n = len(outputs)
         assert (service.running, service.waiting) == ((2, 1) if when == "waiting" else (2, 0))
         assert (n > 0) == (when == "decoding")
         service.cancel(handle)
@@ -123,8 +123,8 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         gate.go()
         assert all(answer.text for answer in others)
         until(lambda: service.is_idle)
-        assert len(told) <= n + 1  # of the pass that was under way
-        assert all(update.finish is None for update in told)
+        assert len(outputs) <= n + 1  # of the pass that was under way
+        assert all(update.finish is None for update in outputs)
         service.cancel(handle)
         assert submit(service, ask())[0].text
     assert free(toy)
@@ -182,9 +182,7 @@ def test_a_pass_that_fails_ends_those_in_it_and_no_other(
         gate.error = ModelError("llama_decode failed")
         gate.go()
         errors = [answer.end.error for answer in answers]
-        assert [str(error) for error in errors if error] == ["llama_decode failed"] * len(
-            [error for error in errors if error]
-        )
+        assert {str(error) for error in errors if error} == {"llama_decode failed"}
         assert errors[2] is None
         assert service.problem == ""
         assert submit(service, ask())[0].text
@@ -276,7 +274,7 @@ def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
 
 
 def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None:
-    """Whoever is let in just before the thread ends is told; nobody waits for ever."""
+    """Requests that are accepted just before the thread ends get an end, too."""
     for _ in range(20):
         service = ServingEngine(toy)
         let_in: list[Answer] = []

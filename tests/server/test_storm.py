@@ -1,5 +1,5 @@
-"""Clients that stall, hang up and talk nonsense, by the dozen, beside some that mean well: those get their
-texts, and when all have gone everything is as it was."""
+"""Dozens of clients that stall, disconnect and send invalid bytes, beside valid ones: those get their texts,
+and in the end nothing is left."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LARGE = HEAD.replace(b"/v1/completions", b"/tokenize") + b"Content-Length: %d\r\
 
 
 STALL, GO, GO_IN_THE_STREAM, RESET, DEAF = range(5)
-# What is sent, and what its sender does then.
+# The bytes to send, and the client's behaviour afterwards.
 BAD: list[tuple[bytes, int]] = [
     (b"", STALL),
     (HEAD[:40], STALL),
@@ -84,7 +84,7 @@ def be_bad(served: Served, sent: bytes, then: int) -> None:
 
 
 def be_good(served: Served, client: int, wanted: dict[str, str]) -> int:
-    """Sends what all send, streamed or whole; how many answers were right."""
+    """Send valid requests, some streamed; return the number of right answers."""
     random, right = Random(client), 0
     with httpx2.Client(base_url=served.url, timeout=LONG) as http:
         for prompt in random.sample(sorted(wanted), 4):
@@ -118,7 +118,7 @@ def storm(served: Served, wanted: dict[str, str]) -> None:
 
 
 def left() -> Counter[str]:
-    """By their types: to ask an object for its class would wake what other libraries do lazily."""
+    """Count live objects by type. (`isinstance` would trigger lazy imports of other libraries.)"""
     gc.collect()
     return Counter(type(one).__name__ for one in gc.get_objects() if issubclass(type(one), KEPT))
 
@@ -156,7 +156,7 @@ def test_a_storm_leaves_nothing_behind(served: Served) -> None:
 
 
 def test_bodies_that_never_end_keep_no_small_one_out(served: Served) -> None:
-    """What is in memory of large bodies has an end; a small one is let in all the same."""
+    """The memory for large bodies is bounded, and small bodies are still read."""
     limit = 100_000
     with serving(served.service.llm, rules=SecurityRules(max_body_bytes=limit), patience=LONG) as up:
         assert up.get("/health").status_code == 200
@@ -166,8 +166,8 @@ def test_bodies_that_never_end_keep_no_small_one_out(served: Served) -> None:
             line.sendall(head + b" " * (limit - 1))
         until(lambda: up.guard._buffered_bytes >= 7 * limit)
         assert up.text("12", max_tokens=1)
-        told = [line for line in lines if b"503" in received(line)]
-        assert 0 < len(told) < len(lines)
+        refused = [line for line in lines if b"503" in received(line)]
+        assert 0 < len(refused) < len(lines)
         assert up.guard._buffered_bytes <= 9 * limit
         for line in lines:
             line.close()
@@ -176,7 +176,7 @@ def test_bodies_that_never_end_keep_no_small_one_out(served: Served) -> None:
 
 
 def received(line: socket.socket) -> bytes:
-    """What has come so far, if anything."""
+    """Return the bytes so far, which may be none."""
     line.settimeout(0.2)
     try:
         return line.recv(1000)
@@ -185,7 +185,7 @@ def received(line: socket.socket) -> bytes:
 
 
 def test_connections_have_an_end(served: Served) -> None:
-    """A new one takes the place of the oldest that stands idle: each takes a file."""
+    """At the limit a new connection replaces the oldest idle one."""
     with serving(served.service.llm, patience=LONG, most=10) as up:
         lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(100)]
         until(lambda: sum(is_dropped(line) for line in lines) > 85)

@@ -259,10 +259,11 @@ def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_la
     assert target.reads[-1] == 200
 
 
-def test_what_cannot_be_decoded_is_refused_when_it_comes() -> None:
+def test_a_request_that_does_not_fit_fails_before_it_gets_a_session() -> None:
     scheduler = Scheduler(Watched(V, n_ctx=8), NoDrafter(), POLICY)
-    with pytest.raises(UsageError, match="the context 8"):
-        add_to(scheduler, [1] * 9, max_tokens=1)
+    failed = add_to(scheduler, [1] * 9, max_tokens=1)
+    assert scheduler.step() == []
     assert scheduler.idle
+    assert "the context 8" in str(failed.error)
     with pytest.raises(UsageError, match="chunk"):
         Scheduler(Watched(V), NoDrafter(), POLICY, chunk=0)

@@ -1,8 +1,8 @@
-"""Which conversation a request belongs to, for a router that sends all its turns to the same replica.
+"""Session ids for chats, so that a router sends all turns of a conversation to the same replica.
 
-That replica has read the conversation's beginning already, and its drafters have learned from its answers.
-Ray Serve's ConsistentHashRouter goes by a header and never sees the body, so this runs before it, in Ray's
-proxies: a plain ASGI middleware that gives a chat without the header one of its own.
+That replica has the conversation's prefix in its KV cache, and its drafters have learned from its answers.
+Ray Serve's ConsistentHashRouter reads a header and never the body. This ASGI middleware runs before it, in
+Ray's proxies, and adds the header to a chat that has none.
 """
 
 from __future__ import annotations
@@ -17,49 +17,47 @@ from typing import Any
 
 from paceline.server.security import App, Message, Receive, Send
 
-VARIABLE = "RAY_SERVE_SESSION_ID_HEADER_KEY"  # Ray's: the header that its router goes by
-CALLBACK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"  # Ray's: what its proxies ask for middlewares
+VARIABLE = "RAY_SERVE_SESSION_ID_HEADER_KEY"  # Ray's: the header that its router reads
+CALLBACK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"  # Ray's: the function that returns middlewares
 IMPORT_PATH = "paceline.server.affinity:middlewares"
 CHATS = "/v1/chat/completions"
-MAX_BODY_BYTES = (
-    4 << 20
-)  # bytes of a body that is looked into: parsing holds up all that goes through the proxy
-BODY_TIMEOUT_SECONDS = 30.0  # seconds for a body
+MAX_BODY_BYTES = 4 << 20  # of a body that is parsed: parsing blocks the whole proxy
+BODY_TIMEOUT_SECONDS = 30.0
 
 
 class SessionAffinityMiddleware:
-    """Hands everything on as it came, but for the header. Whether a request may be is the replica's matter: a
-    body that is too large, too slow or no JSON goes on without one."""
+    """Pass everything on unchanged, but for the header. The replica refuses bad requests: a body that is too
+    large, too slow or not JSON gets no session id here."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._header = os.environ.get(VARIABLE, "x-session-id").lower().encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        taken: deque[Message] = deque()
-        if scope["type"] == "http" and self._to_name(scope):
-            body = await body_of(receive, taken)
+        received: deque[Message] = deque()
+        if scope["type"] == "http" and self._needs_session_id(scope):
+            body = await read_body(receive, received)
             if body is not None and (name := session_id(body, client_credential(scope))):
                 scope["headers"] = [*scope["headers"], (self._header, name.encode())]
 
-        async def again() -> Message:
-            return taken.popleft() if taken else await receive()
+        async def replay() -> Message:
+            return received.popleft() if received else await receive()
 
-        await self._app(scope, again, send)
+        await self._app(scope, replay, send)
 
-    def _to_name(self, scope: Message) -> bool:
+    def _needs_session_id(self, scope: Message) -> bool:
         names = {name.lower().replace(b"_", b"-") for name, _ in scope["headers"]}
         chats = scope["method"] == "POST" and scope["path"].rstrip("/").endswith(CHATS)
         return chats and self._header.replace(b"_", b"-") not in names
 
 
-async def body_of(receive: Receive, taken: deque[Message]) -> bytes | None:
-    """The body, whose messages are added to `taken`; None where it did not end within the limits."""
+async def read_body(receive: Receive, received: deque[Message]) -> bytes | None:
+    """Return the body, adding its messages to `received`; None if it exceeds the limits."""
     body = bytearray()
     with suppress(TimeoutError):
         async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
             while len(body) <= MAX_BODY_BYTES:
-                taken.append(message := await receive())
+                received.append(message := await receive())
                 if message["type"] == "http.disconnect":
                     break
                 body += message.get("body", b"")
@@ -69,8 +67,8 @@ async def body_of(receive: Receive, taken: deque[Message]) -> bytes | None:
 
 
 def session_id(body: bytes, key: bytes) -> str:
-    """The same for every turn of a chat: of its client's key and its messages up to the user's first. Empty
-    where that cannot be told."""
+    """Return a hash of the client's key and the messages up to the user's first, which is the same for every
+    turn of a chat; empty if the body is no chat."""
     try:
         messages = json.loads(body)["messages"]
         first = next(at for at, message in enumerate(messages) if message["role"] == "user")
@@ -81,13 +79,13 @@ def session_id(body: bytes, key: bytes) -> str:
 
 
 def client_credential(scope: Message) -> bytes:
-    """What tells one client from another; it goes into a hash and nowhere else."""
+    """Return the key that a client sent. It is only hashed."""
     headers = dict(scope["headers"])
     return bytes(headers.get(b"authorization") or headers.get(b"x-api-key") or b"")
 
 
 def middlewares() -> list[Any]:
-    """For Ray's proxies, which ask for it by IMPORT_PATH."""
+    """Return the middlewares of Ray's proxies, which call this by IMPORT_PATH."""
     from starlette.middleware import Middleware
 
     return [Middleware(SessionAffinityMiddleware)]

@@ -1,4 +1,4 @@
-"""The routes."""
+"""The routes of the server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from starlette.exceptions import HTTPException
 
 import paceline
 from paceline.request_handle import RequestHandle, StepOutput
-from paceline.server import convert as wishes
-from paceline.server import errors as refusals
 from paceline.server import page
-from paceline.server.convert import ParsedRequest
-from paceline.server.errors import ModelFailedError
+from paceline.server.convert import ParsedRequest, from_chat, from_completion
+from paceline.server.errors import ModelFailedError, error_response, install_handlers
 from paceline.server.responses import ChoiceState, Json, ResponseBuilder, finished_choices, log_fields
 from paceline.server.schemas import (
     ChatRequest,
@@ -36,18 +34,18 @@ from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import printable
 from paceline.text.default_sampling import chat_sampling
 
-PING_SECONDS = 10.0  # seconds without a word after which a stream is kept awake
-LIVE_INTERVAL_SECONDS = 0.5  # seconds between two looks at the page's figures
-REFUSALS: dict[int | str, dict[str, Any]] = {
+PING_SECONDS = 10.0  # without output, after which a stream gets a comment so that it stays open
+LIVE_INTERVAL_SECONDS = 0.5  # between two events of /live
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
 EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}  # where stream is true
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}  # if `stream` is true
 }
 
 
 def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -> FastAPI:
-    """names: what the model may be called; the first is its id."""
+    """Return the ASGI application. names: the model's id, and other names that requests may use."""
     llm = service.llm
     app = FastAPI(
         title="Paceline",
@@ -56,43 +54,43 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=REFUSALS,
+        responses=ERROR_RESPONSES,
     )
-    began = int(time.time())
+    created = int(time.time())
 
     async def answer(
-        request: Request, body: ChatRequest | CompletionRequest, asks: Callable[[], ParsedRequest]
+        request: Request, body: ChatRequest | CompletionRequest, parse: Callable[[], ParsedRequest]
     ) -> Response:
-        called(body.model)
+        require_name(body.model)
         try:
-            wanted = await asyncio.to_thread(asks)
+            parsed = await asyncio.to_thread(parse)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
         report = body.speculative is not None and body.speculative.report
         chat = isinstance(body, ChatRequest)
-        replies = ResponseBuilder(llm, body.model or names[0], chat, body.n, wanted, report=report)
-        answers = CompletionHandles(service, wanted, request.state.log_fields)
-        gone = asyncio.ensure_future(wait_for_disconnect(request))
-        # Of a stream, too, what cannot begin is an error by its status.
-        first = asyncio.ensure_future(answers.queued() if body.stream else answers.all())
+        builder = ResponseBuilder(llm, body.model or names[0], chat, body.n, parsed, report=report)
+        handles = CompletionHandles(service, parsed, request.state.log_fields)
+        disconnect = asyncio.ensure_future(wait_for_disconnect(request))
+        # A stream waits until its requests are queued: an error before that sets the HTTP status.
+        ready = asyncio.ensure_future(handles.queued() if body.stream else handles.all())
         streams = False
         try:
-            await asyncio.wait((gone, first), return_when=asyncio.FIRST_COMPLETED)
-            if not first.done():
+            await asyncio.wait((disconnect, ready), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
                 return Response(status_code=499)
-            first.result()
+            ready.result()
             if not body.stream:
-                return JSONResponse(replies.full_response(answers.choices))
+                return JSONResponse(builder.full_response(handles.choices))
             streams = True
             options = body.stream_options or StreamOptions()
-            return EventStreamResponse(events(answers, replies, options), answers.cancel)
+            return EventStreamResponse(events(handles, builder, options), handles.cancel)
         finally:
-            gone.cancel()
-            first.cancel()
+            disconnect.cancel()
+            ready.cancel()
             if not streams:
-                answers.cancel()
+                handles.cancel()
 
-    def called(model: str) -> None:
+    def require_name(model: str) -> None:
         if model and model not in names:
             raise HTTPException(
                 404,
@@ -101,29 +99,31 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
     async def chat(request: Request, body: ChatRequest) -> Response:
-        requested = partial(wishes.from_chat, llm, service.limits, body, request.state.client)
-        return await answer(request, body, requested)
+        return await answer(
+            request, body, partial(from_chat, llm, service.limits, body, request.state.client)
+        )
 
     @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
     async def complete(request: Request, body: CompletionRequest) -> Response:
-        requested = partial(wishes.from_completion, llm, service.limits, body, request.state.client)
-        return await answer(request, body, requested)
+        return await answer(
+            request, body, partial(from_completion, llm, service.limits, body, request.state.client)
+        )
 
     @app.get("/v1/models", summary="The model that is served")
     async def models() -> Json:
-        return {"object": "list", "data": [described(name) for name in names]}
+        return {"object": "list", "data": [model_json(name) for name in names]}
 
     @app.get("/v1/models/{name:path}", summary="One name of it")
     async def model(name: str) -> Json:
-        called(name or "?")
-        return described(name)
+        require_name(name or "?")
+        return model_json(name)
 
-    def described(name: str) -> Json:
+    def model_json(name: str) -> Json:
         target = llm.target
         return {
             "id": name,
             "object": "model",
-            "created": began,
+            "created": created,
             "owned_by": "paceline",
             "root": target.path.name,
             "max_model_len": target.caps.n_ctx,
@@ -165,25 +165,27 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     async def live() -> Response:
         return EventStreamResponse(live_stats_events(service, names[0]), lambda: None)
 
-    def show(path: str, kind: str, content: bytes) -> None:
+    def add_asset(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
         async def serve() -> Response:
             return Response(content, media_type=kind, headers=page.HEADERS)
 
-    shown = page.assets()
-    for path, (content, kind) in shown.items():
-        show(path, kind, content)
-    refusals.install_handlers(app)
-    open_to_all = ("/health", *shown)
+    assets = page.assets()
+    for path, (content, kind) in assets.items():
+        add_asset(path, kind, content)
+    install_handlers(app)
+    open_to_all = ("/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     return app
 
 
 class CompletionHandles:
-    """The answers of one request, as they come. Cancel it, whatever happened."""
+    """The answers of one HTTP request, as they come. Cancel it in the end.
 
-    def __init__(self, service: ServingEngine, request: ParsedRequest, data: dict[str, Any]) -> None:
-        self._service, self._log_fields, self.requests = service, data, request.requests
+    log: fields of the request's line in the log, which this fills in."""
+
+    def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
+        self._service, self._log_fields, self.requests = service, log, request.requests
         self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -194,11 +196,12 @@ class CompletionHandles:
         self._handles: list[RequestHandle] = service.submit(request.requests, deliver)
 
     async def next(self) -> tuple[int, StepOutput] | None:
-        """None where nothing has come for a while. Raises what ended an answer."""
+        """Return the next output and its answer's index; None after PING_SECONDS without one.
+
+        Raises the error that ended an answer: UsageError, ClosingError, TooSlowError or ModelFailedError."""
         try:
-            async with asyncio.timeout(
-                PING_SECONDS
-            ):  # (wait_for loses a cancellation at times, before Python 3.12)
+            # asyncio.wait_for may lose a cancellation before Python 3.12.
+            async with asyncio.timeout(PING_SECONDS):
                 index, update = await self._queue.get()
         except TimeoutError:
             return None
@@ -209,9 +212,8 @@ class CompletionHandles:
             if isinstance(error, UsageError | ClosingError | TooSlowError):
                 raise error
             if error is not None:
-                raise ModelFailedError(
-                    "the model has failed at this request; the server's log says why"
-                ) from error
+                message = "the model has failed at this request; the server's log says why"
+                raise ModelFailedError(message) from error
         return index, update
 
     @property
@@ -219,7 +221,7 @@ class CompletionHandles:
         return all(choice.end is not None for choice in self.choices)
 
     async def queued(self) -> None:
-        """Wait until the grammars can be used. Raises what `next` does."""
+        """Wait until the grammars are compiled and the requests queued. Raises what `next` raises."""
         for handle in self._handles:
             if not await asyncio.wrap_future(handle.queued):
                 await self.next()
@@ -229,7 +231,7 @@ class CompletionHandles:
             await self.next()
 
     def cancel(self) -> None:
-        """Harmless for what is over."""
+        """Cancel the answers that have not ended."""
         if not finished_choices(self.choices):
             self._log_fields.setdefault("reason", "cancelled")
         for handle in self._handles:
@@ -237,7 +239,7 @@ class CompletionHandles:
 
 
 class EventStreamResponse(StreamingResponse):
-    """A stream of events; `after` is called however it ends, at once where its client goes."""
+    """A stream of events. `after` is called when it ends or its client disconnects."""
 
     def __init__(self, content: AsyncIterator[str], after: Callable[[], None]) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"cache-control": "no-cache"})
@@ -251,27 +253,27 @@ class EventStreamResponse(StreamingResponse):
 
 
 async def events(
-    answers: CompletionHandles, replies: ResponseBuilder, options: StreamOptions
+    handles: CompletionHandles, builder: ResponseBuilder, options: StreamOptions
 ) -> AsyncIterator[str]:
     def chunk_event(chunk: Json) -> str:
         if options.continuous_usage_stats:
-            chunk["usage"] = replies.usage_so_far(answers.requests, answers.choices)
+            chunk["usage"] = builder.usage_so_far(handles.requests, handles.choices)
         return sse_event(chunk)
 
-    for chunk in replies.role_chunks(len(answers.choices)):
+    for chunk in builder.role_chunks(len(handles.choices)):
         yield chunk_event(chunk)
     try:
-        while not answers.over:
-            came = await answers.next()
-            if came is None:
+        while not handles.over:
+            output = await handles.next()
+            if output is None:
                 yield ": still at it\n\n"
                 continue
-            for chunk in replies.chunks(answers.choices, *came):
+            for chunk in builder.chunks(handles.choices, *output):
                 yield chunk_event(chunk)
         if options.include_usage:
-            yield sse_event(replies.usage(answers.choices))
+            yield sse_event(builder.usage(handles.choices))
     except Exception as error:
-        _, body, _ = refusals.error_response(error)
+        _, body, _ = error_response(error)
         yield sse_event(body)
     yield "data: [DONE]\n\n"
 
@@ -294,6 +296,6 @@ def sse_event(data: Mapping[str, Any]) -> str:
 
 
 async def wait_for_disconnect(request: Request) -> None:
-    """Returns when the client has gone."""
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""`paceline serve --replicas`: on the Ray cluster that this machine belongs to, or on one of its own."""
+"""`paceline serve --replicas`: on the Ray cluster that this machine belongs to, or on a new local one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from paceline.speculative.errors import PacelineError, UsageError
 
 
 def run(settings: ReplicaSettings, host: str, port: int) -> int:
-    """Serve until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises MissingExtraError,
-    UsageError for a port that cannot be had, and PacelineError where the replicas do not start."""
-    application = build(settings)  # before anything starts: MissingExtraError
+    """Serve until SIGINT or SIGTERM; then streams have `grace` seconds to end.
+
+    Raises MissingExtraError, UsageError for a port that is taken or too few resources, and PacelineError if
+    the replicas do not start."""
+    application = build(settings)
     listen.bind(host, port).close()
 
     import ray
     from ray import serve
 
-    own = connect_or_start_ray(settings.quiet)
+    is_local = connect_or_start_ray(settings.quiet)
     try:
-        if own:
+        if is_local:
             check_cluster_resources(settings, ray.cluster_resources())
         serve.start(proxy_location="EveryNode", http_options={"host": host, "port": port})
         try:
@@ -33,19 +35,19 @@ def run(settings: ReplicaSettings, host: str, port: int) -> int:
             print(f"{settings.replicas} replicas at http://{host}:{port}/v1", file=sys.stderr)
             wait_for_signal()
         except RuntimeError as error:
-            raise PacelineError(
-                f"the replicas have not started: {start_failure_reason() or error}"
-            ) from error
+            reason = start_failure_reason() or error
+            raise PacelineError(f"the replicas have not started: {reason}") from error
         finally:
-            delete_application(own)
+            delete_application(is_local)
     finally:
         ray.shutdown()
     return 0
 
 
 def check_cluster_resources(settings: ReplicaSettings, has: Mapping[str, float]) -> None:
-    """has: what a cluster that does not grow has to reserve, by Ray's names. Raises UsageError where replicas
-    would wait for more for ever."""
+    """Raise UsageError if the replicas need more than the cluster has: they would wait for ever.
+
+    has: resources of a cluster that does not grow, by Ray's names."""
     least, _ = parse_replica_range(settings.replicas)
     for name, each in (("CPU", settings.num_cpus), ("GPU", settings.num_gpus)):
         if least * each > has.get(name, 0.0):
@@ -56,7 +58,7 @@ def check_cluster_resources(settings: ReplicaSettings, has: Mapping[str, float])
 
 
 def start_failure_reason() -> str:
-    """The last line of what the last replica that was tried said; empty where Ray does not tell."""
+    """Return the last line of the error of the last replica that Ray tried; empty if Ray has none."""
     from ray import serve
 
     application = serve.status().applications.get(NAME)
@@ -65,14 +67,14 @@ def start_failure_reason() -> str:
 
 
 def connect_or_start_ray(quiet: bool) -> bool:
-    """Whether the cluster is this process' own, since there was none to join."""
+    """Join the cluster of this machine, or start one; true if this process has started it."""
     import ray
 
     logs = {"log_to_driver": not quiet, "logging_level": "warning"}
     try:
         ray.init(address="auto", **logs)
     except ConnectionError:
-        os.environ.setdefault(CALLBACK, IMPORT_PATH)  # what is started from here has it
+        os.environ.setdefault(CALLBACK, IMPORT_PATH)  # Ray's proxies inherit it
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address="local", include_dashboard=False, **logs)
         return True
@@ -80,7 +82,7 @@ def connect_or_start_ray(quiet: bool) -> bool:
 
 
 def wait_for_signal() -> None:
-    """Until a signal comes. Ray has handlers of its own by now, which would not let streams end."""
+    """Wait for SIGINT or SIGTERM. This replaces Ray's handlers, which would not let streams end."""
     over = threading.Event()
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, lambda *_: over.set())
@@ -88,15 +90,15 @@ def wait_for_signal() -> None:
         pass
 
 
-def delete_application(own: bool) -> None:
-    """The application, and Serve with it where nobody else can have applications in it."""
+def delete_application(is_local: bool) -> None:
+    """Delete the application; shut Ray Serve down too on a local cluster, which has no other applications."""
     from ray import serve
 
     while True:
         try:
             serve.delete(NAME)
             break
-        except TimeoutError:  # it waits a minute, and streams may take longer
+        except TimeoutError:  # after a minute; streams may take longer
             continue
-    if own:
+    if is_local:
         serve.shutdown()

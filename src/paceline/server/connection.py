@@ -1,4 +1,4 @@
-"""A client's connection: uvicorn's own, for clients that stall and for those that do not speak HTTP."""
+"""A client's connection: uvicorn's, hardened against clients that stall or do not speak HTTP."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-STALL_TIMEOUT_SECONDS = 30.0  # seconds
+STALL_TIMEOUT_SECONDS = 30.0
 _numbers = count()
 
 
 class GuardedConnection(H11Protocol):
-    """One that stands still for `patience` is dropped, after twice as long at the latest: one whose next
-    request does not come to the end of its headers, and one that reads nothing of what was sent. (The body of
-    a request is the guard's.)"""
+    """A connection that is aborted when its client has stalled for `patience` to twice `patience` seconds.
+
+    A client stalls if it does not complete the headers of a request, or reads nothing of what was sent.
+    (security.py times the body of a request.)"""
 
     patience = STALL_TIMEOUT_SECONDS
     number = 0
@@ -26,10 +27,10 @@ class GuardedConnection(H11Protocol):
         super().connection_made(transport)
         self.number = next(_numbers)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            others = [one for one in self.connections if isinstance(one, GuardedConnection) and one._idle]
-            # Without room every request would be refused: the oldest connection that stands idle makes some.
-            if len(others) > 1:
-                min(others, key=lambda one: one.number).transport.abort()
+            idle = [one for one in self.connections if isinstance(one, GuardedConnection) and one._idle]
+            # At the limit uvicorn refuses every request: abort the oldest idle connection to make room.
+            if len(idle) > 1:
+                min(idle, key=lambda one: one.number).transport.abort()
         self._before: tuple[str, Any] | None = None
         self._timer = self.loop.call_later(self.patience, self._check_stalled)
 
@@ -45,13 +46,13 @@ class GuardedConnection(H11Protocol):
     def _check_stalled(self) -> None:
         now = self._progress()
         if now is not None and now == self._before:
-            self.transport.abort()  # closing it would wait until the rest has been read
+            self.transport.abort()  # close() would wait until the client has read the rest
             return
         self._before = now
         self._timer = self.loop.call_later(self.patience, self._check_stalled)
 
     def _progress(self) -> tuple[str, Any] | None:
-        """What it waits for from its client, and how far that is; the same where nothing has moved."""
+        """Return what it waits for from its client, and a mark of progress; None if it waits for nothing."""
         if self.transport.is_closing() or self.flow.write_paused:
             return "reading", self.transport.get_write_buffer_size()
         if self._idle:
@@ -61,9 +62,9 @@ class GuardedConnection(H11Protocol):
     def handle_events(self) -> None:
         try:
             super().handle_events()
-        except h11.LocalProtocolError:  # nonsense after an answer that has begun
+        except h11.LocalProtocolError:  # invalid HTTP after a response has begun
             self.transport.abort()
 
     def shutdown(self) -> None:
-        with suppress(h11.LocalProtocolError):  # it has failed already
+        with suppress(h11.LocalProtocolError):  # the connection has failed already
             super().shutdown()

@@ -1,5 +1,6 @@
-"""Requests as the service has them: prompts in tokens, samplers and grammars checked. It may take a while (a
-long prompt, a large schema), and belongs into a thread."""
+"""HTTP requests to the engine's: prompts are tokenised, samplers and grammars checked.
+
+A long prompt or a large schema takes time: call these functions in a thread."""
 
 from __future__ import annotations
 
@@ -21,14 +22,15 @@ from paceline.text.messages import Tool, parse_tool_choice
 from paceline.text.tools.formats import ToolFormat, force_call
 
 MAX_STOPS = 16
+SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, name)]
 
 
 @dataclass(frozen=True)
 class ToolCallParsing:
-    """How an answer is read for tool calls.
+    """The format of tool calls in an answer.
 
-    begun: with what the answer begins, in its prompt already.
-    spelled: control tokens that are a part of the format, and text to whoever reads it."""
+    answer_prefix: the beginning of the answer, which is already part of the prompt.
+    visible_control_tokens: the text of control tokens that belong to the format."""
 
     format: ToolFormat
     tools: Sequence[Tool]
@@ -38,7 +40,7 @@ class ToolCallParsing:
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """An HTTP request as the engine takes it: one GenerationRequest an answer."""
+    """The engine's requests of one HTTP request, one for each answer."""
 
     requests: Sequence[GenerationRequest]
     calls: ToolCallParsing | None = None
@@ -47,7 +49,7 @@ class ParsedRequest:
 def from_completion(
     llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str = ""
 ) -> ParsedRequest:
-    """Of every prompt `n` answers, in this order. Raises UsageError."""
+    """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
     prompts: list[Any] = [request.prompt]
     if isinstance(request.prompt, list):
         if not request.prompt:
@@ -56,17 +58,19 @@ def from_completion(
             prompts = list(request.prompt)
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    syntax = response_grammar(request.response_format)
+    grammar = response_grammar(request.response_format)
     most, logprobs = request.max_tokens, request.logprobs
-    each = [
-        _requests(llm, limits, request, llm.tokens(prompt), most, syntax, logprobs, client)
-        for prompt in prompts
-    ]
-    return ParsedRequest([one for requests in each for one in requests])
+    return ParsedRequest(
+        [
+            one
+            for prompt in prompts
+            for one in _requests(llm, limits, request, llm.tokens(prompt), most, grammar, logprobs, client)
+        ]
+    )
 
 
 def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = "") -> ParsedRequest:
-    """`n` answers. Raises UsageError, and ModelError where the model's template cannot be used."""
+    """Return `n` requests. Raises UsageError, and ModelError if the model's template cannot be used."""
     if request.top_logprobs is not None and not request.logprobs:
         raise UsageError("top_logprobs: needs logprobs: true")
     if not llm.has_chat_template:
@@ -75,30 +79,23 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
             "model"
         )
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
-    wanted = request.tool_choice
-    named = wanted.model_dump() if isinstance(wanted, NamedTool) else wanted
-    choice = parse_tool_choice(tools, named)
-    calls, syntax = None, response_grammar(request.response_format)
+    given = request.tool_choice
+    choice = parse_tool_choice(tools, given.model_dump() if isinstance(given, NamedTool) else given)
+    calls, prefix, grammar = None, "", response_grammar(request.response_format)
     if choice.tools:
-        support = llm.tool_support
-        must = force_call(support.format, choice)
-        if must is not None and syntax is not None:
-            raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
-        if must is not None:
-            syntax = from_schema(must.json_schema)
-        calls = ToolCallParsing(
-            support.format if must is None else must.format,
-            choice.tools,
-            "" if must is None else must.prefix,
-            llm.visible_control_tokens,
-        )
+        form = llm.tool_support.format
+        forced = force_call(form, choice)
+        if forced is not None:
+            if grammar is not None:
+                raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
+            form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
+        calls = ToolCallParsing(form, choice.tools, prefix, llm.visible_control_tokens)
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
-    started = calls.answer_prefix if calls is not None else ""
-    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=started)
+    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=prefix)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return ParsedRequest(
-        _requests(llm, limits, request, tokens, most, syntax, logprobs, client, calls), calls
+        _requests(llm, limits, request, tokens, most, grammar, logprobs, client, calls), calls
     )
 
 
@@ -118,7 +115,7 @@ def _requests(
     request: SamplingRequest,
     tokens: Sequence[int],
     most: int | None,
-    syntax: GrammarSource | None,
+    grammar: GrammarSource | None,
     logprobs: int | None,
     client: str,
     calls: ToolCallParsing | None = None,
@@ -127,8 +124,8 @@ def _requests(
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     if "" in stops or len(stops) > MAX_STOPS:
         raise UsageError(f"stop: up to {MAX_STOPS} texts, none of them empty")
-    if syntax is not None:
-        llm.target.token_trie  # noqa: B018  # UsageError for a model that cannot end a text; it takes a second
+    if grammar is not None:
+        llm.target.token_trie  # noqa: B018  # takes a second; UsageError for a model without an end of text
     seed = request.seed
     if seed is None:
         seed = 0 if sampling.greedy else secrets.randbits(62)
@@ -139,7 +136,7 @@ def _requests(
         sampling=sampling,
         stop=stops,
         ignore_eos=request.ignore_eos,
-        grammar=syntax,
+        grammar=grammar,
         logprobs=logprobs,
         n_draft=n_draft,
         drafters=drafters,
@@ -154,32 +151,23 @@ def _requests(
 
 
 def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
-    left = {name: value for name, value in defaults.items() if name not in request.model_fields_set}
-    request = request.model_copy(update=left)
-    bias = {}
+    request = request.model_copy(
+        update={name: value for name, value in defaults.items() if name not in request.model_fields_set}
+    )
+    values: dict[str, Any] = {name: getattr(request, name) for name in SAMPLERS}
+    values["top_k"] = max(0, request.top_k)
+    if not request.temperature:
+        values["typical_p"] = 1.0
+    values["logit_bias"] = bias = {}
     for token, value in (request.logit_bias or {}).items():
         if not (token.isascii() and token.isdecimal() and len(token) < 10):
             raise UsageError(f"logit_bias: {token!r} is no token id; /tokenize tells the ids of a text")
         bias[int(token)] = value
-    return validate_drafting(
-        Sampling,
-        {
-            "temperature": request.temperature,
-            "top_k": max(0, request.top_k),
-            "typical_p": request.typical_p if request.temperature else 1.0,
-            "top_p": request.top_p,
-            "min_p": request.min_p,
-            "repeat_penalty": request.repeat_penalty,
-            "presence_penalty": request.presence_penalty,
-            "frequency_penalty": request.frequency_penalty,
-            "repeat_last_n": request.repeat_last_n,
-            "logit_bias": bias,
-        },
-    )
+    return validate_drafting(Sampling, values)
 
 
 def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:
-    """Tokens of the answer, at most."""
+    """Return the most tokens of the answer. Raises UsageError for a limit that this server does not allow."""
     n_ctx = llm.target.caps.n_ctx
     room = n_ctx - n_prompt + 1
     allowed = min(room, limits.n_predict or room)
@@ -196,20 +184,19 @@ def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | No
 
 
 def draft_limits(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str] | None]:
-    """The longest draft, and the drafters that may be called."""
-    wish = request.speculative
-    if wish is None:
+    """Return the longest draft and the names of the allowed drafters. Raises UsageError for unknown names."""
+    speculative = request.speculative
+    if speculative is None:
         return UNLIMITED, None
-    if not wish.enabled:
+    if not speculative.enabled:
         return 0, None
-    n_draft = UNLIMITED if wish.n_max is None else wish.n_max
-    if wish.drafters is None:
+    n_draft = UNLIMITED if speculative.n_max is None else speculative.n_max
+    if speculative.drafters is None:
         return n_draft, None
-    there = [] if llm.drafting.plain else llm.drafter.name.split(",")
-    unknown = [name for name in wish.drafters if name not in there]
-    if unknown:
+    known = [] if llm.drafting.plain else llm.drafter.name.split(",")
+    if unknown := [name for name in speculative.drafters if name not in known]:
         raise UsageError(
             f"speculative.drafters: {unknown[0]!r} does not draft here; "
-            + (f"choose from {', '.join(there)}" if there else "this server was started with --draft none")
+            + (f"choose from {', '.join(known)}" if known else "this server was started with --draft none")
         )
-    return n_draft, frozenset(wish.drafters)
+    return n_draft, frozenset(speculative.drafters)

@@ -1,4 +1,4 @@
-"""Errors as HTTP has them: OpenAI's form, and words that say what to do."""
+"""HTTP errors: OpenAI's form, with messages that say what to do."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ from paceline.speculative.printable import printable, truncated
 
 
 class ModelFailedError(PacelineError):
-    """The model has failed at a request; the log says why."""
+    """The model has failed at a request; the log has the cause."""
 
 
-# Kinds of errors, the first that fits: status, type, code, and headers.
+# Exceptions, most special first, with their status, type, code and headers.
 KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (QueueFullError, 429, "rate_limit_error", "rate_limit_exceeded", {"retry-after": "1"}),
     (ClosingError, 503, "server_error", "unavailable", {"retry-after": "5"}),
-    (TooSlowError, 408, "server_error", "timeout", {"x-should-retry": "false"}),  # else it is sent again
-    # By this code clients choose a model with a larger context.
+    (
+        TooSlowError,
+        408,
+        "server_error",
+        "timeout",
+        {"x-should-retry": "false"},
+    ),  # OpenAI's client retries otherwise
+    # Clients that know this code choose a model with a larger context.
     (ContextError, 400, "invalid_request_error", "context_length_exceeded", {}),
     (UsageError, 400, "invalid_request_error", None, {}),
     (ModelError, 400, "invalid_request_error", None, {}),
@@ -41,7 +47,7 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
 
 
 def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
-    """Status, body and headers."""
+    """Return the status, the body and the headers of an error."""
     for kind, status, name, code, headers in KINDS:
         if isinstance(error, kind):
             return status, openai_error(str(error), name, code), headers
@@ -49,7 +55,7 @@ def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
 
 
 def validation_message(error: Mapping[str, Any]) -> str:
-    """What is wrong with a value, of pydantic's errors."""
+    """Return the message of one of pydantic's errors."""
     kind = error["type"]
     if kind == "extra_forbidden":
         return "this server knows no such field; leave it out"
@@ -62,14 +68,13 @@ def validation_message(error: Mapping[str, Any]) -> str:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Errors in OpenAI's form."""
+    """Answer every error in OpenAI's form."""
 
-    async def ours(request: Request, error: Exception) -> Response:
+    async def own(request: Request, error: Exception) -> Response:
         status, body, headers = error_response(error)
         if isinstance(error, ContextError):
-            body["error"]["param"] = (
-                "messages" if request.url.path.endswith("/chat/completions") else "prompt"
-            )
+            is_chat = request.url.path.endswith("/chat/completions")
+            body["error"]["param"] = "messages" if is_chat else "prompt"
         return JSONResponse(body, status, headers)
 
     async def http(request: Request, error: Exception) -> Response:
@@ -90,27 +95,27 @@ def install_handlers(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        # Of what a field may be, the alternative that went furthest; and not what it is called in the schema.
+        # For a field with alternatives, report the one that matched furthest, without its name in the schema.
         first = max(error.errors(), key=lambda one: len(one["loc"]))
         unknown = first["type"] == "extra_forbidden"
         parts = [str(part) for part in first["loc"] if part != "body"]
         place = [part for part in parts[:-1] if part.isidentifier() or part.isdecimal()]
         place += [part for part in parts[-1:] if unknown or part.isidentifier() or part.isdecimal()]
         where = printable(".".join(place))[:200]
-        if first["type"] in ("model_attributes_type", "missing") and not place:
-            kind = request.headers.get("content-type", "none")
-            if "json" not in kind.partition(";")[0]:
-                message = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
-                return JSONResponse(openai_error(message, "invalid_request_error"), 400)
+        message, code = f"{where or 'the body'}: {validation_message(first)}", None
+        kind = request.headers.get("content-type", "none")
         if first["type"] == "json_invalid":
-            return JSONResponse(
-                openai_error("the body is not JSON", "invalid_request_error", "invalid_json"), 400
-            )
-        message = f"{where or 'the body'}: {validation_message(first)}"
-        return JSONResponse(openai_error(message, "invalid_request_error", None, where or None), 400)
+            message, code, where = "the body is not JSON", "invalid_json", ""
+        elif (
+            first["type"] in ("model_attributes_type", "missing")
+            and not place
+            and "json" not in kind.partition(";")[0]
+        ):
+            message = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
+        return JSONResponse(openai_error(message, "invalid_request_error", code, where or None), 400)
 
     for kind, *_ in KINDS:
-        app.add_exception_handler(kind, ours)
-    app.add_exception_handler(Exception, ours)
+        app.add_exception_handler(kind, own)
+    app.add_exception_handler(Exception, own)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -1,4 +1,4 @@
-"""The process: its socket, its signals and its logs."""
+"""The server's process: its socket, its signals and its logs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import printable
 from paceline.system.leaving import exit_now
 
-MAX_CONNECTIONS, MIN_CONNECTIONS = 1024, 16  # connections at once
-RESERVED_FILES = 128  # that may be open beside them
+MAX_CONNECTIONS, MIN_CONNECTIONS = 1024, 16  # at once
+RESERVED_FILES = 128  # that may be open beside the connections
 BACKLOG = 2048  # connections that wait to be accepted
-FINAL_GRACE_SECONDS = 0.5  # seconds for what is told at the end of the grace, and then for the pass under way
+FINAL_GRACE_SECONDS = 0.5  # to send the last errors after the grace, and then for the pass under way
 
 log = logging.getLogger("paceline.server")
 
 
 class GracefulServer(uvicorn.Server):
-    """It says that it is going down before it waits for its streams, ends what is left of them by an error
-    after `grace` seconds, and ends where the service has."""
+    """A server that refuses new requests on a signal, and ends the open streams with an error after `grace`
+    seconds. It exits if the engine has failed."""
 
     def __init__(self, config: uvicorn.Config, service: ServingEngine, grace: float) -> None:
         super().__init__(config)
@@ -52,7 +52,7 @@ class GracefulServer(uvicorn.Server):
 
 
 class LogFormatter(logging.Formatter):
-    """A line a request, as JSON or as `name=value`. What was asked and answered is never in it."""
+    """One line a request, as JSON or as `name=value`, without any text of prompts or answers."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -70,23 +70,22 @@ class LogFormatter(logging.Formatter):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Raises UsageError where that cannot be had; port 0 is any that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    """Return a socket of that address; port 0 is any free port. Raises UsageError if it cannot be bound."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
     except (OSError, OverflowError) as error:
-        made.close()
+        bound.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             f"cannot listen on {host} port {port}: {reason}; is another server there? choose with --port"
         ) from error
-    return made
+    return bound
 
 
 def listen_on(bound: socket.socket) -> None:
-    """Raises UsageError where another process was faster: both could bind while neither listened."""
+    """Listen. Raises UsageError if another process listens by now: both could bind while neither listened."""
     try:
         bound.listen(BACKLOG)
     except OSError as error:
@@ -94,7 +93,7 @@ def listen_on(bound: socket.socket) -> None:
 
 
 def is_not_cancellation(record: logging.LogRecord) -> bool:
-    """False for an answer that the end of the process has broken off: that is no error."""
+    """Return false for a response that the end of the process has cancelled, which is no error."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
@@ -106,7 +105,7 @@ def configure_logging(as_json: bool, quiet: bool) -> None:
     top.handlers[:] = [handler]
     top.setLevel(logging.WARNING if quiet else logging.INFO)
     top.propagate = False
-    for name in ("uvicorn.error", "asyncio"):  # what fails in answering a request
+    for name in ("uvicorn.error", "asyncio"):  # their errors only
         below = logging.getLogger(name)
         below.handlers[:] = [handler]
         below.setLevel(logging.ERROR)
@@ -114,7 +113,7 @@ def configure_logging(as_json: bool, quiet: bool) -> None:
 
 
 def max_connections(most: int = MAX_CONNECTIONS) -> int:
-    """Connections that there are files for; the system is asked for as many as it allows."""
+    """Return how many connections the limit on open files allows, after raising it as far as needed."""
     try:
         import resource
     except ImportError:  # no such limit on Windows
@@ -133,7 +132,7 @@ def uvicorn_config(
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=type("Patient", (GuardedConnection,), {"patience": patience}),
+        http=type("Connection", (GuardedConnection,), {"patience": patience}),
         ws="none",
         log_config=None,
         access_log=False,
@@ -141,18 +140,18 @@ def uvicorn_config(
         backlog=BACKLOG,
         timeout_graceful_shutdown=ceil(grace + FINAL_GRACE_SECONDS),
         server_header=False,
-        proxy_headers=False,  # the guard reads them
+        proxy_headers=False,  # security.py reads them
         h11_max_incomplete_event_size=1 << 16,
         lifespan="off",
     )
 
 
 def run(app: Any, service: ServingEngine, listening: socket.socket, grace: float) -> None:
-    """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
-    server listens on the same port by now, and PacelineError where the service has failed: whoever started
-    this process may start another."""
+    """Serve until SIGINT or SIGTERM; then streams have `grace` seconds to end.
+
+    Raises UsageError if another server listens on the port, and PacelineError if the engine has failed."""
     config = uvicorn_config(app, grace, most=max_connections())
-    # uvicorn sends itself the signal again when all is done: by then it is answered.
+    # uvicorn raises the signal again after its shutdown: ignore that.
     before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         listen_on(listening)

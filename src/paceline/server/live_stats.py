@@ -1,4 +1,4 @@
-"""What the page shows: the last seconds, beside what plain decoding costs here."""
+"""The page's figures: throughput and acceptance of the last seconds, beside plain decoding."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 from paceline.api import LLM
 from paceline.speculative.stats import TIME_PARTS, Step
 
-IDLE_SECONDS = 2.0  # seconds of silence after which there is no speed
-STEPS = 256  # steps, and passes, that figures are read over
-MAX_DRAFT_POSITIONS = 16  # draft positions
-POLICY_INTERVAL_SECONDS = 0.5  # seconds between two looks at the policy
+IDLE_SECONDS = 2.0  # without a pass, after which the throughput is 0
+WINDOW_STEPS = 256  # steps, and passes, that figures are computed over
+MAX_DRAFT_POSITIONS = 16
+POLICY_INTERVAL_SECONDS = 0.5  # between two queries of the policy
 
 
 class LiveStats:
-    """Updated by the service's thread; `state` is for any."""
+    """Figures that the engine's thread updates; any thread may call `state`."""
 
     def __init__(self, llm: LLM, clock: Callable[[], float]) -> None:
         self._llm, self._clock = llm, clock
-        self._began = clock()
-        self._passes: deque[tuple[float, int]] = deque(maxlen=STEPS)  # the seconds and tokens of each
-        self._passed = -IDLE_SECONDS  # when the last of them ended
-        self._steps: deque[Step] = deque(maxlen=STEPS)
+        self._start = clock()
+        self._passes: deque[tuple[float, int]] = deque(maxlen=WINDOW_STEPS)  # the seconds and tokens of each
+        self._last_pass = -IDLE_SECONDS  # time at which the last pass ended
+        self._steps: deque[Step] = deque(maxlen=WINDOW_STEPS)
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
-        self._decision, self._looked = "Nothing has been asked yet.", -POLICY_INTERVAL_SECONDS
+        self._decision, self._policy_time = "Nothing has been asked yet.", -POLICY_INTERVAL_SECONDS
         self._plain: float | None = None
-        self._plain_each: float | None = None  # of one among those who decode
+        self._plain_each: float | None = None  # of one request
 
     def step(self, step: Step) -> None:
         if not step.tokens:
@@ -38,36 +38,28 @@ class LiveStats:
         self._accepted.update(step.accepted)
 
     def on_pass(self, seconds: float, tokens: int, running: int) -> None:
-        self._passed = now = self._clock()
+        self._last_pass = now = self._clock()
         self._passes.append((seconds, tokens))
-        if now - self._looked < POLICY_INTERVAL_SECONDS:
+        if now - self._policy_time < POLICY_INTERVAL_SECONDS:
             return
-        self._looked = now
-        self._plain = self._plain_rate(running)
-        if self._plain is not None and running:
-            self._plain_each = self._plain / running
-        self._decision = self._sentence()
-
-    def _plain_rate(self, running: int) -> float | None:
-        """Tokens a second that plain decoding would bring with as many at once, by the measured costs."""
+        self._policy_time = now
         costs = getattr(self._llm.policy, "costs", None)
-        if costs is None or not running:
-            return self._plain
-        return float(running / (costs.target.seconds(running, 256) + running * costs.step))
+        if costs is not None and running:  # the throughput of plain decoding, by the measured costs
+            self._plain = float(running / (costs.target.seconds(running, 256) + running * costs.step))
+            self._plain_each = self._plain / running
+        self._decision = self._describe_decision()
 
-    def _sentence(self) -> str:
+    def _describe_decision(self) -> str:
         steps = list(self._steps)
         if self._llm.drafting.plain:
             return "Decoding plainly: no drafter was asked for."
         if not steps:
             return self._decision
         tokens, drafted = sum(len(step.tokens) for step in steps), [step for step in steps if step.drafted]
-        account, of = self._llm.policy.summary, len(steps)
-        if len(drafted) * 2 < of and account is not None and account.why:
-            return f"{account.why[0].upper()}{account.why[1:]}."
-        message = (
-            f"Drafting at {len(drafted) / of:.0%} of the last {of} steps, {tokens / of:.1f} tokens a step"
-        )
+        summary, n = self._llm.policy.summary, len(steps)
+        if len(drafted) * 2 < n and summary is not None and summary.why:
+            return f"{summary.why[0].upper()}{summary.why[1:]}."
+        message = f"Drafting at {len(drafted) / n:.0%} of the last {n} steps, {tokens / n:.1f} tokens a step"
         names: Counter[str] = Counter()
         for step in drafted:
             names.update(step.accepted)
@@ -75,20 +67,19 @@ class LiveStats:
         return f"{message}; most came from {best}." if best else f"{message}."
 
     def state(self) -> dict[str, Any]:
-        """For the page. Its numbers are a snapshot, each right by itself."""
+        """Return the figures for the page. They may be of slightly different moments."""
         now, steps, passes = self._clock(), list(self._steps), list(self._passes)
-        # While something is decoded: how long nobody asks is no matter of speed.
-        busy = sum(seconds for seconds, _ in passes) if self._passed > now - IDLE_SECONDS else 0.0
-        depths: list[int] = [0] * MAX_DRAFT_POSITIONS
-        right: list[int] = [0] * MAX_DRAFT_POSITIONS
-        for step in steps:
-            longest = max(step.tree.depths(), default=0) if step.drafted else 0
-            selected = sum(step.accepted.values())
-            for at in range(min(longest, MAX_DRAFT_POSITIONS)):
-                depths[at] += 1
-                right[at] += at < selected
+        # Idle time does not lower the throughput.
+        busy = sum(seconds for seconds, _ in passes) if self._last_pass > now - IDLE_SECONDS else 0.0
+        drafted = [0] * MAX_DRAFT_POSITIONS
+        accepted = [0] * MAX_DRAFT_POSITIONS
         times: Counter[str] = Counter()
         for step in steps:
+            depth = max(step.tree.depths(), default=0) if step.drafted else 0
+            n_accepted = sum(step.accepted.values())
+            for at in range(min(depth, MAX_DRAFT_POSITIONS)):
+                drafted[at] += 1
+                accepted[at] += at < n_accepted
             for name in TIME_PARTS:
                 times[name] += getattr(step.times, name)
         total = sum(times.values()) or 1.0
@@ -96,10 +87,10 @@ class LiveStats:
             "tokens_per_second": sum(n for _, n in passes) / busy if busy else 0.0,
             "plain_tokens_per_second": self._plain,
             "plain_tokens_per_second_each": self._plain_each,
-            "acceptance": [r / d for r, d in zip(right, depths, strict=True) if d],
+            "acceptance": [a / d for a, d in zip(accepted, drafted, strict=True) if d],
             "drafted": dict(self._drafted),
             "accepted": dict(self._accepted),
             "times": {name: seconds / total for name, seconds in times.items()},
             "decision": self._decision,
-            "uptime": now - self._began,
+            "uptime": now - self._start,
         }

@@ -1,6 +1,6 @@
-"""What Prometheus reads: vLLM's names behind `paceline:`, and again behind `vllm:` for whoever knows those.
+"""Prometheus metrics: vLLM's names with the prefix `paceline:`, and again with `vllm:`.
 
-(`vllm bench serve` and many dashboards read lines that begin with `vllm:spec_decode`.)
+`vllm bench serve` and many dashboards read lines that begin with `vllm:spec_decode`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ OWN, ALIAS = "paceline:", b"vllm:"
 PREFIX = re.compile(rb"^((?:# (?:HELP|TYPE) )?)paceline:", re.MULTILINE)
 LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TOKEN_TIME_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-MAX_DRAFT_POSITIONS = 64  # draft positions that are counted one by one
+MAX_DRAFT_POSITIONS = 64  # that have a counter each
 
 
 class Metrics:
-    """Updated by the service's thread, read by any."""
+    """Metrics that the engine's thread updates; any thread may read them."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

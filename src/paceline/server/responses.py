@@ -1,4 +1,4 @@
-"""Answers as HTTP has them: OpenAI's objects, with llama-server's `timings` and what was drafted."""
+"""HTTP responses: OpenAI's objects, with llama-server's `timings` and counts of drafted tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Logprob
 from paceline.text.tools.parser import parse_tool_calls
 
-MIN_LOGPROB = -9999.0  # for a log-probability of minus infinity, which JSON cannot spell
+MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
 
 Json = dict[str, Any]
 
@@ -43,49 +43,41 @@ class ChoiceState:
 
 
 class ResponseBuilder:
-    """Of one request. n: answers to each prompt. calls: how they are read. report: tell who drafted what."""
+    """The response to one request. n: answers to each prompt. report: name the drafter of each part."""
 
     def __init__(
         self, llm: LLM, model: str, chat: bool, n: int, request: ParsedRequest, *, report: bool
     ) -> None:
-        self._llm, self._n, self._report = llm, n, report
+        self._llm, self._n, self._report, self._chat = llm, n, report, chat
         self._logprobs, self._calls = request.requests[0].logprobs is not None, request.calls
-        self.chat = chat
         self._readers: dict[int, ToolDeltaReader] = {}
-        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
-        self._base = {"id": self.id, "created": int(time.time()), "model": model}
+        name = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
+        self._base = {"id": name, "created": int(time.time()), "model": model}
         self._offsets: Counter[int] = Counter()
 
     def role_chunks(self, n: int) -> list[Json]:
-        """A chat's first chunks, which tell who speaks."""
-        if not self.chat:
-            return []
-        return [
-            self._chunk([self._streamed(at, {"role": "assistant", "content": ""}, None, None)])
-            for at in range(n)
-        ]
+        """Return a chat's first chunks, which hold the role."""
+        role = {"role": "assistant", "content": ""}
+        return [self._chunk([self._streamed(at, role)]) for at in range(n)] if self._chat else []
 
     def chunks(self, choices: Sequence[ChoiceState], index: int, update: StepOutput) -> list[Json]:
-        """The chunks of one update; none where there is nothing to tell yet. The last of all tells how long
-        it took."""
+        """Return the chunks of one output, which may be none. The last chunk of all has the timings."""
         out = []
-        reader = self._reader(index)
-        likely = self._logprobs_json(index, update)
-        lines = reader.read(update)
-        if not lines and likely is not None and update.tokens:
-            lines = [ChunkDelta({"content": ""}, [])]  # tokens whose text is held back are told at once
-        for one in lines:
-            delta: Any = one.delta if self.chat else one.delta["content"]
-            chunk = self._chunk([self._streamed(index, delta, likely, None)])
-            likely = None  # with the first of them
+        reader = self._readers.setdefault(index, ToolDeltaReader(self._calls))
+        logprobs = self._logprobs_json(index, update)
+        deltas = reader.read(update)
+        if not deltas and logprobs is not None and update.tokens:
+            deltas = [ChunkDelta({"content": ""}, [])]  # the text may be held back, log-probabilities are not
+        for one in deltas:
+            delta: Any = one.delta if self._chat else one.delta["content"]
+            chunk = self._chunk([self._streamed(index, delta, logprobs)])
+            logprobs = None  # only in the first chunk
             if self._report:
                 chunk["speculative"] = {"parts": [list(part) for part in one.parts]}
             out.append(chunk)
         if update.finish is not None:
-            empty: Any = {} if self.chat else ""
-            last = self._chunk(
-                [self._streamed(index, empty, None, finish_reason(update.finish, reader.calls))]
-            )
+            reason = finish_reason(update.finish, reader.calls)
+            last = self._chunk([self._streamed(index, {} if self._chat else "", None, reason)])
             if all(choice.end is not None for choice in choices):
                 ends = finished_choices(choices)
                 last["timings"] = timings(ends)
@@ -95,19 +87,18 @@ class ResponseBuilder:
         return out
 
     def usage(self, choices: Sequence[ChoiceState]) -> Json:
-        """The chunk after the last, where it was asked for."""
+        """Return the chunk with the usage, which follows the last one."""
         return self._chunk([]) | {"usage": self._usage(choices)}
 
-    def usage_so_far(self, asks: Sequence[GenerationRequest], choices: Sequence[ChoiceState]) -> Json:
-        prompt = sum(len(ask.prompt) for ask in asks[:: self._n])
+    def usage_so_far(self, requests: Sequence[GenerationRequest], choices: Sequence[ChoiceState]) -> Json:
+        prompt = sum(len(request.prompt) for request in requests[:: self._n])
         return usage_counts(prompt, sum(len(choice.tokens) for choice in choices))
 
     def full_response(self, choices: Sequence[ChoiceState]) -> Json:
         ends = finished_choices(choices)
-        kind = "chat.completion" if self.chat else "text_completion"
         out = {
             **self._base,
-            "object": kind,
+            "object": "chat.completion" if self._chat else "text_completion",
             "choices": [self._finished(choice) for choice in choices],
             "usage": self._usage(choices),
             "timings": timings(ends),
@@ -117,57 +108,52 @@ class ResponseBuilder:
             out["speculative"] = {"parts": parts, **draft_counts(ends)}
         return out
 
-    def _reader(self, index: int) -> ToolDeltaReader:
-        return self._readers.setdefault(index, ToolDeltaReader(self._calls))
-
     def _finished(self, choice: ChoiceState) -> Json:
         assert choice.end is not None
-        likely = self._logprobs_json(
-            choice.index, StepOutput(tokens=tuple(choice.tokens), logprobs=tuple(choice.logprobs))
-        )
-        out: Json = {"index": choice.index, "logprobs": likely, "finish_reason": finish_reason(choice.end, 0)}
-        if not self.chat:
+        tokens, logprobs = tuple(choice.tokens), tuple(choice.logprobs)
+        out: Json = {
+            "index": choice.index,
+            "logprobs": self._logprobs_json(choice.index, StepOutput(tokens=tokens, logprobs=logprobs)),
+            "finish_reason": finish_reason(choice.end, 0),
+        }
+        if not self._chat:
             return {**out, "text": choice.text}
         message: Json = {"role": "assistant", "content": choice.text}
         if self._calls is not None:
-            read = parse_tool_calls(
-                self._calls.format,
-                self._calls.tools,
-                self._calls.answer_prefix + choice.text,
-                cut=choice.end.is_truncated,
-            )
-            message = read.openai()
-            out["finish_reason"] = finish_reason(choice.end, len(read.calls))
+            text, cut = self._calls.answer_prefix + choice.text, choice.end.is_truncated
+            parsed = parse_tool_calls(self._calls.format, self._calls.tools, text, cut=cut)
+            message = parsed.openai()
+            out["finish_reason"] = finish_reason(choice.end, len(parsed.calls))
         return {**out, "message": {**message, "refusal": None}}
 
     def _chunk(self, choices: list[Json]) -> Json:
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
         return {**self._base, "object": kind, "choices": choices}
 
-    def _streamed(self, index: int, delta: Any, likely: Any, reason: str | None) -> Json:
-        what = "delta" if self.chat else "text"
-        return {"index": index, what: delta, "logprobs": likely, "finish_reason": reason}
+    def _streamed(self, index: int, delta: Any, logprobs: Any = None, reason: str | None = None) -> Json:
+        field = "delta" if self._chat else "text"
+        return {"index": index, field: delta, "logprobs": logprobs, "finish_reason": reason}
 
     def _logprobs_json(self, index: int, update: StepOutput) -> Json | None:
         if not self._logprobs:
             return None
-        reported = list(zip(update.tokens, update.logprobs, strict=True))
-        if self.chat:
+        pairs = list(zip(update.tokens, update.logprobs, strict=True))
+        if self._chat:
             content = [
                 {**self._token(token, one.logprob), "top_logprobs": [self._token(*top) for top in one.top]}
-                for token, one in reported
+                for token, one in pairs
             ]
             return {"content": content, "refusal": None}
-        texts = [self._text(token) for token, _ in reported]
+        texts = [self._text(token) for token in update.tokens]
         offsets = []
         for text in texts:
             offsets.append(self._offsets[index])
             self._offsets[index] += len(text)
         return {
             "tokens": texts,
-            "token_logprobs": [finite_logprob(one.logprob) for _, one in reported],
+            "token_logprobs": [finite_logprob(one.logprob) for one in update.logprobs],
             "top_logprobs": [
-                {self._text(token): finite_logprob(x) for token, x in one.top} for _, one in reported
+                {self._text(token): finite_logprob(x) for token, x in one.top} for one in update.logprobs
             ],
             "text_offset": offsets,
         }
@@ -184,7 +170,7 @@ class ResponseBuilder:
         }
 
     def _usage(self, choices: Sequence[ChoiceState]) -> Json:
-        """A prompt counts once, however many answers it has."""
+        """Return the usage of all answers. A prompt counts once, however many answers it has."""
         ends = finished_choices(choices)
         firsts = ends[:: self._n]
         prompt, written = sum(end.n_prompt for end in firsts), sum(end.n_tokens for end in ends)
@@ -201,41 +187,41 @@ def finished_choices(choices: Sequence[ChoiceState]) -> list[Finish]:
 
 
 def draft_counts(ends: Sequence[Finish]) -> Json:
-    """By drafter."""
-    tokens: Counter[str] = Counter()
+    """Return the drafted and the accepted tokens by drafter, and the steps."""
+    drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
     for end in ends:
         for name, source in end.stats.by_source.items():
-            tokens[name] += source.drafted
+            drafted[name] += source.drafted
             accepted[name] += source.accepted
     return {
-        "drafted": dict(tokens),
+        "drafted": dict(drafted),
         "accepted": dict(accepted),
         "steps": sum(end.stats.steps for end in ends),
     }
 
 
 def finish_reason(end: Finish, calls: int) -> str:
-    """calls: of tools, in the answer."""
+    """Return OpenAI's finish reason of an answer with so many tool calls."""
     if end.is_truncated:
         return "length"
     return "tool_calls" if calls else "stop"
 
 
 def timings(ends: Sequence[Finish]) -> Json:
-    """As llama-server has them; of several answers the sums."""
-    read = sum(end.n_prompt - end.n_cached for end in ends)
-    reading = sum(max(0.0, end.first_token_seconds - end.queue_seconds) for end in ends)
-    written, writing = sum(end.n_tokens for end in ends), sum(end.decode_seconds for end in ends)
-    after = sum(max(0, end.n_tokens - 1) for end in ends)
+    """Return llama-server's timings, summed over the answers."""
+    n_prefill = sum(end.n_prompt - end.n_cached for end in ends)
+    prefill_seconds = sum(max(0.0, end.first_token_seconds - end.queue_seconds) for end in ends)
+    n_tokens, decode_seconds = sum(end.n_tokens for end in ends), sum(end.decode_seconds for end in ends)
+    n_after_first = sum(max(0, end.n_tokens - 1) for end in ends)
     return {
         "cache_n": sum(end.n_cached for end in ends),
-        "prompt_n": read,
-        "prompt_ms": 1000 * reading,
-        "prompt_per_second": read / reading if reading else 0.0,
-        "predicted_n": written,
-        "predicted_ms": 1000 * writing,
-        "predicted_per_second": after / writing if writing else 0.0,
+        "prompt_n": n_prefill,
+        "prompt_ms": 1000 * prefill_seconds,
+        "prompt_per_second": n_prefill / prefill_seconds if prefill_seconds else 0.0,
+        "predicted_n": n_tokens,
+        "predicted_ms": 1000 * decode_seconds,
+        "predicted_per_second": n_after_first / decode_seconds if decode_seconds else 0.0,
         "draft_n": sum(end.stats.drafted for end in ends),
         "draft_n_accepted": sum(end.stats.accepted for end in ends),
     }
@@ -246,15 +232,13 @@ def finite_logprob(logprob: float) -> float:
 
 
 def openai_error(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
-    """OpenAI's error. Half characters, which may come back in a message, cannot be sent."""
+    """Return OpenAI's error object. Lone surrogates, which a message may quote, are replaced."""
     clean = message.encode("utf-8", "replace").decode()
     return {"error": {"message": clean, "type": kind, "param": param, "code": code}}
 
 
-def log_fields(end: Finish | None) -> Mapping[str, Any]:
-    """What a log says of an answer; nothing of its text."""
-    if end is None:
-        return {}
+def log_fields(end: Finish) -> Mapping[str, Any]:
+    """Return the fields of an answer in the log, which has nothing of the text."""
     return {
         "reason": end.reason or ("cancelled" if end.error is None else type(end.error).__name__),
         "prompt": end.n_prompt,

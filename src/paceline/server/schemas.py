@@ -1,10 +1,10 @@
-"""Requests as HTTP has them: OpenAI's fields, llama-server's and vLLM's samplers, and `speculative`.
+"""HTTP requests: OpenAI's fields, llama-server's and vLLM's samplers, and `speculative`.
 
-A field that nobody knows is refused, and so is one that is known and cannot be done: what is asked for and
-silently not done is worse than an error. What changes nothing in an answer (who asks, where it is stored) is
-taken and ignored, and null counts as left out.
+Unknown fields are refused, and so are OpenAI's fields that this server does not implement: ignoring them
+would be worse than an error. Fields that change nothing in an answer (`user`, `store`) are ignored, and null
+counts as left out.
 
-A list is refused at the first of its items that is wrong: errors of a million would fill the memory.
+Validation of a list ends at its first error: the errors of a million items would fill the memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-MAX_FIELDS = 64  # of an object, at most
-MAX_ITEMS = 2048  # of whatever a request lists
-MAX_CHARACTERS = 1 << 22  # characters of one text; the body has a limit of its own
+MAX_FIELDS = 64  # of an object
+MAX_ITEMS = 2048  # of a list
+MAX_CHARACTERS = 1 << 22  # of one text; the whole body has another limit
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -28,14 +28,14 @@ Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 
 
 def limit_entries(given: Any, most: int = MAX_ITEMS) -> Any:
-    """Before each of its entries is looked at."""
+    """Refuse a mapping with too many entries before they are validated."""
     if isinstance(given, dict) and len(given) > most:
         raise PydanticCustomError("too_long", "there may be at most {most} entries", {"most": most})
     return given
 
 
 def allow_null(schema: dict[str, Any]) -> None:
-    """What may be left out may be null."""
+    """Let every optional field of a JSON schema be null."""
     for name, one in schema.get("properties", {}).items():
         if name not in schema.get("required", ()) and {"type": "null"} not in one.get("anyOf", ()):
             about = {key: one.pop(key) for key in ("title", "description", "default") if key in one}
@@ -43,6 +43,8 @@ def allow_null(schema: dict[str, Any]) -> None:
 
 
 class Strict(BaseModel):
+    """An object without unknown fields, whose values are not converted."""
+
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=allow_null)
 
     @model_validator(mode="before")
@@ -56,12 +58,12 @@ class Strict(BaseModel):
 
 
 class Speculative(Strict):
-    """How this request is drafted for; its answer is the same whatever is said here."""
+    """The request's drafting, which never changes the answer."""
 
     enabled: bool = True
     drafters: Annotated[Texts | None, Field(max_length=32, description="Only these, by name.")] = None
     n_max: Annotated[int | None, Field(ge=0, le=4096, description="The longest draft.")] = None
-    report: Annotated[bool, Field(description="Tell of each part of the text who drafted it.")] = False
+    report: Annotated[bool, Field(description="Name the drafter of each part of the text.")] = False
 
 
 class StreamOptions(Strict):
@@ -71,7 +73,7 @@ class StreamOptions(Strict):
 
 
 class SamplingRequest(Strict):
-    """What chat and completions have in common."""
+    """The common fields of chat and text completions."""
 
     model: Annotated[str, Field(max_length=4096)] = ""
     max_tokens: Count | None = None
@@ -188,7 +190,7 @@ class ChatRequest(SamplingRequest):
 
 
 class TokenizeRequest(Strict):
-    """POST /tokenize, as llama-server has it"""
+    """POST /tokenize, llama-server's"""
 
     content: Text
     add_special: bool = False

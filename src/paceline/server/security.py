@@ -1,6 +1,6 @@
-"""What is refused before a request is read: strangers, foreign hosts, huge and stalled bodies.
+"""Checks before a request is read: the API key, the host, and the size and speed of the body.
 
-A plain ASGI middleware. It reads the whole body itself, within the limits, and hands it on in one piece.
+A plain ASGI middleware. It reads the whole body within the limits, and passes it on in one piece.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
-MAX_TOTAL_BODIES = 8  # times the largest body: what may be in memory of all requests
-SMALL_BODY_BYTES = 1 << 16  # bytes of a body that is let in all the same
-MIN_BYTES_PER_SECOND = 1 << 16  # bytes a second that a body comes at
-DRAIN_SECONDS = 2.0  # seconds for the rest of a body that was refused
-NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # of a request, where its client gives it one
+MAX_TOTAL_BODIES = 8  # bodies of the largest size that may be in memory at once
+SMALL_BODY_BYTES = 1 << 16  # a body of at most this size is read whatever is in memory
+MIN_BYTES_PER_SECOND = 1 << 16  # the slowest body
+DRAIN_SECONDS = 2.0  # for the rest of a body that was refused
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # that a client may choose
 
 log = logging.getLogger("paceline.server.requests")
 
 
 @dataclass(frozen=True)
 class SecurityRules:
-    """What a request must be to be read. Raises UsageError.
+    """Rules for the requests that are read. Raises UsageError.
 
-    keys: one of them has to be sent, where there are any.
-    hosts: that a request may name; none: any (a server on the loopback interface is asked by web pages too,
-    under whatever name they gave it).
+    keys: API keys, of which a request must have one; empty: no key is needed.
+    hosts: names that a request's Host may have; empty: any. Web pages can reach a server on the loopback
+    interface under names of their own choice.
     proxies: addresses whose X-Forwarded-For names the client.
-    body: bytes. patience: seconds for a body, and what it takes at the slowest speed."""
+    body_timeout: seconds for a body, beside the time that it takes at the slowest speed."""
 
     keys: Sequence[str] = ()
     hosts: Sequence[str] = ()
@@ -68,24 +68,26 @@ class SecurityRules:
 
 
 class SecurityMiddleware:
-    """It also counts what is refused, names requests, and logs them."""
+    """Refuse requests that break the rules; count them, give all requests an id, and log them.
+
+    open_to_all: paths that need no key."""
 
     def __init__(
         self, app: App, rules: SecurityRules, metrics: Metrics, open_to_all: Sequence[str] = ()
     ) -> None:
-        """open_to_all: paths that need no key."""
         self._app, self._rules, self._metrics, self._open = app, rules, metrics, frozenset(open_to_all)
         self._keys = {sha256(key.encode()).digest() for key in rules.keys}
-        self._buffered_bytes = 0  # bytes of bodies
+        self._buffered_bytes = 0  # of all bodies
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # no route takes WebSockets
             await self._app(scope, receive, send)
             return
         began, headers = monotonic(), Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        name = given if NAME.fullmatch(given) else f"req-{secrets.token_hex(8)}"
-        scope.setdefault("state", {}).update(client=self._client(scope, headers), told={})
+        name = headers.get("x-request-id", "")
+        if not REQUEST_ID.fullmatch(name):
+            name = f"req-{secrets.token_hex(8)}"
+        scope.setdefault("state", {}).update(client=self._client(scope, headers), log_fields={})
         status = 0
 
         async def answer(message: Message) -> None:
@@ -116,7 +118,7 @@ class SecurityMiddleware:
             )
 
     def _client(self, scope: Message, headers: Headers) -> str:
-        """Who asks: a key, by the beginning of its hash, or an address."""
+        """Return the client's name: the beginning of its key's hash, or its address."""
         key = _key(headers)
         if self._keys and key:
             return f"key-{sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
@@ -131,7 +133,7 @@ class SecurityMiddleware:
     async def _authorize(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []
         try:
-            announced = self._check(scope["path"], headers)
+            announced = self._check_headers(scope["path"], headers)
             if await self._read(announced, receive, pieces):
                 pieces[:] = [b"".join(pieces)]
                 await self._app(scope, replayed(pieces[0], receive), send)
@@ -142,8 +144,8 @@ class SecurityMiddleware:
         finally:
             self._buffered_bytes -= sum(map(len, pieces))
 
-    def _check(self, path: str, headers: Headers) -> int:
-        """Refuse by the headers alone. Returns the bytes that they announce."""
+    def _check_headers(self, path: str, headers: Headers) -> int:
+        """Return the Content-Length. Raises RequestRejected for headers that break the rules."""
         if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
             message = f"this server answers to {', '.join(self._rules.hosts)} only"
             raise RequestRejected(421, message, "bad_host")
@@ -151,7 +153,7 @@ class SecurityMiddleware:
             message = "a key is needed here: send it as 'Authorization: Bearer KEY'"
             raise RequestRejected(401, message, "invalid_api_key")
         if "content-length" in headers and "transfer-encoding" in headers:
-            # Whatever stands between may go by the other one, and take the rest for a request of its own.
+            # A proxy may follow the other header, and take the rest for another request.
             both = "Content-Length and Transfer-Encoding are both there: send one of them"
             raise RequestRejected(400, both, "bad_header")
         size = headers.get("content-length", "0")
@@ -160,12 +162,14 @@ class SecurityMiddleware:
         return int(size)
 
     def _has_valid_key(self, headers: Headers) -> bool:
-        """All keys are compared, each in the same time, whatever was sent."""
+        """Compare with all keys in constant time."""
         sent = sha256(_key(headers).encode("utf-8", "replace")).digest()
         return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
 
     async def _read(self, announced: int, receive: Receive, pieces: list[bytes]) -> bool:
-        """The body, added to `pieces`, each of which counts as held. False where its client has gone."""
+        """Add the body to `pieces` and its size to the buffered bytes; false if the client disconnects.
+
+        Raises RequestRejected for a body that is too large or too slow."""
         largest, n, end = self._rules.max_body_bytes, 0, monotonic() + self._rules.body_timeout
         too_large = RequestRejected(
             413, f"the body has more than {largest:,} bytes: send less", "body_too_large"
@@ -192,14 +196,16 @@ class SecurityMiddleware:
                 return True
 
 
-class RequestRejected(Exception):  # noqa: N818  # a way out, not a failure
+class RequestRejected(Exception):  # noqa: N818  # control flow, not a failure
+    """The HTTP error for a request that is not read."""
+
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """The whole body as one message, and then what comes after it."""
+    """Return a `receive` that gives the whole body as one message, and then goes on with the given one."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_next() -> Message:
@@ -215,11 +221,11 @@ async def send_error(send: Send, refused: RequestRejected, receive: Receive) -> 
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status in (400, 408, 413, 503):  # what is left of the body would be taken for the next request
+    if status in (400, 408, 413, 503):  # the rest of the body would be taken for the next request
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
-    if status in (413, 503):  # who hangs up while a body is still being sent is not heard
+    if status in (413, 503):  # a client that is still sending would miss the answer if this closed at once
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 while (await receive()).get("more_body", False):
@@ -241,7 +247,7 @@ def _key(headers: Headers) -> str:
 
 
 def _host(header: str) -> str:
-    """Without the port."""
+    """Return the host without its port, in lower case."""
     header = header.lower()
     if header.startswith("["):
         return header.partition("]")[0] + "]"

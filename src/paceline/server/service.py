@@ -1,4 +1,4 @@
-"""A model as its server has it: an engine's worker, with limits, metrics and figures for the page."""
+"""The engine's worker of a server, with limits, metrics and figures for the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import monotonic
 
 from paceline.api import LLM
 from paceline.config import validate_drafting
-from paceline.engine_worker import EngineObserver, EngineWorker
+from paceline.engine_worker import EngineWorker
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
@@ -19,8 +19,8 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 
-PREFILL_CHUNK_TOKENS = 512  # tokens of prompts in a pass: what others wait for beside somebody's long prompt
-STALL_SECONDS = 120.0  # seconds in one pass, after which the thread is taken to be stuck
+PREFILL_CHUNK_TOKENS = 512  # prompt tokens in a pass; it bounds the inter-token latency of other requests
+STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is unhealthy
 
 
 class QueueFullError(UsageError):
@@ -31,12 +31,12 @@ class QueueFullError(UsageError):
 class ServerLimits:
     """Limits of one server. Raises UsageError.
 
-    apart: past answers of a client are drafts for that client alone.
-    queue: requests that wait, at most.
-    each: requests of one client that are open, at most; 0: as many as there is room for.
-    seconds: from a request's arrival to its last token.
-    n_predict: tokens of an answer; 0: as many as the context has.
-    sampling: fields of `Sampling` for requests that do not say; the others are OpenAI's defaults."""
+    isolate_clients: past answers to a client are drafts for that client alone.
+    queue: the most requests that wait.
+    max_per_client: the most open requests of one client; 0: no limit.
+    request_timeout: seconds from a request's arrival to its last token.
+    n_predict: the most tokens of an answer; 0: what the context has room for.
+    sampling: defaults for fields of `Sampling`; the other fields have OpenAI's defaults."""
 
     isolate_clients: bool = False
     queue: int = 64
@@ -49,8 +49,8 @@ class ServerLimits:
         validate_drafting(Sampling, self.sampling)
 
 
-class ServingEngine(EngineObserver):
-    """Use it as a context manager, or close it. The model stays its caller's."""
+class ServingEngine(EngineWorker):
+    """The engine's worker of one server: a context manager. The caller closes the model."""
 
     def __init__(
         self,
@@ -62,20 +62,11 @@ class ServingEngine(EngineObserver):
     ) -> None:
         self.llm, self.limits = llm, limits or ServerLimits()
         self.metrics, self.live_stats = Metrics(), LiveStats(llm, clock)
-        self._clock = clock
-        self._lock = threading.Lock()  # of the open requests
+        self._open_lock = threading.Lock()  # guards `_open`
         self._open: dict[RequestHandle, None] = {}
-        self._worker = EngineWorker(llm.engine, self, chunk, clock)
+        super().__init__(llm.engine, chunk, clock)
 
-    # What any thread may ask.
-
-    @property
-    def sessions(self) -> int:
-        return self._worker.sessions
-
-    @property
-    def running(self) -> int:
-        return self._worker.n_running
+    # Any thread may call what follows.
 
     @property
     def waiting(self) -> int:
@@ -83,26 +74,16 @@ class ServingEngine(EngineObserver):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits, runs or holds a session."""
-        return not self._open and self._worker.idle
-
-    @property
-    def has_failed(self) -> bool:
-        return self._worker.failure is not None
-
-    @property
-    def problem(self) -> str:
-        """Why nothing can be asked of it; empty where all is well."""
-        return self._worker.problem
+        return not self._open and super().is_idle
 
     @property
     def pass_seconds(self) -> float:
-        """How long the worker has been in the pass that it is in; 0 where nothing waits or runs."""
-        return max(0.0, self._clock() - self._worker.pass_started) if self._open else 0.0
+        """Seconds since the pass under way began; 0 if no request waits or runs."""
+        return max(0.0, self._clock() - self.pass_started) if self._open else 0.0
 
     @property
     def health(self) -> str:
-        """Why nothing can be expected of it; empty where all is well."""
+        """The reason why the server is unhealthy; empty without one."""
         if not self.problem and (seconds := self.pass_seconds) > STALL_SECONDS:
             return f"the model has been in one pass for {seconds:.0f} seconds: start the server again"
         return self.problem
@@ -110,42 +91,33 @@ class ServingEngine(EngineObserver):
     def submit(
         self, requests: Sequence[GenerationRequest], deliver: Callable[[int, StepOutput], None]
     ) -> list[RequestHandle]:
-        """Queue the answers of one client's request; all of them, or none. deliver: called with the number of
-        an answer and every output of it, in the engine's thread: it must not wait. Raises UsageError where
-        there will never be room, QueueFullError where there is none now, and ClosingError."""
+        """Queue the requests of one client; all of them, or none.
+
+        deliver: called with a request's index and each of its outputs, in the engine's thread; it must not
+        block. Raises UsageError for more requests than the limits ever allow, QueueFullError if there is no
+        room now, and ClosingError."""
         client, n, limits = requests[0].client, len(requests), self.limits
-        with self._lock:
+        with self._open_lock:
             if n > (most := min(self.sessions + limits.queue, limits.max_per_client or n)):
                 raise UsageError(f"{n} answers at once: this server gives at most {most}; ask for less")
-            own = sum(handle.request.client == client for handle in self._open)
-            if limits.max_per_client and own + n > limits.max_per_client:
+            n_open = sum(handle.request.client == client for handle in self._open)
+            if limits.max_per_client and n_open + n > limits.max_per_client:
+                most = limits.max_per_client
                 raise QueueFullError(
-                    f"{own} of your requests are open, at most {limits.max_per_client} may be: wait for one"
+                    f"{n_open} of your requests are open, at most {most} may be: wait for one"
                 )
             if len(self._open) + n > self.sessions + limits.queue and not self.problem:
                 raise QueueFullError(f"the queue is full ({limits.queue} requests wait): try again later")
-            handles = [self._worker.handle(one, partial(deliver, at)) for at, one in enumerate(requests)]
-            self._worker.submit(handles)
+            handles = [self.handle(one, partial(deliver, at)) for at, one in enumerate(requests)]
+            self.submit_handles(handles)
             self._open.update(dict.fromkeys(handles))
         return handles
 
-    def cancel(self, handle: RequestHandle) -> None:
-        """Nothing more is told of it. Harmless where it is over."""
-        self._worker.cancel(handle)
-
-    def announce_shutdown(self) -> None:
-        """Take nothing more. (Of a signal handler too: it takes no lock.)"""
-        self._worker.announce_closing()
-
     def abort_all(self) -> None:
-        """End all answers by an error, told at once: the pass under way may take long."""
-        with self._lock:
+        """End all requests with ClosingError at once, without waiting for the pass under way."""
+        with self._open_lock:
             handles = list(self._open)
-        self._worker.abort_all(handles)
-
-    def close(self, patience: float | None = None) -> bool:
-        """Take nothing more, and end what is here; see EngineWorker.close."""
-        return self._worker.close(patience)
+        self.abort(handles)
 
     def __enter__(self) -> ServingEngine:
         return self
@@ -153,7 +125,7 @@ class ServingEngine(EngineObserver):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What the worker tells, in its thread.
+    # The worker calls what follows, in its thread.
 
     def on_step(self, step: Step) -> None:
         self.metrics.step(step)
@@ -164,5 +136,5 @@ class ServingEngine(EngineObserver):
 
     def on_finish(self, handle: RequestHandle, finish: Finish) -> None:
         self.metrics.end(finish)
-        with self._lock:
+        with self._open_lock:
             self._open.pop(handle, None)

@@ -1,4 +1,4 @@
-"""What an answer's text says: content, and calls of tools where there are any to call."""
+"""An answer's text as deltas of content and of tool calls."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Parts = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class ChunkDelta:
-    """delta: of a chunk. parts: its content, each with who drafted it."""
+    """A chunk's delta. parts: its content, each part with its drafter."""
 
     delta: dict[str, Any]
     parts: Parts
 
 
 class ToolDeltaReader:
-    """Of one answer, update by update. calls: None where there are no tools."""
+    """Turn the outputs of one answer into deltas. calls: None if the request has no tools."""
 
     def __init__(self, calls: ToolCallParsing | None) -> None:
         self._stream: ToolCallParser | None = None
-        self._fed: list[tuple[int, str, str]] = []  # parts that are held back, each with where it begins
-        self._end = 0  # of what was fed
+        self._fed: list[tuple[int, str, str]] = []  # parts held back: offset, text, drafter
+        self._end = 0  # offset of the end of the text so far
         if calls is not None:
             self._stream = ToolCallParser(calls.format, calls.tools)
             self._stream.feed(calls.answer_prefix)
@@ -34,7 +34,7 @@ class ToolDeltaReader:
 
     @property
     def calls(self) -> int:
-        """Calls so far."""
+        """The number of calls so far."""
         return 0 if self._stream is None else self._stream.n_calls
 
     def read(self, update: StepOutput) -> list[ChunkDelta]:
@@ -49,16 +49,15 @@ class ToolDeltaReader:
         return [ChunkDelta(delta.openai(), self._parts(delta)) for delta in deltas]
 
     def _parts(self, delta: MessageDelta) -> Parts:
-        """What it was fed with between the delta's two ends; what is before them is done with."""
+        """Return the parts of the text that the delta spans, and drop those up to its end."""
         if delta.index is not None:
             return []
         begin, end = delta.start, delta.start + len(delta.content)
-        parts, selected = Parts(), list[tuple[int, str, str]]()
+        parts, rest = Parts(), list[tuple[int, str, str]]()
         for at, text, source in self._fed:
-            piece = text[max(0, begin - at) : max(0, end - at)]
-            if piece:
+            if piece := text[max(0, begin - at) : max(0, end - at)]:
                 parts.append((piece, source))
             if at + len(text) > end:
-                selected.append((at, text, source))
-        self._fed = selected
+                rest.append((at, text, source))
+        self._fed = rest
         return parts

@@ -77,8 +77,7 @@ class Scheduler:
         return min(self._target.caps.max_sessions, self._target.caps.max_batch_tokens)
 
     def add(self, scheduled: ScheduledRequest) -> None:
-        """Enqueue a request. Raises UsageError if it does not fit the target."""
-        scheduled.request.require_fits(self._target)
+        """Queue a request. `start_request` checks that it fits the target."""
         self.waiting.add(scheduled.request.client, scheduled)
 
     def cancel(self, scheduled: ScheduledRequest) -> None:
