@@ -69,7 +69,7 @@ class CascadeDrafter(ComposedDrafter):
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]
         for model, copier, budget in parts:
-            model.session.expect(copier, min(budget.depth, budget.nodes))
+            model.session.begin_chain(copier, min(budget.depth, budget.nodes))
         trees = self._model.propose([(model, budget) for model, _, budget in parts])
         out = []
         for (model, copier, budget), tree in zip(parts, trees, strict=True):

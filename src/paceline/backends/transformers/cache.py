@@ -22,7 +22,7 @@ class BatchSlot(CacheSlot):
         """Keep the first `n` tokens, if that can be done, and nothing else that a pass left."""
         if self._rewinds:
             del self.cached[n:]
-            self.cache.cut(len(self.cached))
+            self.cache.truncate(len(self.cached))
         else:
             self.clear()
 

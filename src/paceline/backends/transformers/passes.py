@@ -58,7 +58,7 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
     caches = [one.session.slot.cache for one in due]
     if kind.supports_rollback:
         for cache, one in zip(caches, rows, strict=True):
-            cache.cut(one.start)  # a view may have left something behind
+            cache.truncate(one.start)  # a view may have left something behind
     counts = [len(one.tokens) for one in rows]
     tokens = [token for one in rows for token in one.tokens]
     given: dict[str, Any] = {

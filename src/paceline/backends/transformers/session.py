@@ -87,7 +87,7 @@ class HfSession(CachedSession[BatchSlot]):
         if list(path) != list(range(len(path))):
             slot.cache.gather([base + node for node in path], base)
         elif len(tree) > len(path):
-            slot.cache.cut(base + len(path))
+            slot.cache.truncate(base + len(path))
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
         self._clear_tree()

@@ -214,7 +214,7 @@ class HfTarget:
             out.modification = f"without {n} of {2 * self.layers} blocks"
         return out
 
-    def closest(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:
+    def search_skipped_layers(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:
         return search_skipped_layers(self._require_open(), tokens, n_outputs, most)
 
     def open(self, beside: Session | None = None) -> HfSession:

@@ -140,7 +140,7 @@ class TraitProbe:
                 with torch.inference_mode():
                     self._known[key] = self._model(input_ids=ids, use_cache=False).logits[0].float().cpu()
             except Exception as error:
-                raise self._target.shortage(error) if is_out_of_memory(error) else error from None
+                raise self._target.out_of_memory_error(error) if is_out_of_memory(error) else error from None
         return self._known[key]
 
     def _open(self, tokens: Sequence[int]) -> HfSession:
