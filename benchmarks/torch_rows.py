@@ -30,7 +30,9 @@ def times(target: Any, text: list[int], rows: Sequence[int], rounds: int) -> dic
     session = target.open()
     session.extend(text)
     while session.pending_tokens:
-        target.forward([(session, min(session.pending_tokens, target.caps.chunk))], RequiredOutputs())
+        target.forward(
+            [(session, min(session.pending_tokens, target.caps.max_prefill_tokens))], RequiredOutputs()
+        )
     took: dict[int, list[float]] = {n: [] for n in rows}
     for _ in range(rounds + 1):
         for n in rows:

@@ -49,7 +49,7 @@ def main() -> None:
                     tries=arguments.tries,
                     blocks=n,
                     guides=[(prompt[-SEEN:], answer) for prompt, answer in texts[::2][:GUIDES]],
-                    closest=whole.closest,
+                    closest=whole.search_skipped_layers,
                 )
             )
             for method in dict.fromkeys(one.method for one in found):

@@ -173,8 +173,8 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
         except VocabError:
             if drafting.cross_vocab == "off":
                 raise
-    ours = Lexicon(target.vocab, lambda text: target.text.encode_within(text))
-    theirs = Lexicon(draft.vocab, lambda text: draft.text.encode_within(text))
+    ours = Lexicon(target.vocab, lambda text: target.text.encode_continuation(text))
+    theirs = Lexicon(draft.vocab, lambda text: draft.text.encode_continuation(text))
     translation = Translation(ours, theirs, Intersection.of(ours, theirs))
     text_will_do = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":

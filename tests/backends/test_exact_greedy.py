@@ -116,7 +116,7 @@ def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafter
     draft = zoo.draft_path() if "model" in drafters else None
     way: dict[str, Any] = {"exact_greedy": True, "p_min": 0.1, "n_draft": 5, "kernels": "off"}
     with paceline.load(weights / f"{kind}.gguf", draft, drafters, n_ctx=256, threads=1, **way) as llm:
-        assert (llm.target.exact_rows, llm.target.caps.branch) == (6, 1)  # type: ignore[attr-defined]
+        assert (llm.target.exact_rows, llm.target.caps.max_branches) == (6, 1)  # type: ignore[attr-defined]
         accepted = 0
         request: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True, "logprobs": 0}
         plain = [llm.generate(prompt, plain=True, **request) for prompt in PROMPTS]

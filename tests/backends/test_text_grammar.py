@@ -211,5 +211,5 @@ def test_an_error_that_drafts_brought_about_is_tried_again_afresh(monkeypatch: p
     def failing_once(matcher: Any) -> Any:
         return TRIE.allow_none if next(failures) else allowed(matcher)
 
-    monkeypatch.setattr(TRIE, "allowed", failing_once)
+    monkeypatch.setattr(TRIE, "next_token_mask", failing_once)
     assert ids(followed.mask([0])) == [1]

@@ -49,7 +49,7 @@ def llama(folder: Path) -> Iterator[HfTarget]:
 def said(target: Any, drafter: Any, depth: int = 0) -> tuple[list[int], int]:
     """Tokens, and in how many passes."""
     request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=N, ignore_eos=True))
-    width = 2 if target.caps.branch > 1 else 1
+    width = 2 if target.caps.max_branches > 1 else 1
     steps = [
         step for _, step in decode(target, drafter, FixedPolicy(Budget(depth, 2 * depth, width)), [request])
     ]

@@ -150,7 +150,7 @@ def idle(target: HfTarget, layer: int) -> None:
 def test_hidden_states_tell_which_layer_does_nothing(tmp_path: Path) -> None:
     target = open_engine(folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE)
     idle(target, 3)
-    found = target.closest(PROMPT, 4, 9)
+    found = target.search_skipped_layers(PROMPT, 4, 9)
     assert found[0] == {3}
     assert [len(layers) for layers in found] == [1, 2, 3]  # never the first and the last
     assert all(layers <= {1, 2, 3} and 3 in layers for layers in found)

@@ -1,4 +1,4 @@
-"""Sessions and text that both engines of real models have in common."""
+"""Sessions, cache slots and helpers that the llama.cpp and transformers backends share."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from paceline.text.grammar import TokenTrie
 
 
 def make_token_trie(vocab: Vocab, silent: Collection[int]) -> TokenTrie:
-    """Return the tokens that grammars are matched with; those that look like control tokens (`silent`) are no
-    text."""
+    """Return the tokens that grammars are matched with. silent: tokens without text."""
     return TokenTrie(
         [b"" if token in silent else vocab.piece(token) for token in range(vocab.size)], vocab.eos
     )
 
 
 def parameters(n: int) -> str:
-    """Return a number of parameters as sizes of models are written: 1.5B, 135M."""
+    """Format a number of parameters: 1.5B, 135M."""
     return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n
@@ -34,8 +34,9 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class CacheSlot:
-    """A place in a cache, and the tokens that it holds. It outlives sessions, whose prefixes are reused. It
-    is free when `owner` frees it, or is gone: an interrupt may come between any two lines."""
+    """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
+
+    The owner is a weak reference: a session that an interrupt drops frees its slot."""
 
     def __init__(self) -> None:
         self.cached: list[int] = []
@@ -50,7 +51,7 @@ S = TypeVar("S", bound=CacheSlot)
 
 
 def free_slots(slots: Sequence[S]) -> list[S]:
-    """Return the free slots. Raises BusyError where there is none."""
+    """Return the free slots. Raises BusyError if there are none."""
     free = [slot for slot in slots if slot.is_free]
     if not free:
         raise BusyError(f"all {len(slots)} sessions of this model are in use: close a running stream first")
@@ -58,7 +59,7 @@ def free_slots(slots: Sequence[S]) -> list[S]:
 
 
 class CachedSession(Generic[S]):
-    """One sequence in its slot: the committed tokens, then the root and the nodes of the last tree."""
+    """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree."""
 
     def __init__(self, n_ctx: int) -> None:
         self._n_ctx = n_ctx
@@ -98,12 +99,12 @@ class CachedSession(Generic[S]):
         self.tokens += tokens
 
     def read(self, n: int) -> None:
-        """Note that the next `n` tokens are in the cache."""
+        """Record that the next `n` tokens are in the cache."""
         cached = self.slot.cached
         cached += self.tokens[len(cached) : len(cached) + n]
 
     def mark_computed(self) -> None:
-        """Note that the cache holds what was planned."""
+        """Record that the cache holds the planned pass."""
         cached = self.slot.cached
         cached += self.tokens[len(cached) : -1]
         self._tree_is_cached = True
@@ -126,16 +127,16 @@ class CachedSession(Generic[S]):
 
     @abstractmethod
     def _begin(self, tokens: list[int]) -> None:
-        """Take a slot, and keep what it holds of `tokens`."""
+        """Take a slot and reuse its common prefix with `tokens`."""
 
     @abstractmethod
     def _commit(self, path: Sequence[int]) -> None:
-        """Make the root and `path` text; drop what else was drafted."""
+        """Commit the root and `path`; drop the other drafted tokens."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Go back to the committed tokens without the root. Also undoes a pass that failed."""
+        """Return to the committed tokens without the root, also after a failed pass."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Let the engine's threads sleep."""
+        """Let the backend's threads sleep."""

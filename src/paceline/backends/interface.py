@@ -1,5 +1,4 @@
-"""A model loaded from files, whatever the backend. What only some backends can do is a protocol of its own,
-to be asked for with isinstance."""
+"""Interfaces of backends. Optional abilities are separate protocols, tested with isinstance."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from paceline.speculative.interfaces import Caps, Target
 from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text, Tokenizer
 
-# Called after a forward: rows that were computed, tokens of the first session, seconds.
+# Called after a forward with the computed batch tokens, the first session's context length, and seconds.
 ForwardCallback = Callable[[int, int, float], None]
 
 
 class ModelSetup(Protocol):
-    """A model, loaded or not (registry.BackendSpec), and the settings that it is run with."""
+    """A model and its settings, loaded or not (registry.BackendSpec)."""
 
     @property
     def path(self) -> Path:
@@ -25,11 +24,12 @@ class ModelSetup(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that mean something to the backend, by the names that `open_engine` takes."""
+        """The backend's settings, by the names that `open_engine` takes."""
 
     def identity(self) -> dict[str, Any]:
-        """Return all that its costs depend on but the machine, as JSON has it: `model` (a fingerprint of the
-        weights), `engine` (name and version), and the backend's settings and build."""
+        """Return a JSON object of all that pass costs depend on, except the machine.
+
+        `model`: fingerprint of the weights. `engine`: name and version. Others: settings and build."""
 
 
 class Backend(Target, ModelSetup, Protocol):
@@ -42,56 +42,54 @@ class Backend(Target, ModelSetup, Protocol):
 
     @property
     def description(self) -> str:
-        """Its kind and size."""
+        """Architecture, size and precision."""
 
     @property
     def text(self) -> Text: ...
 
     @property
     def token_trie(self) -> TokenTrie:
-        """The tokens that grammars are matched with. Raises UsageError for a model that cannot end a text."""
+        """The tokens that grammars are matched with. Raises UsageError if the model has no EOS token."""
 
     @property
     def weight_bytes(self) -> int | None:
-        """Bytes of its weights, if known."""
+        """Bytes of the weights, if known."""
 
     @property
     def modification(self) -> str:
-        """What makes it another target than its file says ("without 2 of 12 blocks"), or ""."""
+        """Difference from the model in the file ("without 2 of 12 blocks"), or ""."""
 
 
 @runtime_checkable
-class FlashAttentionSwitch(Protocol):
-    """A backend that computes with flash attention or without."""
+class TunableBackend(Protocol):
+    """A backend whose threads and flash attention can be changed after loading."""
 
     @property
     def caps(self) -> Caps: ...
-
-    def use_flash_attention(self, flash: bool | None) -> None:
-        """Change it for the next sessions; none may be open. None: as the backend chooses. Raises ModelError
-        without room for it, and changes nothing."""
-
-    def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> Target:
-        """Return the same weights with another cache. To be closed before this one. Raises ModelError."""
-
-    def attention_score_bytes(self) -> int:
-        """Return the bytes that attention takes more without flash attention."""
-
-
-@runtime_checkable
-class ThreadSwitch(Protocol):
-    """A backend whose number of threads can be changed."""
 
     @property
     def weight_bytes(self) -> int | None: ...
 
     def use_threads(self, threads: int) -> None:
-        """Use so many from the next pass on."""
+        """Set the number of threads from the next pass on."""
+
+    def use_flash_attention(self, flash: bool | None) -> None:
+        """Switch flash attention while no session is open. None: the backend's default.
+
+        Raises ModelError, without a change, if memory is too small."""
+
+    def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> Target:
+        """Return a target of the same weights with another cache; close it first. Raises ModelError."""
+
+    def attention_score_bytes(self) -> int:
+        """Return the additional bytes that attention needs without flash attention."""
 
 
 @dataclass(frozen=True)
 class BackendBuild:
-    """What a backend was compiled for: features of the processor, in its own words; offload to a GPU."""
+    """Build facts of a backend.
+
+    features: processor features, as the backend prints them. offload: supports GPU offload."""
 
     features: str
     offload: bool
@@ -99,27 +97,26 @@ class BackendBuild:
 
 @dataclass(frozen=True)
 class KernelStatus:
-    """Our own kernels in a backend. path: their instruction set, or "". reason: one line why there are none;
-    "" for a backend that has no use for them."""
+    """State of Paceline's kernels in a backend.
+
+    path: instruction set, or "". reason: why there are none; "" if the backend needs none."""
 
     path: str = ""
     reason: str = ""
 
 
 class BackendModule(Protocol):
-    """A backend's row in the registry; a module can be one. Its functions raise MissingExtraError
-    where its libraries are not installed."""
+    """Functions of a backend's module. All raise MissingExtraError if its libraries are not installed."""
 
     def open_engine(self, path: Path, /, **settings: Any) -> Backend:
-        """settings: n_ctx, sessions, threads, gpu_layers, flash_attention, cache_type, exact_rows and
-        kernels; those that mean nothing to the backend are ignored."""
+        """Load a model. Settings that the backend does not have are ignored."""
 
     def open_tokenizer(self, path: Path, /) -> Tokenizer: ...
 
     def identity(self, path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
-        """Return `ModelSetup.identity` of a model that is not loaded. Raises OSError without a file."""
+        """Return `ModelSetup.identity` of a model on disk. Raises OSError if it does not exist."""
 
     def build(self) -> BackendBuild: ...
 
     def kernels_status(self) -> KernelStatus:
-        """Return the state of our own kernels, compiled first where that is still to do."""
+        """Return the state of Paceline's kernels, which are compiled first if needed."""

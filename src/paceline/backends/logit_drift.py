@@ -1,4 +1,4 @@
-"""What the shape of a pass does to its numbers: several rows run other kernels than one does."""
+"""Logit drift: passes over several rows run other kernels than passes over one, and round otherwise."""
 
 from __future__ import annotations
 
@@ -11,48 +11,46 @@ from numpy.typing import NDArray
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
 
-N_TOKENS = 256  # tokens of the text that noise is measured on
-N_POSITIONS = 8  # noise comes and goes with the order of the cache's cells
-USUAL_DRAFT_ROWS = (
-    8  # rows of a usual draft: kernels are chosen by the number of rows, and the most are not the worst
-)
+N_TOKENS = 256  # tokens of the text that drift is measured on
+N_POSITIONS = 8  # drift varies with the order of the cache's cells
+USUAL_DRAFT_ROWS = 8  # kernels are chosen by the number of rows, and the largest pass may not drift most
 
 Rows = NDArray[np.float64]
 
 
 def batch_logit_drift(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
-    """Return the most that two logits of one row move apart in passes of a few rows, and of `n`.
+    """Return the largest change of a difference of two logits of a row, in passes of a few and of `n` rows.
 
-    Nothing is accepted, rejected or branched: each place is computed from an empty cache and compared with
-    decoding a token at a time (`one_by_one`)."""
+    Every pass starts from an empty cache. one_by_one: logits of decoding one token at a time."""
     text = text[-N_TOKENS:]
     if one_by_one is None:
         one_by_one = sequential_logits(target, text)
     last = len(text) - 1
-    noise = 0.0
+    drift = 0.0
     for rows in sorted({min(USUAL_DRAFT_ROWS, n), n}):
         for at in sorted({max(1, last - rows - i * last // N_POSITIONS) for i in range(N_POSITIONS)}):
             together = logits_from_empty_cache(target, text[:at], text[at : min(at + rows - 1, last)], rows)
-            noise = max(noise, max_logit_difference(one_by_one[at - 1 : at - 1 + len(together)], together))
-    return noise
+            drift = max(drift, max_logit_difference(one_by_one[at - 1 : at - 1 + len(together)], together))
+    return drift
 
 
 def sequential_logits(target: Target, text: Sequence[int]) -> Rows:
-    """Decode the end of the text a token at a time [tokens - 1, n_vocab]."""
+    """Return the logits [tokens - 1, n_vocab] of decoding the end of the text one token at a time."""
     return teacher_forced_logits(target, text[-N_TOKENS:], 1, 1)
 
 
 def max_logit_difference(a: Rows, b: Rows) -> float:
-    """Return the most that two logits of one row moved apart between `a` and `b` [rows, n_vocab]."""
-    moved = b - a
-    return float((moved.max(axis=1) - moved.min(axis=1)).max())
+    """Return the largest change of a difference of two logits of a row, of `a` and `b` [rows, n_vocab]."""
+    change = b - a
+    return float((change.max(axis=1) - change.min(axis=1)).max())
 
 
 def logits_from_empty_cache(
     target: Target, tokens: Sequence[int], right: Sequence[int] = (), piece: int | None = None
 ) -> Rows:
-    """Return the rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, in a fresh
-    session. piece: prefill the text before in passes of so many tokens."""
+    """Return the logits [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`.
+
+    piece: chunk size of the prefill before that pass."""
     target.forget()
     session = target.open()
     try:
@@ -66,8 +64,9 @@ def logits_from_empty_cache(
 
 
 def teacher_forced_logits(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
-    """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on, in passes of
-    up to `n` rows whose drafts are always right."""
+    """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on.
+
+    The passes have up to `n` rows, and their drafts are always right."""
     session = target.open()
     out = []
     try:

@@ -1,7 +1,7 @@
-"""A record as a target: what a model once said is said again, so that drafters can be scored without it.
+"""A target that replays recorded outputs, so that drafters can be scored without the model.
 
-The row after a text that agrees with the record has the record's next token for certain. After any other text
-it has a token that was not drafted there, so that no guess off the record is ever accepted.
+After a text that agrees with the recording, the recorded token has probability 1. After any other text a
+token that was not drafted there has it, so that no draft off the recording is accepted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ MAX_BRANCHES = 4096
 MAX_SESSIONS = 4096
 MAX_BATCH_TOKENS = 1 << 20
 N_CTX = 1 << 31
-UNKNOWN_TOKEN = -1  # where a row's text is not the record's; and a token of its top-k that was not recorded
+UNKNOWN_TOKEN = -1  # a place off the recording, or a missing token of a recorded top-k
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One answered request. top_k: for each token the target's likeliest there, best first; or nothing.
-    noise: what the tokens were drawn with, if known."""
+    """One recorded request.
+
+    top_k: for each token the target's likeliest tokens, best first. gumbel_noise: the sampling noise."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -46,22 +47,22 @@ class Recording:
 
 
 def numeric_vocab(size: int) -> Vocab:
-    """Return a vocabulary of token ids without text: each is spelled as its number."""
-    spelled = b"%d".__mod__
-    return Vocab(size, "recorded", None, frozenset(), False, False, text=spelled, piece=spelled)
+    """Return a vocabulary whose tokens are spelled as their numbers."""
+    spell = b"%d".__mod__
+    return Vocab(size, "recorded", None, frozenset(), False, False, text=spell, piece=spell)
 
 
 class ReplayTarget:
-    """Answers the prompts of `recordings`; several with the same prompt take turns. A request has to stop
-    where its recording ends. text: the tokenizer, if any."""
+    """A target that answers the prompts of `recordings`; recordings with the same prompt take turns.
+
+    A request has to stop where its recording ends. text: the tokenizer, if any."""
 
     def __init__(self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None) -> None:
         self.vocab = vocab
         self.origin = "the record"
-        # One branch less than there are tokens: a row can always say one that was not drafted.
-        branch = max(1, min(MAX_BRANCHES, vocab.size - 1))
         self.caps = Caps(
-            max_branches=branch,
+            # Fewer branches than tokens: a row always has a token that was not drafted.
+            max_branches=max(1, min(MAX_BRANCHES, vocab.size - 1)),
             rollback="free",
             max_sessions=MAX_SESSIONS,
             max_batch_tokens=MAX_BATCH_TOKENS,
@@ -81,7 +82,7 @@ class ReplayTarget:
         return self._text
 
     def recording(self, prompt: Sequence[int]) -> Recording:
-        """Return the next recording with this prompt. Raises UsageError where there is none."""
+        """Return the next recording with this prompt. Raises UsageError if there is none."""
         turns = self._by_prompt.get(tuple(prompt))
         if turns is None:
             raise UsageError(
@@ -110,7 +111,7 @@ class ReplayTarget:
 
 
 class RecordedSession:
-    """A place in one recording: how many of the recorded tokens are committed, or UNKNOWN once others are."""
+    """A session whose place is the number of committed tokens of a recording, or UNKNOWN_TOKEN off it."""
 
     pending_tokens = 0
 
@@ -140,7 +141,7 @@ class RecordedSession:
         self.tokens += tokens
 
     def places(self, tree: DraftTree) -> tuple[int, list[int]]:
-        """Return how many rows a pass over `tree` computes, and the place of the root and every node."""
+        """Return how many rows a pass over `tree` computes, and the places of the root and all nodes."""
         known = len(self._places) if tree.starts_with(self._tree) else 0
         places = [self._place]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
@@ -166,6 +167,8 @@ class RecordedSession:
 
 
 class RecordedForward(LogitsOutput):
+    """The recorded tokens as rows of logits."""
+
     def __init__(
         self,
         n_vocab: int,
@@ -192,7 +195,7 @@ class RecordedForward(LogitsOutput):
         return out
 
     def _likeliest(self, k: int) -> NDArray[np.int64]:
-        """Return the recorded tokens [rows, k], at the least the next one; the rest is UNKNOWN."""
+        """Return the recorded top-k tokens [rows, k], filled up with UNKNOWN_TOKEN."""
         out = np.full((len(self._places), k), UNKNOWN_TOKEN, dtype=np.int64)
         recorded = self._recording
         for row, place in enumerate(self._places):

@@ -1,4 +1,4 @@
-"""The table from a reference to the backend that opens it. A backend is imported when it is needed."""
+"""The choice of a backend by the form of a model reference. Backends are imported when needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.models.names import is_toy, is_transformers
 from paceline.speculative.errors import UsageError
 from paceline.text.interface import Tokenizer
 
-KERNELS = ("auto", "off")  # of the setting that takes a word
+KERNELS = ("auto", "off")  # values of the option
 
 
 def _backend(path: Path) -> BackendModule:
-    """Import the backend that opens a reference."""
+    """Import the backend of a reference. Raises MissingExtraError."""
     if is_toy(path):
         from paceline.backends import toy_backend
 
@@ -24,36 +24,39 @@ def _backend(path: Path) -> BackendModule:
     if is_transformers(path):
         from paceline.backends.transformers.loading import import_libraries
 
-        import_libraries()  # or MissingExtraError, before a module that imports them at its top
+        import_libraries()
         from paceline.backends.transformers import opener
 
         return opener
     from paceline.backends import llama_cpp
 
-    return llama_cpp  # which says what is wrong with anything but a GGUF file
+    return llama_cpp  # reports what is wrong with other files, too
 
 
 def open_engine(path: Path, **settings: Any) -> Backend:
-    """Load a model. settings: see BackendModule. Raises UsageError, ModelError or MissingExtraError."""
+    """Load a model with a backend's settings. Raises UsageError, ModelError or MissingExtraError."""
     return _backend(path).open_engine(path, **settings)
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """Load a model's tokenizer; its file may hold no more than the vocabulary. Raises like `open_engine`."""
+    """Load a tokenizer; the file needs no weights. Raises UsageError, ModelError or MissingExtraError."""
     return _backend(path).open_tokenizer(path)
 
 
 def backend_build(path: Path) -> BackendBuild:
+    """Return the build facts of the backend of `path`. Raises MissingExtraError."""
     return _backend(path).build()
 
 
 def kernel_status(path: Path) -> KernelStatus:
+    """Return the state of Paceline's kernels in the backend of `path`. Raises MissingExtraError."""
     return _backend(path).kernels_status()
 
 
 def resolve_kernels(path: Path, request: str | bool) -> bool:
-    """Return whether the backend of `path` computes with kernels of our own. asked: "auto", "off", or the
-    backend's setting. Raises UsageError for another word, and MissingExtraError."""
+    """Return whether the backend of `path` computes with Paceline's kernels.
+
+    request: "auto", "off", or the backend's setting. Raises UsageError or MissingExtraError."""
     if isinstance(request, str) and request not in KERNELS:
         raise UsageError(f"kernels {request!r}: choose from {', '.join(KERNELS)}")
     return request not in ("off", False) and kernel_status(path).path != ""
@@ -61,15 +64,15 @@ def resolve_kernels(path: Path, request: str | bool) -> bool:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """A model that is not loaded, and its settings."""
+    """A model that is not loaded, and the backend's settings for it."""
 
     path: Path
     settings: Mapping[str, Any]
 
     def identity(self) -> dict[str, Any]:
-        """Raises OSError where there is no such model, UsageError or MissingExtraError."""
+        """See ModelSetup. Raises OSError if there is no such model, UsageError or MissingExtraError."""
         return _backend(self.path).identity(self.path, self.settings)
 
     def replace(self, **settings: Any) -> BackendSpec:
-        """With some settings changed."""
+        """Return a copy with some settings changed."""
         return replace(self, settings={**self.settings, **settings})

@@ -1,7 +1,7 @@
-"""An exact model in numpy: a tiny recurrent network with a tiny vocabulary, for tests, docs and proofs.
+"""A tiny recurrent network in numpy, for tests, docs and proofs.
 
-Its cache is real (one state a position), and every row is computed by the same arithmetic whatever stands
-beside it, so that logits are equal to the last bit or wrong.
+The cache holds a state per position. A row does not depend on other rows of a pass: logits are equal to the
+last bit, or wrong.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ Array = NDArray[np.float64]
 
 
 class ToyTarget:
-    """h_l' = tanh(A_l h_l + x_l), where x_0 = E[token] and x_l = B_l h_(l-1)'; logits = sharpness * W h'
-    of the last layer's. All weights from `seed`.
+    """A network of layers h_l' = tanh(A_l h_l + x_l), where x_0 = E[token] and x_l = B_l h_(l-1)'.
 
-    A draft that resembles it: `ToyTarget(..., noise=0.3)` has the same weights plus noise on W.
-    rollback: "restore" holds a single state, as a recurrent model does.
-    """
+    The logits are sharpness * W h' of the last layer. All weights come from `seed`.
+    noise: deviation of noise on W, which makes a draft model that resembles the model without.
+    rollback: "restore" holds a single state, like a recurrent model."""
 
     def __init__(
         self,
@@ -54,17 +53,16 @@ class ToyTarget:
         deeper = np.random.default_rng([seed, 2])
         self._mix = [mix, *deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)]
         self._up = deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)
-        self._of = self
-        self._passes = 0  # so that an answer asked for too late is noticed
+        self._base = self
+        self._passes = 0  # to notice reads of an outdated output
         self.layers = self.exit_layer = layers
         self.width = width
-        spelled = b"%d".__mod__
+        spell = b"%d".__mod__
         self.origin = "the toy model"
         self.modification = ""
-        self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spelled, piece=spelled)
-        branch = 1 if rollback == "restore" else branch
+        self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spell, piece=spell)
         self.caps = Caps(
-            max_branches=branch,
+            max_branches=1 if rollback == "restore" else branch,
             rollback=rollback,
             max_sessions=64,
             max_batch_tokens=1 << 15,
@@ -73,8 +71,9 @@ class ToyTarget:
         )
 
     def view(self, exits: int) -> ToyTarget:
-        """A model of the same weights that asks W after its first `exits` layers. Opened beside a session of
-        this one it takes over what that computed."""
+        """Return a model of the same weights without the layers behind the first `exits`.
+
+        Sessions opened beside one of this model take over its states."""
         view = copy(self)
         view.exit_layer = exits
         view.modification = f"{exits} of {self.exit_layer} layers" * (exits != self.exit_layer)
@@ -83,7 +82,7 @@ class ToyTarget:
     def open(self, beside: Session | None = None) -> ToySession:
         shares = (
             isinstance(beside, ToySession)
-            and beside._target is self._of is not self
+            and beside._target is self._base is not self
             and self.caps.rollback == "free"
         )
         return ToySession(self, beside if shares else None)  # type: ignore[arg-type]  # a ToySession then
@@ -109,7 +108,7 @@ class ToyTarget:
         return outs
 
     def after(self, state: Array | None, token: int) -> Array:
-        """The states [exits, width] that follow."""
+        """Return the states [exits, width] after a token."""
         before = np.zeros((self.exit_layer, self.width)) if state is None else state
         out = np.empty((self.exit_layer, self.width))
         x = self._embed[token]
@@ -120,7 +119,7 @@ class ToyTarget:
         return out
 
     def hidden(self, state: Array, token: int, layer: int) -> Array:
-        """Return the layer's input for a token with these states; after the last layer, its output."""
+        """Return a layer's input for a token with these states; for layer `layers`, the last output."""
         if 0 < layer < self.layers:
             out: Array = self._up[layer - 1] @ state[layer - 1]
         else:
@@ -136,11 +135,10 @@ ComputedToken = tuple[Array, int]  # the states after a token, and the token
 
 
 class ToySession:
-    """The states of the computed tokens (`_states`), and of the last tree: the root's first, then the nodes'.
+    """The states of the committed tokens (`_states`), and of the root and the nodes of the last tree.
 
-    A model that cannot rewind has only the last of the states, its checkpoint: what was kept of a draft is
-    computed again, unless all of it was. beside: a session of the same weights, whose states serve for a
-    view."""
+    A model that cannot roll back has the last state only: accepted tokens are computed again, unless the
+    whole draft was accepted. beside: a session of the whole model, whose states a view uses."""
 
     def __init__(self, target: ToyTarget, beside: ToySession | None = None) -> None:
         self._target, self._beside = target, beside
@@ -163,49 +161,44 @@ class ToySession:
         self._tree, self._tree_states = EMPTY, []
 
     def _commit(self, path: Sequence[int]) -> None:
-        """The root's state and those of the path become the text's."""
+        """Commit the states of the root and the path."""
         tip = self._tree_states[0] if not path else self._tree_states[path[-1] + 1]
         if self._target.caps.rollback == "free":
             self._states += [self._tree_states[0], *(self._tree_states[node + 1] for node in path)]
         elif len(path) == len(self._tree):
             self._states = [tip]
         else:
-            return  # back at the checkpoint: all of it is computed again
+            return  # at the last state: everything since is computed again
         self._read += 1 + len(path)
 
     def read(self, n: int) -> tuple[int, list[ComputedToken]]:
-        """Prefill `n` tokens; return where they begin, and the new states of those not taken from
-        `beside`."""
+        """Prefill `n` tokens; return where they begin, and the states not taken from `beside`."""
         if not self.tokens:
             raise ContractError("forward before extend: the session has no root")
-        start, seen = self._read, list[ComputedToken]()
+        start, computed = self._read, list[ComputedToken]()
         if n > self.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
         for token in self.tokens[start : start + n]:
-            known = self._known()
-            state = (
-                self._target.after(self._states[-1] if self._states else None, token)
-                if known is None
-                else known
-            )
-            if known is None:
-                seen.append((state, token))
+            state = self._state_beside()
+            if state is None:
+                state = self._target.after(self._states[-1] if self._states else None, token)
+                computed.append((state, token))
             if self._target.caps.rollback == "free":
                 self._states.append(state)
             else:
                 self._states = [state]
             self._read += 1
-        return start, seen
+        return start, computed
 
-    def _known(self) -> Array | None:
-        """The next token's states, as the session beside this one has them."""
+    def _state_beside(self) -> Array | None:
+        """Return the next token's states from the session beside this one, if it has them."""
         beside, at = self._beside, self._read
         if beside is None or at >= len(beside._states) or beside.tokens[at] != self.tokens[at]:
             return None
         return beside._states[at][: self._target.exit_layer]
 
     def compute_tree(self, tree: DraftTree) -> tuple[list[ComputedToken], int]:
-        """States of the root and every node; those before the returned row were computed earlier."""
+        """Return the states of the root and all nodes, and the first that was not computed before."""
         if not (self._tree_states and tree.starts_with(self._tree)):
             self._tree_states = []
         first = len(self._tree_states)
@@ -233,8 +226,9 @@ class ToySession:
 
 
 class ToyForward(LogitsOutput):
-    """states: of the root and the nodes, of which those from `first` on are new. lead: of text read before
-    them, which begins at `start`."""
+    """The rows of a session.
+
+    states: of the root and the nodes, new from `first` on. lead: of prefilled tokens, from `start` on."""
 
     def __init__(
         self,

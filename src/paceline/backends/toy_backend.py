@@ -1,6 +1,6 @@
-"""The toy model as an engine, so that every command can be tried without a model file: `-m toy:`.
+"""The toy model as a backend, so that every command can be tried without a model file: `-m toy:`.
 
-`toy:seed=3,noise=0.3` sets what ToyTarget takes; a draft for `toy:` is `toy:noise=0.3`.
+`toy:seed=3,noise=0.3` sets arguments of ToyTarget; a draft model for `toy:` is `toy:noise=0.3`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text
 
 ENGINE = f"toy, numpy {np.__version__}"
-MAX_TOY_VOCAB = 10  # tokens: each is one digit, so that a text has one reading
+MAX_TOY_VOCAB = 10  # each token is one digit, so that a text has one tokenization
 RANGES: Mapping[str, tuple[type, float, float]] = {
     "n_vocab": (int, 2, MAX_TOY_VOCAB),
     "seed": (int, 0, 2**32),
@@ -60,7 +60,7 @@ def kernels_status() -> KernelStatus:
 
 
 def parse_toy_reference(path: Path) -> dict[str, Any]:
-    """Return the parameters in a reference. Raises UsageError."""
+    """Return the arguments of ToyTarget in a reference. Raises UsageError."""
     out: dict[str, Any] = {}
     for part in filter(None, str(path).partition(":")[2].split(",")):
         name, _, value = part.partition("=")
@@ -71,7 +71,7 @@ def parse_toy_reference(path: Path) -> dict[str, Any]:
         except (ValueError, TypeError):
             good = False
         if not good:
-            known = ", ".join(f"{one} ({low:g} to {high:g})" for one, (_, low, high) in RANGES.items())
+            known = ", ".join(f"{key} ({low:g} to {high:g})" for key, (_, low, high) in RANGES.items())
             raise UsageError(f"{path}: {part!r} is no setting; write toy:seed=3,noise=0.3, of {known}")
     if "eos" in out:
         out["eos"] = frozenset({out["eos"]})
@@ -79,7 +79,7 @@ def parse_toy_reference(path: Path) -> dict[str, Any]:
 
 
 class ToyEngine(ToyTarget):
-    """A ToyTarget with text: a token is a digit. path: the reference."""
+    """A ToyTarget whose tokens are digits. path: the reference."""
 
     def __init__(self, path: Path = Path("toy:"), *, sessions: int = 1, **weights: Any) -> None:
         super().__init__(**{"n_vocab": 8, **weights})
@@ -89,7 +89,7 @@ class ToyEngine(ToyTarget):
         self.text = DigitTokenizer(self.vocab)
         self.weight_bytes = int(sum(weight.nbytes for weight in self._weights))
         self.settings: Mapping[str, Any] = {"threads": 1}
-        # Every row is computed by the same arithmetic, whatever stands beside it.
+        # A row does not depend on the other rows of a pass.
         self.caps = replace(self.caps, max_sessions=sessions, exact=True)
         self.on_forward: ForwardCallback | None = None
 
@@ -118,7 +118,7 @@ class ToyEngine(ToyTarget):
 
 
 class DigitTokenizer(Text):
-    """Text of digits. Any other letter counts as one of them, too; white space is left out."""
+    """Text of digits. Every other letter stands for a digit, too; white space is left out."""
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab

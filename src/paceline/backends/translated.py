@@ -1,9 +1,7 @@
-"""A draft model of another vocabulary as a Target in the target's (token-level intersection, Timor et al.
-2025, arXiv:2502.05202).
+"""A draft model of another vocabulary, as a Target in the target's vocabulary.
 
-Its rows are the draft's, moved to the target's ids, and minus infinity where the draft has no counterpart.
-What is drawn from them is drawn from the draft's distribution, masked to the intersection and renormalised;
-and verification is exact whatever distribution a draft was drawn from.
+This is token-level intersection (Timor et al. 2025, arXiv:2502.05202): logits are moved to the target's ids,
+and are minus infinity for tokens that the draft lacks. Verification is exact for any draft distribution.
 """
 
 from __future__ import annotations
@@ -25,8 +23,9 @@ from paceline.vocab.translation import Translation, largest, window
 
 
 class CrossVocabTarget:
-    """Drives `draft` in the vocabulary of `translation.target`. Of a text longer than its context the draft
-    reads the last part."""
+    """Runs `draft` in the vocabulary of `translation.target`.
+
+    The draft reads the end of a text that is longer than its context."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
         self._draft = draft
@@ -62,8 +61,7 @@ class CrossVocabTarget:
 
 
 class CrossVocabSession:
-    """A session of the draft. The first text is translated as a whole, each token after it by itself, so that
-    nothing is read twice."""
+    """A session of the draft. The prompt is translated as a whole, and each later token by itself."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
         self._caps = draft.caps
@@ -75,7 +73,7 @@ class CrossVocabSession:
         self.tokens: list[int] = []
         self._read: list[int] = []
         self._tree: DraftTree | None = None
-        # The tree in the draft's tokens, of which one of ours may be several; and where each of ours ends.
+        # The tree in the draft's tokens, and the last draft node of each target node.
         self.draft_tree = EMPTY
         self.last_draft_nodes = [ROOT]
 
@@ -85,14 +83,14 @@ class CrossVocabSession:
 
     @property
     def pending_tokens(self) -> int:
-        """In the draft's tokens."""
+        """Number of the draft's tokens to prefill."""
         return int(self.inner.pending_tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self.tokens:
             for token in tokens:
                 self._read += self._translation.token(token)
-        elif tokens:  # the first text, which is given as a whole
+        elif tokens:
             self._read = self._translation.prompt(tokens)
         else:
             raise UsageError("the prompt is empty: give at least one token")
@@ -104,7 +102,7 @@ class CrossVocabSession:
         self._reader.sync_to(window(self._read, self._translation.lead, self._caps))
 
     def translate_tree(self, tree: DraftTree) -> tuple[int, DraftTree]:
-        """Spell out what is new in `tree`; return the first new row, and the draft's tree."""
+        """Translate the new nodes of `tree`; return the first new row, and the draft's tree."""
         if self._tree is None or not tree.starts_with(self._tree):
             if self._tree is not None:
                 self._restart()
@@ -136,7 +134,7 @@ class CrossVocabSession:
 
 
 class CrossVocabForward(LogitsOutput):
-    """Rows from `first` on, each read where the draft's spelling of its node ends."""
+    """Rows from `first` on, each taken from the last draft node of its target node."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""A part of a model that drafts for it: which blocks it has, and what it is called on the command line.
+"""Views: parts of a model that draft for it, and their names on the command line.
 
     view:exit=22                          the first 22 layers, then the norm and the head
     view:skip=8                           without 8 blocks, evenly spread over the layers
     view:attention=3.5,feed_forward=3.9   without just these
-    view:                                 what `paceline views search` has found for this model
+    view:                                 the view that `paceline views search` found for this model
 
-A layer has two blocks, its attention and its feed-forward. Layers are numbered from 0.
+A layer has two blocks, attention and feed-forward. Layers are numbered from 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, o
 
 @dataclass(frozen=True)
 class ModelView:
-    """exits: the number of layers left, 0 for all. attention, feed_forward: layers without these blocks."""
+    """The blocks that a view skips.
+
+    exit_layer: number of layers, 0 for all. attention, feed_forward: layers without these blocks."""
 
     exit_layer: int = 0
     attention: frozenset[int] = frozenset()
@@ -33,7 +35,7 @@ class ModelView:
 
     @property
     def spec(self) -> str:
-        """As the command line has it; empty for the whole model."""
+        """Spelling on the command line; empty for the whole model."""
         parts = [f"exit={self.exit_layer}"] if self.exit_layer else []
         for name in ("attention", "feed_forward"):
             if layers := getattr(self, name):
@@ -41,35 +43,36 @@ class ModelView:
         return ",".join(parts)
 
     def active_blocks(self, layers: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the layers that attend, and those that feed forward. Raises UsageError for missing ones."""
+        """Return the layers with attention, and with feed-forward. Raises UsageError for unknown layers."""
         if not 0 <= self.exit_layer <= layers or not self.attention | self.feed_forward <= set(range(layers)):
             raise UsageError(f"{VIEW_PREFIX}{self.spec}: the model has {layers} layers, numbered from 0")
         left = frozenset(range(self.exit_layer or layers))
         return left - self.attention, left - self.feed_forward
 
     def n_skipped_blocks(self, layers: int) -> int:
-        """Blocks, of twice as many as there are layers."""
+        """Return the number of skipped blocks, of two per layer."""
         attention, feed_forward = self.active_blocks(layers)
         return 2 * layers - len(attention) - len(feed_forward)
 
 
 @runtime_checkable
 class SupportsViews(Protocol):
-    """An engine that can leave out parts of its model."""
+    """A backend that can skip blocks of its model."""
 
     @property
     def layers(self) -> int: ...
 
     def view(self, view: ModelView) -> Backend:
-        """Return a model of the same weights without some blocks. Opened beside a session of this one it
-        works on that cache. To be closed before this one. Raises UsageError."""
+        """Return a model of the same weights without some blocks; close it first. Raises UsageError.
+
+        Sessions opened beside one of this model use its cache."""
 
     def search_skipped_layers(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:
-        """For 1 to `most` skipped layers, return which change hidden states of `told` last tokens least."""
+        """For 1 to `most` skipped layers, return those that change the last hidden states least."""
 
 
 def evenly_spaced_view(layers: int, blocks: int) -> ModelView:
-    """Return a view without so many blocks, of evenly spread layers but the first and the last."""
+    """Return a view that skips blocks of evenly spread layers, but not of the first and the last."""
     inner = layers - 2
     if not 0 < blocks <= 2 * inner:
         raise UsageError(
@@ -81,7 +84,7 @@ def evenly_spaced_view(layers: int, blocks: int) -> ModelView:
 
 
 def parse_view(reference: str | os.PathLike[str], layers: int) -> ModelView | None:
-    """Return the view of a model of so many layers; None for the one that is kept. Raises UsageError."""
+    """Return the view that a reference names; None for the stored view. Raises UsageError."""
     text = os.fspath(reference)
     words = text.removeprefix(VIEW_PREFIX)
     if not words:
@@ -97,7 +100,7 @@ def parse_view(reference: str | os.PathLike[str], layers: int) -> ModelView | No
     if data.keys() - {"exit", "attention", "feed_forward"} or not data.get("exit", "1").isdigit():
         raise UsageError(f"{text}: {SYNTAX}")
     view = ModelView(
-        int(data.get("exit", 0)), numbers(data.get("attention")), numbers(data.get("feed_forward"))
+        int(data.get("exit", 0)), _layers(data.get("attention")), _layers(data.get("feed_forward"))
     )
     if "exit" in data and not view.exit_layer:
         raise UsageError(f"{text}: a view has at least one layer")
@@ -105,5 +108,5 @@ def parse_view(reference: str | os.PathLike[str], layers: int) -> ModelView | No
     return view
 
 
-def numbers(text: str | None) -> frozenset[int]:
+def _layers(text: str | None) -> frozenset[int]:
     return frozenset(map(int, text.split("."))) if text else frozenset()

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.backends import registry
-from paceline.backends.interface import Backend, FlashAttentionSwitch, KernelStatus, ThreadSwitch
+from paceline.backends.interface import Backend, KernelStatus, TunableBackend
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.progress import STEPS, by_share, progress
 from paceline.doctor import diagnosis, gathering, thread_trials
@@ -79,7 +79,7 @@ def examined(
     with Interrupts() as interrupts, load(**models, **drafting) as llm:
         if not as_json:
             show(hardware)
-        tries = measure and isinstance(llm.target, ThreadSwitch)
+        tries = measure and isinstance(llm.target, TunableBackend)
         counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
         attends = measure and can_try_flash_attention(llm.target)
         stages = {"target": True, thread_trials.STAGE: bool(counts), flash_attention.PROGRESS_STAGE: attends}
@@ -118,7 +118,7 @@ def try_threads(target: Any, counts: list[int], tell: Tell) -> dict[str, Any]:
 def can_try_flash_attention(target: Backend) -> bool:
     """Return whether it is worth trying with and without flash attention: not with kernels of our own."""
     given = target.settings
-    if not isinstance(target, FlashAttentionSwitch) or target.caps.rollback != "free" or given.get("kernels"):
+    if not isinstance(target, TunableBackend) or target.caps.rollback != "free" or given.get("kernels"):
         return False
     return is_without_flash(given["gpu_layers"], given["cache_type"])
 

@@ -64,7 +64,9 @@ class ViewEvaluator:
             session = whole.open()
             session.extend(prompt)
             while session.pending_tokens:
-                whole.forward([(session, min(session.pending_tokens, whole.caps.chunk))], RequiredOutputs())
+                whole.forward(
+                    [(session, min(session.pending_tokens, whole.caps.max_prefill_tokens))], RequiredOutputs()
+                )
             self._sessions.append(session)
 
     def agreement(self, view: Any) -> float:

@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Backend, FlashAttentionSwitch, ModelSetup
+from paceline.backends.interface import Backend, ModelSetup, TunableBackend
 from paceline.backends.registry import resolve_kernels
 from paceline.hardware.bandwidth import free_memory
 from paceline.profiling.pass_costs import (
@@ -74,7 +74,7 @@ class Attention:
 def choose_flash_attention(target: Backend, *, warn: Warn = to_stderr) -> None:
     """Let an engine that was just loaded go without flash attention where that was left open and is faster
     here: as was found before, or is in a few seconds now, with a line on the terminal."""
-    if not isinstance(target, FlashAttentionSwitch) or not is_undecided(target):
+    if not isinstance(target, TunableBackend) or not is_undecided(target):
         return
     if target.caps.rollback != "free" or target.caps.n_ctx < 2 * SHORTEST:
         return
@@ -109,7 +109,7 @@ def is_decided(model: ModelSetup) -> bool | None:
 
 
 def measure_both(
-    target: FlashAttentionSwitch, progress: Progress = cold_tokens, *, seconds: float = math.inf
+    target: TunableBackend, progress: Progress = cold_tokens, *, seconds: float = math.inf
 ) -> list[Attention]:
     """With the weights of `target`, which is left alone. Raises ModelError where no context can be made. For
     seconds see `tried`."""

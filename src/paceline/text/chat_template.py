@@ -1,22 +1,20 @@
-"""Chats as tokens: messages in the model's template, where control tokens in a message's text are text."""
+"""Chats as tokens. Control tokens in messages are encoded as text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.interface import encode_continuation
 from paceline.text.messages import Message, Tool, texts_in
 
 if TYPE_CHECKING:
     from paceline.text.interface import Text
 
-ChatInput = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, a template's variables
+ChatInput = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, template variables
 
 NO_TEMPLATE = (
     "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
@@ -33,47 +31,47 @@ def encode_chat(
     *,
     answer: str = "",
 ) -> list[int]:
-    """Return the messages in the model's template, as tokens. answer: the beginning of its answer.
+    """Return the tokens of a chat in the model's template. answer: beginning of the model's answer.
 
-    What messages, tools and variables say is text, even a control token. Raises ModelError without a usable
-    template, and UsageError where such text cannot be told from what the template puts around it."""
+    Control tokens in messages, tools and variables are encoded as text. Raises ModelError without a usable
+    template, and UsageError if such text cannot be separated from the template's."""
     variables = variables or {}
     rendered = text.render(messages, tools, variables)
     value: ChatInput = (messages, tools, dict(variables))
     controls = _controls(text, vocab, value)
     if not controls:
         return text.encode(rendered + answer, special=True, add_bos=False)
-    # Characters of private use around each of them show where it comes out.
+    # Characters of private use mark their places in the rendered text.
     begin, end = islice((c for c in map(chr, range(0xE000, 0xF8FF)) if c not in rendered), 2)
-    spelled = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
-    found = re.compile(spelled)
-    messages, tools, variables = _map_texts(value, lambda one: found.sub(f"{begin}\\g<0>{end}", one))
+    pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+    messages, tools, variables = _map_texts(value, lambda t: re.sub(pattern, f"{begin}\\g<0>{end}", t))
     marked = text.render(messages, tools, variables)
     if marked.replace(begin, "").replace(end, "") != rendered:
         raise UsageError(
             f"a message or a tool contains {controls[0]}, a control token of this model, and its chat "
             "template changes such text, so that the two cannot be told apart: leave it out"
         )
-    # A template that cuts a text at a control token leaves a mark alone.
-    pieces = re.split(f"{begin}({spelled}){end}|{begin}|{end}", marked + answer)
+    # A template that splits a text at a control token leaves single marks.
+    pieces = re.split(f"{begin}({pattern}){end}|{begin}|{end}", marked + answer)
     tokens = text.encode(pieces[0], special=True, add_bos=False)
     for control, piece in zip(pieces[1::2], pieces[2::2], strict=True):
         tokens += text.encode_continuation(control) if control else []
-        tokens += encode_continuation(partial(text.encode, special=True), piece) if piece else []
+        tokens += text.encode_continuation(piece, special=True) if piece else []
     return tokens
 
 
 def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:
-    """Return the control tokens that the input contains as text. Raises UsageError where two messages make
-    one together: a template may put them side by side."""
+    """Return the control tokens that the input contains as text.
+
+    Raises UsageError if messages form one together, since a template may put them side by side."""
     texts = list(texts_in(list(chat)))
     contents = "".join((message.get("content") or "").strip() for message in chat[0])
     together = "\n".join([*texts, contents])
     if text.encode(together, special=True, add_bos=False) == text.encode(together, add_bos=False):
         return []
-    controls = list(dict.fromkeys(name for one in texts for name in control_texts(text, vocab, one)))
+    controls = list(dict.fromkeys(name for part in texts for name in control_texts(text, vocab, part)))
     for name in controls:
-        if not any(name in one for one in texts):
+        if not any(name in part for part in texts):
             raise UsageError(
                 f"a message or a tool is read as {name}, a control token of this model: change it"
             )
@@ -94,7 +92,7 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def control_texts(text: Text, vocab: Vocab, message: str) -> list[str]:
-    """Return the control tokens that `said` contains as text."""
+    """Return the control tokens that a message contains as text."""
     special = text.encode(message, special=True, add_bos=False)
     if special == text.encode(message, add_bos=False):
         return []
@@ -103,7 +101,7 @@ def control_texts(text: Text, vocab: Vocab, message: str) -> list[str]:
 
 
 def control_text(text: Text, vocab: Vocab, message: str) -> str:
-    """Return the first control token that `said` contains as text, or ""."""
+    """Return the first control token that a message contains as text, or ""."""
     return next(iter(control_texts(text, vocab, message)), "")
 
 
@@ -116,8 +114,7 @@ def render(
     bos: str = "",
     eos: str = "",
 ) -> str:
-    """Render a chat template over messages and tools. variables: more of the template's variables. Raises
-    ModelError where the template refuses the messages, is broken, or does too much."""
+    """Render a chat template. variables: additional ones. Raises ModelError as in template_process."""
     from paceline.text import template_process
 
     if not template:

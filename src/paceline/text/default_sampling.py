@@ -1,4 +1,4 @@
-"""Default sampling of chats: what a model's file suggests, else what local servers begin with."""
+"""Default sampling of chats."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Target
 from paceline.speculative.sampling import Sampling
 
-# At OpenAI's temperature of 1 and nothing else, small models talk at random.
+# Defaults of local servers: OpenAI's plain temperature of 1 makes small models incoherent.
 DEFAULT_CHAT_SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 def chat_sampling(target: Target, given: Mapping[str, float]) -> dict[str, float]:
-    """The settings of `LOCAL`: as `given`, else as the file's `general.sampling.*` says, else as there."""
+    """Return sampling settings: `given`, else the model file's, else DEFAULT_CHAT_SAMPLING."""
     suggested = {**DEFAULT_CHAT_SAMPLING, **getattr(target, "suggested_sampling", {})}
     try:
         validate_drafting(Sampling, suggested)
-    except UsageError:  # a file that says nonsense
+    except UsageError:  # the file's values are invalid
         suggested = dict(DEFAULT_CHAT_SAMPLING)
     return {**suggested, **given}

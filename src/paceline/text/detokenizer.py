@@ -1,4 +1,4 @@
-"""Tokens to text as they arrive: whole characters only, and never past the start of a stop string."""
+"""Incremental detokenization: whole characters, and nothing that may be part of a stop string."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from paceline.speculative.errors import UsageError
 
 
-def visible_pieces(piece: Callable[[int], bytes], spelled: Mapping[int, bytes]) -> Callable[[int], bytes]:
-    """`piece`, where some control tokens are text all the same, as `spelled` has them."""
-    return (lambda token: spelled.get(token) or piece(token)) if spelled else piece
+def visible_pieces(piece: Callable[[int], bytes], visible: Mapping[int, bytes]) -> Callable[[int], bytes]:
+    """Return `piece` with the text of some control tokens."""
+    return (lambda token: visible.get(token) or piece(token)) if visible else piece
 
 
 def certain(text: str, literals: Sequence[str]) -> int:
-    """Return the position where one of `literals` may begin at the end of `text`."""
+    """Return the length of `text` without an end that may begin one of `literals`."""
     longest = max(map(len, literals), default=1) - 1
     for size in range(min(longest, len(text)), 0, -1):
-        if any(one.startswith(text[-size:]) for one in literals):
+        if any(literal.startswith(text[-size:]) for literal in literals):
             return len(text) - size
     return len(text)
 
 
 class Detokenizer:
-    """The stop check of a request's loop. What `take` returns never includes a stop string, or a part of one
-    that may still be completed. piece: returns the bytes of a token."""
+    """An incremental detokenizer, and the stop check of a request. piece: returns a token's bytes."""
 
     def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
         if any(not stop for stop in stops):
@@ -32,12 +31,12 @@ class Detokenizer:
         self._piece = piece
         self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._waiting: list[tuple[str, int]] = []  # text not taken yet, with the token it came with
+        self._pending: list[tuple[str, int]] = []  # text, with the index of the token that completed it
         self._n_tokens = 0
         self.stopped = False
 
     def __call__(self, token: int) -> bool:
-        """Take in the next token; true where the text now ends in a stop string."""
+        """Add a token; return true if the text now ends in a stop string."""
         self._add(self._decoder.decode(self._piece(token)))
         self._n_tokens += 1
         return self.stopped
@@ -45,18 +44,16 @@ class Detokenizer:
     def _add(self, text: str) -> None:
         if not text or self.stopped:
             return
-        self._waiting.append((text, self._n_tokens))
-        if self._stops:
-            cached = "".join(part for part, _ in self._waiting)
-            ends = [at for stop in self._stops if (at := cached.find(stop)) >= 0]
-            if ends:
-                self._waiting = self._split(min(ends))[0]
-                self.stopped = True
+        self._pending.append((text, self._n_tokens))
+        pending = "".join(part for part, _ in self._pending)
+        if ends := [at for stop in self._stops if (at := pending.find(stop)) >= 0]:
+            self._pending = self._split(min(ends))[0]
+            self.stopped = True
 
     def _split(self, length: int) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
         before: list[tuple[str, int]] = []
         after: list[tuple[str, int]] = []
-        for text, index in self._waiting:
+        for text, index in self._pending:
             if length >= len(text):
                 before.append((text, index))
             else:
@@ -67,14 +64,14 @@ class Detokenizer:
         return before, after
 
     def take_text(self) -> list[tuple[str, int]]:
-        """New text that is certain, in parts, each with the index of the token that completed it."""
-        cached = "".join(text for text, _ in self._waiting)
-        taken, self._waiting = self._split(len(cached) if self.stopped else certain(cached, self._stops))
+        """Return new text that is no part of a stop string, each with the index of its last token."""
+        pending = "".join(text for text, _ in self._pending)
+        taken, self._pending = self._split(len(pending) if self.stopped else certain(pending, self._stops))
         return taken
 
     def finish(self) -> list[tuple[str, int]]:
-        """Everything left: generation is over, so nothing can be completed any more."""
+        """Return the remaining text after the last token."""
         if not self.stopped:
             self._add(self._decoder.decode(b"", final=True))
-        taken, self._waiting = self._waiting, []
+        taken, self._pending = self._pending, []
         return taken

@@ -1,4 +1,4 @@
-"""A Grammar over a model's tokens, matched by llguidance."""
+"""Grammars over a model's tokens, matched by llguidance."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from paceline.text.grammar_source import GrammarSource
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-NO_EXTENSION = "NoExtensionBias"  # no token fits, though the text is not whole
-CACHED_GRAMMARS = 32  # of a model; one that is ordinary has some 100 kB
-# Copies of a compiled grammar share llguidance's lexer, and its limits count what all of them have made it
-# build: after so many copies another one is compiled.
+NO_EXTENSION = "NoExtensionBias"  # no token fits, and the text is not complete
+CACHED_GRAMMARS = 32  # of a model; a usual grammar has 100 kB
+# Copies of a grammar share llguidance's lexer, whose limits count the states that all copies need.
 MAX_COPIES = 1000
-MAX_REBUILD_SECONDS = 0.05  # a grammar that takes longer is not compiled again in the middle of an answer
+MAX_REBUILD_SECONDS = 0.05  # slower grammars are not compiled again during a request
 
 
 class TokenTrie:
-    """A model's tokens as llguidance wants them. spelled: each token's bytes; none for what is no text."""
+    """A model's tokens for llguidance, and a cache of compiled grammars.
 
-    def __init__(self, spelled: Sequence[bytes], eos: frozenset[int]) -> None:
+    pieces: bytes of each token, empty for a control token."""
+
+    def __init__(self, pieces: Sequence[bytes], eos: frozenset[int]) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         if not eos:
             raise UsageError("this model has no end-of-text token: it cannot end a text where a grammar does")
         self.eos = sorted(eos)
-        self.size = len(spelled)
-        tokens = [b"" if token in eos else text for token, text in enumerate(spelled)]
+        self.size = len(pieces)
+        tokens = [b"" if token in eos else text for token, text in enumerate(pieces)]
         self.tokenizer = LLTokenizer(TokenizerWrapper(_ByteTokenizer(tokens, self.eos[0])))
         self.allow_all, self.allow_none = np.full(self.size, True), np.full(self.size, False)
         for mask in (self.allow_all, self.allow_none):
             mask.setflags(write=False)
         self._lock = threading.Lock()  # of the grammars below
-        self._compiled = OrderedDict[GrammarSource, CompiledGrammar]()  # the one used last is the last
+        self._compiled = OrderedDict[GrammarSource, CompiledGrammar]()  # the least recently used first
 
     def compile(self, syntax: GrammarSource) -> CompiledGrammar:
-        """Return a cached grammar, or compile it. Any thread may call it. Raises UsageError where no text of
-        this model can begin."""
-        known = self.get_cached(syntax)
-        if known is None:
-            known = CompiledGrammar(syntax, self)
+        """Return a cached grammar, or compile it, in any thread. Raises UsageError if no text can begin."""
+        grammar = self.get_cached(syntax)
+        if grammar is None:
+            grammar = CompiledGrammar(syntax, self)
             with self._lock:
-                self._compiled[syntax] = known
+                self._compiled[syntax] = grammar
                 if len(self._compiled) > CACHED_GRAMMARS:
                     self._compiled.popitem(last=False)
-        return known
+        return grammar
 
     def get_cached(self, syntax: GrammarSource) -> CompiledGrammar | None:
-        """Return the grammar of an earlier `compiled`, if it is still there and not worn out."""
+        """Return a cached grammar, if there is one and it can be copied."""
         with self._lock:
-            known = self._compiled.get(syntax)
-            if known is None or known.copies >= MAX_COPIES:
+            grammar = self._compiled.get(syntax)
+            if grammar is None or grammar.copies >= MAX_COPIES:
                 return None
             self._compiled.move_to_end(syntax)
-            return known
+            return grammar
 
     def discard(self, grammar: CompiledGrammar) -> None:
-        """Do not hand it out again: its lexer has come to a limit."""
+        """Remove a grammar whose lexer has reached a limit."""
         with self._lock:
             if self._compiled.get(grammar.syntax) is grammar:
                 del self._compiled[grammar.syntax]
 
     def next_token_mask(self, matcher: LLMatcher) -> Mask:
-        """What may follow where `matcher` stands; nothing where it has come to an error."""
+        """Return the tokens that may follow; none after an error of the matcher."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
         bits = allocate_token_bitmask(1, self.size)
@@ -85,7 +85,7 @@ class TokenTrie:
 
 
 class _ByteTokenizer:
-    """A tokenizer as llguidance asks for one."""
+    """A tokenizer in llguidance's interface."""
 
     bos_token_id = None
 
@@ -93,13 +93,13 @@ class _ByteTokenizer:
         self.tokens, self.eos_token_id = tokens, eos
 
     def __call__(self, text: bytes) -> list[int]:
-        return []  # only for forced tokens, which are off
+        return []  # used for forced tokens only, which are off
 
 
 class CompiledGrammar:
-    """A syntax compiled for one vocabulary, with its first mask. Requests take copies.
+    """A grammar compiled for one vocabulary, with its first mask. Requests take copies of its matcher.
 
-    Later masks are bounded by llguidance's limits: what exceeds them is an error of the matcher."""
+    llguidance limits the work of later masks: exceeding it is an error of the matcher."""
 
     def __init__(self, syntax: GrammarSource, trie: TokenTrie) -> None:
         from llguidance import LLMatcher
@@ -113,12 +113,13 @@ class CompiledGrammar:
         self.seconds = thread_time() - began
 
     def matcher(self) -> LLMatcher:
+        """Return a copy of the matcher at the beginning of a text."""
         self.copies += 1
         return self._matcher.deep_copy()
 
 
 class TextGrammar:
-    """One request's Grammar. Owns its matcher, which may stand anywhere below the committed text."""
+    """The Grammar of one request. Its matcher may be at any path of drafted tokens."""
 
     def __init__(self, grammar: CompiledGrammar) -> None:
         self.syntax = grammar.syntax
@@ -129,14 +130,13 @@ class TextGrammar:
         self._restart()
 
     def _restart(self) -> None:
-        """Take another matcher: one that has come to an error never leaves it."""
+        """Take another matcher, since an error is final."""
         self._matcher = self._grammar.matcher()
         self._matcher.consume_tokens(self._committed)
-        self._below: tuple[int, ...] = ()  # the drafted tokens it has consumed
+        self._below: tuple[int, ...] = ()  # drafted tokens that it has consumed
 
     def _renew(self, text: str) -> None:
-        """Compile the grammar again: its lexer, which all copies share, has come to a limit. Raises
-        UsageError where that would keep others waiting."""
+        """Compile the grammar again after a limit of the shared lexer. Raises UsageError if that is slow."""
         self._trie.discard(self._grammar)
         if self._grammar.seconds > MAX_REBUILD_SECONDS:
             raise UsageError(_format_dead_end(self.syntax.name, text, started=True))
@@ -144,12 +144,11 @@ class TextGrammar:
         self._restart()
 
     def mask(self, path: Sequence[int]) -> Mask:
-        """Raises UsageError where nothing can follow the committed text itself."""
+        """Return the tokens that may follow `path`. Raises UsageError if the text is at a dead end."""
         path = tuple(path)
-        known = self._masks.get(path)
-        if known is None:
-            known = self._masks[path] = self._after(path)
-        return known
+        if path not in self._masks:
+            self._masks[path] = self._after(path)
+        return self._masks[path]
 
     def _after(self, path: tuple[int, ...]) -> Mask:
         everything, nothing = self._trie.allow_all, self._trie.allow_none
@@ -161,21 +160,21 @@ class TextGrammar:
                 return nothing
             if above is everything or token in self._trie.eos:
                 return everything
-        # What others and drafts made it try counts against its limits: a fresh one decides.
+        # Other requests and drafts count against the limits: a new matcher decides.
         for _ in range(2):
             if self._walk(path) and (mask := self._trie.next_token_mask(self._matcher)) is not nothing:
                 return mask
-            value = _error(self._matcher)
-            if value == NO_EXTENSION:  # not a limit: so it is with any matcher
+            error = _error(self._matcher)
+            if error == NO_EXTENSION:  # no limit: a new matcher would agree
                 self._restart()
                 break
-            self._renew(value)
+            self._renew(error)
         if not path:
-            raise UsageError(_format_dead_end(self.syntax.name, value, started=bool(self._committed)))
+            raise UsageError(_format_dead_end(self.syntax.name, error, started=bool(self._committed)))
         return nothing
 
     def _walk(self, path: tuple[int, ...]) -> bool:
-        """Move the matcher; false where it comes to an error."""
+        """Move the matcher to `path`; return false after an error."""
         shared = 0
         while shared < min(len(path), len(self._below)) and path[shared] == self._below[shared]:
             shared += 1
@@ -191,7 +190,7 @@ class TextGrammar:
             end = next((n for n, token in enumerate(tokens) if token in self._trie.eos), None)
             text = tuple(tokens[:end])
             self._ended = end is not None
-            self._walk(text)  # an error there shows at the next mask
+            self._walk(text)  # the next mask reports an error
             self._committed += text
             self._below = ()
         self._masks.clear()

@@ -1,7 +1,6 @@
-"""Grammars compiled first in a process of its own.
+"""A check of grammars in a subprocess, since llguidance may overflow its stack, not end, or take all memory.
 
-llguidance may overflow its stack over a schema, never come back, or take all memory. Bytes are the tokens in
-that process: a vocabulary takes no longer to compile for.
+The subprocess compiles for a vocabulary of bytes, which takes as long as for a model's.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_
 
 DEADLINE_SECONDS = 10.0
 CPU_SECONDS = 2  # for one grammar; a schema of a thousand properties takes 0.3
-MEMORY_BYTES = 1 << 30  # of addresses
+MEMORY_BYTES = 1 << 30  # address space
 
 
 class GrammarChecker(WorkerProcess):
+    """A subprocess that compiles grammars."""
+
     def __init__(self) -> None:
         super().__init__(__name__, "grammars cannot be checked", DEADLINE_SECONDS)
 
     def check(self, syntax: GrammarSource) -> None:
-        """Raise UsageError for what llguidance cannot use, does not survive, or compiles too long."""
+        """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
         try:
             value = self.call(syntax.lark.encode())
         except WorkerEndedError as ended:
@@ -42,7 +43,7 @@ _checker = GrammarChecker()
 
 
 def parse_grammar(json_schema: Schema | None, regex: str | None) -> GrammarSource | None:
-    """Return the grammar that is given, checked. Raises UsageError for both, and for what cannot be used."""
+    """Return a checked grammar. Raises UsageError for a schema and a regex, or an unusable one."""
     if json_schema is not None and regex is not None:
         raise UsageError("a JSON schema and a regular expression: a text can follow only one of them")
     if json_schema is not None:
@@ -57,16 +58,17 @@ def _validate(syntax: GrammarSource) -> GrammarSource:
 
 
 def main() -> None:
+    """Check grammars in the subprocess."""
     from llguidance import LLMatcher, LLTokenizer
 
     tokenizer = LLTokenizer("byte")
 
     def answer(lark: bytes) -> bytes:
-        """Return why llguidance cannot use the grammar; empty if it can."""
+        """Return llguidance's error, or nothing."""
         matcher = LLMatcher(tokenizer, lark.decode(), log_level=0)
-        value = str(matcher.get_error())
-        if not value:
-            matcher.compute_bitmask()  # for the time it takes; the mask itself depends on the vocabulary
-        return value.encode()  # the matcher goes here, which may overflow the stack, too
+        error = str(matcher.get_error())
+        if not error:
+            matcher.compute_bitmask()  # its time counts, too
+        return error.encode()  # freeing the matcher may overflow the stack, too
 
     serve_requests(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS)

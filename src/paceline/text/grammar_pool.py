@@ -1,5 +1,4 @@
-"""Grammars of requests, compiled beside the thread that decodes: one that takes long holds up nobody but the
-client that sent it."""
+"""Compilation of requests' grammars beside the decoding thread. A slow grammar delays only its client."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from paceline.text.grammar import CompiledGrammar, TokenTrie
 from paceline.text.grammar_check import GrammarChecker
 from paceline.text.grammar_source import GrammarSource
 
-N_WORKERS = 2  # threads, each with a process
-STACK_BYTES = 16 << 20  # bytes of a thread's: more than its process has, which a grammar has not overflowed
+N_WORKERS = 2  # threads, each with a subprocess
+STACK_BYTES = 16 << 20  # more than the subprocess, which has compiled the grammar before
 
 
 @dataclass(eq=False)
 class GrammarJob:
-    """One grammar to compile. done: called with the outcome in a worker's thread, unless it is cancelled."""
+    """A grammar to compile. done: called with the outcome in a worker's thread, unless cancelled."""
 
     syntax: GrammarSource
     client: str
@@ -27,13 +26,13 @@ class GrammarJob:
 
 
 class GrammarPool:
-    """Workers, which start with the first jobs; each client has one job compiled at a time. Close it.
+    """A pool of workers that start with the first jobs, one job per client at a time. Close it.
 
-    trie: returns the model's trie, called in a worker's thread."""
+    trie: returns the model's trie; called in a worker's thread."""
 
     def __init__(self, trie: Callable[[], TokenTrie]) -> None:
         self._trie = trie
-        self._changed = threading.Condition()  # with the lock of all below
+        self._changed = threading.Condition()  # guards all fields below
         self._queue: FairQueue[GrammarJob] = FairQueue()
         self._busy: dict[str, GrammarJob] = {}  # by client
         self._workers: list[tuple[threading.Thread, GrammarChecker]] = []
@@ -42,6 +41,7 @@ class GrammarPool:
     def submit(
         self, syntax: GrammarSource, client: str, done: Callable[[CompiledGrammar | Exception], None]
     ) -> GrammarJob:
+        """Queue a grammar. A closed pool ignores it."""
         job = GrammarJob(syntax, client, done)
         with self._changed:
             if not self._closed:
@@ -52,12 +52,13 @@ class GrammarPool:
         return job
 
     def cancel(self, job: GrammarJob) -> None:
-        """Do not call `done`. A check under way goes on, which its time limit bounds."""
+        """Do not call `done`. A running check goes on within its time limit."""
         with self._changed:
             job.cancelled = True
             self._queue.remove(job.client, job)
 
     def close(self) -> None:
+        """Cancel all jobs and end the workers."""
         with self._changed:
             self._closed = True
             for job in self._busy.values():
@@ -81,7 +82,7 @@ class GrammarPool:
     def _work(self, checker: GrammarChecker) -> None:
         while (job := self._next()) is not None:
             try:
-                outcome: CompiledGrammar | Exception = self._compiled(job.syntax, checker)
+                outcome: CompiledGrammar | Exception = self._compile(job.syntax, checker)
             except Exception as error:
                 outcome = error
             with self._changed:
@@ -91,7 +92,7 @@ class GrammarPool:
                 job.done(outcome)
 
     def _next(self) -> GrammarJob | None:
-        """Wait for a job of a client that has none under way. None if the pool is closed."""
+        """Wait for a job of a client that has none running. Return None if the pool is closed."""
         with self._changed:
             while not self._closed:
                 try:
@@ -103,9 +104,9 @@ class GrammarPool:
                 return job
         return None
 
-    def _compiled(self, syntax: GrammarSource, checker: GrammarChecker) -> CompiledGrammar:
+    def _compile(self, syntax: GrammarSource, checker: GrammarChecker) -> CompiledGrammar:
         trie = self._trie()
-        if (known := trie.get_cached(syntax)) is not None:
-            return known
+        if (grammar := trie.get_cached(syntax)) is not None:
+            return grammar
         checker.check(syntax)
         return trie.compile(syntax)

@@ -1,7 +1,6 @@
-"""What a text has to match, in llguidance's own language: a JSON schema or a regular expression.
+"""JSON schemas and regular expressions in llguidance's language.
 
-Where a text can go on in only one way llguidance can also force the tokens a tokenizer would choose. That is
-off: what may follow then depends on the text's bytes alone, and no tokenizer is asked.
+llguidance's forced tokens are off, so that masks depend on the bytes of a text alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from paceline.speculative.errors import UsageError
 Schema = Mapping[str, Any] | bool | str
 
 LARK = '%llguidance {"no_forcing": true}\nstart: '
-# Between JSON's symbols, as llama.cpp has it: a model that may write spaces without end sometimes does.
+# Bounds white space between JSON's symbols like llama.cpp: some models write spaces without end.
 WHITESPACE = {"whitespace_pattern": r"[ ]?|\n{1,2}[ \t]{0,20}"}
 WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
 UNSATISFIABLE = "Unsatisfiable schema: "
@@ -26,13 +25,13 @@ UNSATISFIABLE = "Unsatisfiable schema: "
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """What a text has to match. name: what its user calls it. lark: how llguidance spells it."""
+    """A grammar. name: in error messages. lark: in llguidance's language."""
 
     name: str
     lark: str
 
     def matches(self, text: str) -> bool:
-        """Whether `text` as it stands is one that the grammar allows."""
+        """Return whether `text` is a complete text of the grammar."""
         from llguidance import LLMatcher, LLTokenizer
 
         matcher = LLMatcher(LLTokenizer("byte"), self.lark, log_level=0)
@@ -40,8 +39,7 @@ class GrammarSource:
 
 
 def from_schema(schema: Schema) -> GrammarSource:
-    """Return the source of a schema: JSON as text, or its value. Raises UsageError for what is no JSON;
-    whether llguidance can use it shows when it is compiled (grammar_check.py)."""
+    """Return the source of a schema, as JSON text or its value. Raises UsageError if it is no JSON."""
     name = "the JSON schema"
     if isinstance(schema, str):
         typed.text(name, schema)
@@ -55,21 +53,20 @@ def from_schema(schema: Schema) -> GrammarSource:
         if isinstance(schema, Mapping) and "x-guidance" not in schema:
             schema = {**schema, "x-guidance": WHITESPACE}
         text = json.dumps(schema, allow_nan=False)
-        typed.text(name, json.dumps(schema, ensure_ascii=False))  # which may spell half a character
+        typed.text(name, json.dumps(schema, ensure_ascii=False))  # refuses lone surrogates
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
     return GrammarSource(name, f"{LARK}%json {text}")
 
 
 def from_pattern(pattern: str) -> GrammarSource:
-    """Return the source of a pattern in the syntax of Rust's regex crate, without look-around and
-    back-references. Raises UsageError for an empty one; the rest shows when it is compiled."""
+    """Return the source of a pattern in the syntax of Rust's regex crate. Raises UsageError if empty."""
     from llguidance import regex_to_lark
 
     name = "the regular expression"
     if not typed.text(name, pattern):
         raise UsageError(f"{name} is empty: only an empty text matches it")
-    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # llguidance would drop it
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # llguidance drops it
         raise UsageError(f"{name} cannot be used: it ends in a backslash that escapes nothing")
     return GrammarSource(name, f"{LARK}/{regex_to_lark(pattern, '')}/")
 
@@ -79,7 +76,7 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 
 def format_grammar_error(name: str, text: str) -> str:
-    """Return llguidance's message in one line."""
+    """Format llguidance's message in one line."""
     lines = text.splitlines()
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     reason = WHERE.sub("", reason)

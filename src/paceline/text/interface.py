@@ -12,32 +12,38 @@ from paceline.text.messages import Message, Tool
 
 
 class Text(Protocol):
-    """Text to tokens and back."""
+    """A model's tokenizer and chat template."""
 
     @abstractmethod
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Return token ids, BOS first where the model wants one. special: text may spell control tokens.
-        Raises UsageError for what cannot be encoded."""
+        """Return token ids, after BOS if the model has one there. special: parse control tokens in `text`.
+
+        Raises UsageError for text that cannot be encoded."""
 
     @abstractmethod
     def piece(self, token: int) -> bytes:
-        """Return the bytes a token stands for; a control token has none."""
+        """Return a token's bytes; none for a control token."""
 
     @abstractmethod
     def template(self, *, tools: bool = False) -> str:
-        """Return the chat template, of several the one for a chat with or without tools; "" if none."""
+        """Return the chat template for chats with or without tools; "" if there is none."""
 
     @abstractmethod
     def bos_and_eos(self) -> tuple[str, str]:
-        """Return the text of both control tokens, as templates write them."""
+        """Return the text of both control tokens."""
 
-    def encode_continuation(self, text: str) -> list[int]:
-        """Return token ids of `text` as it continues another."""
-        return encode_continuation(self.encode, text)
+    def encode_continuation(self, text: str, *, special: bool = False) -> list[int]:
+        """Return the token ids of `text` behind another text: without BOS and a tokenizer's first space."""
+        before = self.encode("\n", special=special, add_bos=False)
+        tokens = self.encode("\n" + text, special=special, add_bos=False)
+        if tokens[: len(before)] == before:
+            return tokens[len(before) :]
+        # The newline merged with the text, so that no space was added.
+        return self.encode(text, special=special, add_bos=False)
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model has a chat template."""
+        """True if the model has a chat template."""
         return bool(self.template())
 
     def render(
@@ -46,7 +52,7 @@ class Text(Protocol):
         tools: list[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return `messages` in the chat template, ready for the answer. Raises ModelError without one."""
+        """Render `messages` up to the answer. Raises ModelError without a usable template."""
         from paceline.text.chat_template import render
 
         bos, eos = self.bos_and_eos()
@@ -54,7 +60,7 @@ class Text(Protocol):
 
 
 class Tokenizer(Protocol):
-    """A model's tokenizer without its weights. Close it (contextlib.closing)."""
+    """A tokenizer that is loaded without weights. Close it (contextlib.closing)."""
 
     @property
     def path(self) -> Path: ...
@@ -66,16 +72,3 @@ class Tokenizer(Protocol):
     def text(self) -> Text: ...
 
     def close(self) -> None: ...
-
-
-class Encode(Protocol):
-    def __call__(self, text: str, *, add_bos: bool) -> list[int]: ...
-
-
-def encode_continuation(encode: Encode, text: str) -> list[int]:
-    """Return token ids of `text` as it continues another: without BOS, and without the space that some
-    tokenizers put before a beginning."""
-    before = encode("\n", add_bos=False)
-    tokens = encode("\n" + text, add_bos=False)
-    # Where the newline became one with the text, no space was added either.
-    return tokens[len(before) :] if tokens[: len(before)] == before else encode(text, add_bos=False)

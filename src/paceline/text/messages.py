@@ -1,7 +1,7 @@
-"""What is said to a model, checked: messages, tools and what else a chat template takes, in OpenAI's form.
+"""Validation of messages, tools and template variables in OpenAI's format.
 
-Templates get what transformers' `apply_chat_template` gives them: arguments as mappings, and a thought under
-all of its names.
+Templates get the same values as from transformers' `apply_chat_template`: arguments as mappings, and
+reasoning under all of its names.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 
-Message = dict[str, Any]  # role, content, and what else a message may have: all of it JSON values
+Message = dict[str, Any]  # role, content, and other JSON values
 Tool = dict[str, Any]  # {"type": "function", "function": {"name": ..., "parameters": ...}}
 Prompt = str | Iterable[Mapping[str, Any]]
 
-MAX_JSON_DEPTH = 40  # levels of lists and mappings in one another
+MAX_JSON_DEPTH = 40  # nested lists and mappings
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")  # a thought's names, the usual one first
-RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token")  # of a template's variables
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")  # the usual name first
+RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token")
 
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """tools: those that the model may call. forced: the names of those one of which it has to call, if
-    any."""
+    """Tools that a model may call. required_names: functions one of which it has to call, if any."""
 
     tools: list[Tool]
     required_names: tuple[str, ...] = ()
 
 
 def parse_messages(prompt: Prompt) -> list[Message]:
-    """Return a user's message, or a conversation, checked. A content is text, or None beside calls. Raises
-    UsageError."""
+    """Validate a user's message or a conversation. Raises UsageError.
+
+    Contents are text, or None beside calls."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": typed.text("the prompt", prompt)}]
     if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
@@ -60,7 +60,7 @@ def _message(where: str, one: Mapping[str, Any]) -> Message:
     data = {
         typed.text(f"{where}: the name", name): value
         for name, value in one.items()
-        if value is not None  # clients send what they leave open as null
+        if value is not None  # clients send null for absent fields
     }
     role = typed.text(f"{where}: its role", data.pop("role", None))
     calls, content = data.pop("tool_calls", None), data.pop("content", None)
@@ -73,13 +73,14 @@ def _message(where: str, one: Mapping[str, Any]) -> Message:
         if name in data:
             typed.text(f"{where}: its {name}", data[name])
     message |= {name: copy_json(f"{where}: its {name}", value) for name, value in data.items()}
-    if (thought := next((message[name] for name in REASONING_KEYS if name in message), None)) is not None:
-        message = {"thinking": thought, **message, REASONING_KEYS[0]: thought}
+    reasoning = next((message[name] for name in REASONING_KEYS if name in message), None)
+    if reasoning is not None:
+        message = {"thinking": reasoning, **message, REASONING_KEYS[0]: reasoning}
     return message
 
 
 def _text(name: str, content: Any) -> str:
-    """Return text, or joined parts that are text."""
+    """Return a content, or its joined parts."""
     if not isinstance(content, list | tuple):
         return typed.text(name, content)
     texts = []
@@ -112,7 +113,7 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
 
 
 def _arguments(name: str, arguments: Any) -> Any:
-    """Return a mapping; text that is no JSON object, as of an answer cut off, stays what it is."""
+    """Return arguments as a mapping. Text that is no JSON object, as of a truncated answer, is unchanged."""
     if not isinstance(arguments, str):
         if arguments is not None and not isinstance(arguments, Mapping):
             raise typed.require(name, arguments, "JSON text or a mapping")
@@ -125,13 +126,14 @@ def _arguments(name: str, arguments: Any) -> Any:
 
 
 def function_name(name: str, value: Any) -> str:
+    """Validate the name of a function. Raises UsageError."""
     if not NAME.fullmatch(typed.text(name, value)):
         raise typed.require(name, value, "of 1 to 64 letters, digits, _, - and .")
     return str(value)
 
 
 def parse_tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
-    """Return tools in OpenAI's form, checked. Raises UsageError."""
+    """Validate tools in OpenAI's format. Raises UsageError."""
     if tools is None:
         return []
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
@@ -149,16 +151,14 @@ def parse_tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
         names.add(name)
         if not isinstance(function.get("parameters") or {}, Mapping):
             raise typed.require(f"{where}: its parameters", function["parameters"], "a JSON schema")
-        selected = {
-            key: copy_json(f"{where}: its {key}", one) for key, one in function.items() if one is not None
-        }
-        own = {key: copy_json(f"{where}: its {key}", one) for key, one in tool.items() if key != "function"}
-        made.append({"type": "function", **own, "function": selected})
+        fields = {k: copy_json(f"{where}: its {k}", v) for k, v in function.items() if v is not None}
+        own = {k: copy_json(f"{where}: its {k}", v) for k, v in tool.items() if k != "function"}
+        made.append({"type": "function", **own, "function": fields})
     return made
 
 
 def parse_tool_choice(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = None) -> ToolChoice:
-    """Return what OpenAI's `tools` and `tool_choice` mean. Raises UsageError."""
+    """Validate OpenAI's `tools` and `tool_choice`. Raises UsageError."""
     known = parse_tools(tools)
     names = tuple(tool["function"]["name"] for tool in known)
     if tool_choice == "none":
@@ -180,20 +180,20 @@ def parse_tool_choice(tools: Iterable[Mapping[str, Any]] | None, tool_choice: An
 
 
 def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a template's other variables (enable_thinking, documents), checked. Raises UsageError."""
+    """Validate additional template variables (enable_thinking, documents). Raises UsageError."""
     name = "chat_template_kwargs"
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise typed.require(name, given, "a mapping")
     made: dict[str, Any] = copy_json(name, given)
-    if reserved := next((one for one in RESERVED_VARIABLES if one in made), None):
+    if reserved := next((key for key in RESERVED_VARIABLES if key in made), None):
         raise UsageError(f"{name}: {reserved} is not to be set there")
     return made
 
 
 def copy_json(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a copy of a JSON value, of Python's own types. Raises UsageError."""
+    """Copy a JSON value to Python's built-in types. Raises UsageError."""
     if depth > MAX_JSON_DEPTH:
         raise UsageError(f"{name}: lists and mappings within one another, over {MAX_JSON_DEPTH} levels")
     if value is None or isinstance(value, bool | int):
@@ -210,7 +210,7 @@ def copy_json(name: str, value: Any, depth: int = 0) -> Any:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all texts in a JSON value, names in mappings too."""
+    """Yield all texts and keys in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,8 +1,4 @@
-"""Chat templates rendered by jinja2's sandbox in a child process, which bounds their time and memory.
-
-The sandbox keeps a template from reaching Python, but not from running forever or from making gigabytes of
-text.
-"""
+"""Chat templates in jinja2's sandbox and a subprocess, which bounds the time and memory of a template."""
 
 from __future__ import annotations
 
@@ -21,22 +17,22 @@ if TYPE_CHECKING:
 
 DEADLINE_SECONDS = 60.0
 CPU_SECONDS = 5  # for one rendering; real templates take milliseconds
-MEMORY_BYTES = 1 << 30  # of addresses
+MEMORY_BYTES = 1 << 30  # address space
 MAX_TEMPLATE = 1 << 16  # characters, compiled in seconds; real templates have up to 20,000
-MAX_TEXT = 16_000_000  # characters of a rendered text, and MAX_COPIES of the request's more
+MAX_TEXT = 16_000_000  # characters of a rendered text, besides MAX_COPIES times the request's
 MAX_COPIES = 64
-MAX_REASON = 200  # characters of an error message that the template writes
+MAX_REASON = 200  # characters of a template's error message
 
 
 class TooMuchTextError(Exception):
-    pass
+    """The rendered text is too long."""
 
 
 _renderer = WorkerProcess(__name__, "the chat template cannot be rendered", DEADLINE_SECONDS)
 
 
 def render(template: str, variables: dict[str, Any]) -> str:
-    """Render a template. Raise ModelError where it refuses the messages, is broken, or does too much."""
+    """Render a template. Raises ModelError if it refuses the messages, is broken, or exceeds a limit."""
     if len(template) > MAX_TEMPLATE:
         raise ModelError(f"the model's chat template is too long (over {MAX_TEMPLATE:,} characters)")
     try:
@@ -53,6 +49,7 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Render templates in the subprocess."""
     import jinja2.ext
     import jinja2.sandbox  # noqa: F401  # loaded before memory is limited
 
@@ -60,8 +57,8 @@ def main() -> None:
         rendered, reason = None, ""
         try:
             template, variables = json.loads(request)
-            rendered = _rendered(template, variables, len(request))
-        except MemoryError:  # end the process, with all that the template has left in memory
+            rendered = _render(template, variables, len(request))
+        except MemoryError:  # end the process, which frees the memory
             raise
         except RecursionError:
             reason = "is nested too deeply, or calls itself forever"
@@ -74,26 +71,26 @@ def main() -> None:
     serve_requests(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS)
 
 
-def _rendered(template: str, variables: dict[str, Any], size: int) -> str:
-    pieces, left = list[str](), MAX_TEXT + MAX_COPIES * size
-    for piece in _compiled(template).generate(variables):
+def _render(template: str, variables: dict[str, Any], size: int) -> str:
+    pieces, remaining = list[str](), MAX_TEXT + MAX_COPIES * size
+    for piece in _compile(template).generate(variables):
         pieces.append(piece)
-        left -= len(piece)
-        if left < 0:
+        remaining -= len(piece)
+        if remaining < 0:
             raise TooMuchTextError
     return "".join(pieces)
 
 
 @lru_cache(maxsize=4)
-def _compiled(template: str) -> Template:
-    """Compile a template as transformers does, with the functions that templates of Hugging Face call."""
+def _compile(template: str) -> Template:
+    """Compile a template with the extensions and functions of transformers."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what the assistant says, and writes nothing."""
+        """The tag `{% generation %}` around an assistant's text, which is ignored."""
 
         tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
@@ -123,7 +120,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as transformers does. jinja2's own filter escapes for HTML; prompts are plain text."""
+    """Format JSON like transformers, without the HTML escapes of jinja2's filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,6 +1,6 @@
-"""A child process for hostile input: it may never end, take all memory or overflow a stack, and ends alone.
+"""A child process for hostile input, which may crash it or exhaust its time or memory.
 
-The parent half is `WorkerProcess`, the child half `serve`. Requests and answers are bytes after their length.
+`WorkerProcess` is the parent's part, `serve_requests` the child's. Messages are bytes after their length.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paceline.system.forks import ForkGuard
 
 STARTED = b"+"  # the first byte on the child's stdout
 START_SECONDS = 60.0  # for the child to start
-STACK_BYTES = 6 << 20  # of the child's thread
+STACK_BYTES = 6 << 20
 
 
 class WorkerEndedError(Exception):
-    """The process ended over a request. slow: the request took too long, or the process was killed."""
+    """The process ended during a request. slow: after too long a time, or by a kill."""
 
     def __init__(self, *, slow: bool) -> None:
         super().__init__()
@@ -32,10 +32,10 @@ class WorkerEndedError(Exception):
 
 
 class WorkerProcess:
-    """One child process, started for the first request (0.2 s), kept for the next and replaced after its end.
+    """A child process that starts with the first request (0.2 s) and is replaced if it ends.
 
-    module: has a function `main` that calls `serve`. purpose: begins the error message if no process starts.
-    deadline: seconds of waiting for one answer. Any thread may call the methods; requests take turns."""
+    module: its `main` calls serve_requests. purpose: first part of the error if no process starts.
+    deadline: seconds for one answer. Any thread may call the methods; requests take turns."""
 
     def __init__(self, module: str, purpose: str, deadline: float) -> None:
         self._module, self._purpose, self.deadline = module, purpose, deadline
@@ -45,20 +45,21 @@ class WorkerProcess:
         self._owner = ForkGuard()
 
     def call(self, request: bytes) -> bytes:
-        """Return the answer to `request`. Raises WorkerEndedError if the process ends over the request, and
-        PacelineError if no process can be started."""
+        """Return the answer to `request`.
+
+        Raises WorkerEndedError if the process ends during the request, and PacelineError if none starts."""
         with self._lock:
             process = self._running()
             answer: bytes | None = None
             try:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                with self._timer(self.deadline), suppress(OSError):  # it may end while it is written to
+                with self._timer(self.deadline), suppress(OSError):  # it may end during the write
                     process.stdin.write(len(request).to_bytes(8) + request)
                     process.stdin.flush()
                     if len(length := process.stdout.read(8)) == 8:
                         answer = process.stdout.read(int.from_bytes(length))
-            except BaseException:  # Ctrl-C: an answer that nobody has read must not answer the next request
+            except BaseException:  # Ctrl-C: the next request must not read this answer
                 self.close()
                 raise
             if answer is None:
@@ -69,17 +70,18 @@ class WorkerProcess:
             return answer
 
     def kill(self) -> None:
-        """End the request that is under way: its `call` raises WorkerEndedError."""
+        """Kill the process: a running `call` raises WorkerEndedError."""
         self._killed = True
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
+        """End the process; the next request starts another."""
         process, self._process, self._killed = self._process, None, False
         atexit.unregister(self.close)
         if process is not None and self._owner.is_current:
             process.kill()
-            with process, suppress(OSError):  # what was not written yet cannot be
+            with process, suppress(OSError):  # unwritten data
                 assert process.stdin is not None
                 process.stdin.close()
 
@@ -96,7 +98,7 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the parent
+                start_new_session=True,  # only the parent handles Ctrl-C
             )
         except OSError as error:
             raise PacelineError(f"{self._purpose}: no process starts ({error})") from error
@@ -118,14 +120,13 @@ class WorkerProcess:
             yield
         finally:
             timer.cancel()
-            timer.join()  # it ends no later process
+            timer.join()  # it must not kill a later process
 
 
 def serve_requests(answer: Callable[[bytes], bytes], *, memory: int, seconds: int) -> None:
     """Answer requests from stdin until it ends, in the child.
 
-    memory: bytes of addresses. seconds: CPU time of one request, after which SIGXCPU ends the process.
-    """
+    memory: bytes of address space. seconds: CPU time of one request, after which SIGXCPU ends the process."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
 
     def loop() -> None:
@@ -135,8 +136,8 @@ def serve_requests(answer: Callable[[bytes], bytes], *, memory: int, seconds: in
         while len(length := source.read(8)) == 8:
             request = source.read(int.from_bytes(length))
             _limit_time(seconds)
-            generation = answer(request)
-            sink.write(len(generation).to_bytes(8) + generation)
+            data = answer(request)
+            sink.write(len(data).to_bytes(8) + data)
             sink.flush()
 
     threading.stack_size(STACK_BYTES)

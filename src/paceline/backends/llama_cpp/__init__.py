@@ -1,4 +1,4 @@
-"""llama.cpp as a backend: any GGUF model that generates text. This package is its row in the registry."""
+"""The llama.cpp backend, for GGUF models. This package is a BackendModule."""
 
 from __future__ import annotations
 

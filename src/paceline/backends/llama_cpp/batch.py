@@ -1,4 +1,4 @@
-"""The rows of one llama_decode call, gathered from every session, and the logits that come of them."""
+"""The batch of one llama_decode call over several sessions, and its logits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.speculative.sampling import filter_top_k
 
 
 def _pointer(sequences: list[int]) -> Any:
-    """To an array that lives as long as the pointer does."""
+    """Return a pointer that keeps its array alive."""
     array = (ctypes.c_int32 * len(sequences))(*sequences)
     return ctypes.cast(array, ctypes.POINTER(ctypes.c_int32))
 
@@ -28,15 +28,15 @@ class Batch:
     def __init__(self, size: int, max_outputs: int, n_vocab: int) -> None:
         cpp = llama_cpp()
         self._shape = max_outputs, n_vocab
-        self._address = 0  # of `_logits`, of whose rows only those of the last pass are llama.cpp's
+        self._address = 0  # of `_logits`
         self._token = (ctypes.c_int32 * size)()
         self._pos = (ctypes.c_int32 * size)()
         self._n_seq = (ctypes.c_int32 * size)()
         self._wanted = (ctypes.c_int8 * size)()
         self._seqs = (ctypes.POINTER(ctypes.c_int32) * size)()
-        # The usual row belongs to one sequence: those arrays, and pointers to them, are made once.
+        # Most rows belong to one sequence: these arrays and pointers are made once.
         self._single = [_pointer([i]) for i in range(MAX_SEQUENCES)]
-        self._several: list[Any] = []  # the others, kept alive while llama.cpp reads them
+        self._several: list[Any] = []  # the other pointers, alive while llama.cpp reads them
         self._batch = cpp.llama_batch(
             n_tokens=0,
             token=self._token,
@@ -58,7 +58,7 @@ class Batch:
         self.outputs = 0
 
     def add(self, token: int, pos: int, sequences: list[int], wanted: bool) -> None:
-        """`sequences` is read when the batch is decoded: branches below may still be added to it."""
+        """Add a row. Branches can be added to `sequences` until the batch is decoded."""
         i = len(self._owners)
         self._token[i] = token
         self._pos[i] = pos
@@ -67,7 +67,7 @@ class Batch:
         self.outputs += wanted
 
     def decode(self, context: Any) -> int:
-        """Return llama_decode's code: 0, or 1 where the cache has no room."""
+        """Return llama_decode's code: 0, or 1 if the cache is full. Raises UsageError for too many rows."""
         if self.outputs > self._shape[0]:
             raise UsageError(f"{self.outputs} rows in one pass, at most {self._shape[0]}: draft less")
         for i, sequences in enumerate(self._owners):
@@ -81,21 +81,21 @@ class Batch:
         return int(llama_cpp().llama_decode(context, self._batch))
 
     def logits(self, context: Any) -> NDArray[np.float32]:
-        """Return the logits of the last pass [outputs, n_vocab]: llama.cpp's own buffer, not a copy."""
+        """Return the logits of the last pass [outputs, n_vocab], a view of llama.cpp's buffer."""
         if self.outputs == 0:
             return np.empty((0, self._shape[1]), dtype=np.float32)
         buffer = llama_cpp().llama_get_logits(context)
         address = ctypes.addressof(buffer.contents)
-        if address != self._address:  # an array of foreign memory takes a while to make, and it rarely moves
+        if address != self._address:  # as_array is slow, and the buffer rarely moves
             self._address = address
             self._logits = np.ctypeslib.as_array(buffer, shape=self._shape)
         return self._logits[: self.outputs]
 
 
 class LlamaForward(LogitsOutput):
-    """Rows `first`, `first + 1`, ... of one session, viewed in llama.cpp's output buffer.
+    """Rows `first`, `first + 1`, ... of a session, in llama.cpp's output buffer.
 
-    is_last: whether this is still the target's last pass."""
+    is_last: returns true until the target's next pass."""
 
     def __init__(
         self, is_last: Callable[[], bool], rows: NDArray[np.float32], first: int, want: RequiredOutputs

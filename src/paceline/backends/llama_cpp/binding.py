@@ -1,7 +1,4 @@
-"""llama.cpp's own calls, through llama-cpp-python's low-level API (pinned: it moves between releases).
-
-Everything that imports llama_cpp is reached from here, and only when a model is loaded.
-"""
+"""llama.cpp's API, through llama-cpp-python's low-level bindings, which are imported with the first model."""
 
 from __future__ import annotations
 
@@ -30,10 +27,10 @@ ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
 CACHE_ELEMENT_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
 
-# Of `Sampling`, by what GGUF files call them behind general.sampling.
+# Fields of `Sampling`, and their names in GGUF files behind general.sampling.
 SAMPLING_KEYS = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
-# What llama.cpp says of a file that ends too early, depending on where.
+# Messages of llama.cpp about a truncated file.
 CUT_SHORT = (
     "not within the file bounds",
     "corrupted or incomplete",
@@ -42,7 +39,7 @@ CUT_SHORT = (
 )
 
 _module: ModuleType | None = None
-_process = ForkGuard()  # that llama.cpp was first used in: OpenMP's threads are there, and nowhere else
+_process = ForkGuard()  # the process that has OpenMP's threads
 _importing = threading.Lock()
 _helpers = OpenMPThreads(None)
 _log: deque[str] = deque(maxlen=40)
@@ -50,7 +47,7 @@ _callbacks: list[Any] = []
 
 
 def llama_cpp() -> ModuleType:
-    """Return the low-level module, imported once, its log kept for error messages."""
+    """Return the low-level module. Raises MissingExtraError, or UsageError in a forked process."""
     global _module, _process
     if _module is None:
         with _importing:
@@ -61,6 +58,7 @@ def llama_cpp() -> ModuleType:
 
 
 def helpers() -> OpenMPThreads:
+    """Return the OpenMP threads of ggml."""
     return _helpers
 
 
@@ -75,22 +73,22 @@ def _imported() -> ModuleType:
         ) from error
 
     @module.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
-    def keep(level: int, text: bytes, _user: object) -> None:
+    def log_error(level: int, text: bytes, _user: object) -> None:
         if level == ERROR_LEVEL:
             _log.append(text.decode(errors="replace").strip())
 
     @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
-    def aborting(data: bytes) -> None:
-        # A failed assertion in C++ ends the process whatever we do: say why, instead of a backtrace.
+    def on_abort(data: bytes) -> None:
+        # A failed assertion ends the process in any case: print a reason instead of a backtrace.
         assertion = " ".join(data.decode(errors="replace").rpartition(": ")[2].split())
         message = f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
         print(message, file=sys.stderr, flush=True)
         exit_now(ModelError.exit_code)
 
-    _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
-    module.llama_log_set(keep, ctypes.c_void_p(0))
-    with contextlib.suppress(AttributeError):  # where ggml is another library than llama
-        module._lib.ggml_set_abort_callback(aborting)
+    _callbacks.extend([log_error, on_abort])  # llama.cpp holds addresses only
+    module.llama_log_set(log_error, ctypes.c_void_p(0))
+    with contextlib.suppress(AttributeError):  # if ggml is a separate library
+        module._lib.ggml_set_abort_callback(on_abort)
     module.llama_backend_init()
     _helpers = OpenMPThreads(module._lib)
     found: ModuleType = module
@@ -99,17 +97,20 @@ def _imported() -> ModuleType:
 
 @contextlib.contextmanager
 def wrap_llama_errors(path: Path) -> Iterator[None]:
-    """Turn a failed call into a ModelError that carries what llama.cpp said about it."""
+    """Turn a failed call into a ModelError with llama.cpp's log message."""
     _log.clear()
     try:
         yield
     except (ValueError, RuntimeError) as error:
-        reason = next((line for line in _log if line), str(error))
-        raise ModelError(f"{path}: {reason}") from error
+        raise ModelError(f"{path}: {_first_log_line() or error}") from error
+
+
+def _first_log_line() -> str:
+    return next(filter(None, _log), "")
 
 
 def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> Any:
-    """A llama_model that is a causal language model; ModelError otherwise."""
+    """Load a causal language model. Raises UsageError for no file, and ModelError for other models."""
     gate.require_gguf_path(path)
     cpp = llama_cpp()
     gate.validate_gguf(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
@@ -119,13 +120,11 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
     params.progress_callback = cpp.llama_progress_callback(_loading)
     with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
-        if not model and not vocab_only:
-            reason = _reason(path)
-            # What kind of model it is can be told even of one without usable weights.
-            cpp.llama_model_free(load_model(path, vocab_only=True))
-            raise ModelError(reason)
         if not model:
-            raise ModelError(_reason(path))
+            reason = _reason(path)
+            if not vocab_only:  # a wrong kind of model is reported first
+                cpp.llama_model_free(load_model(path, vocab_only=True))
+            raise ModelError(reason)
     arch = metadata(model, "general.architecture")
     causal = metadata(model, f"{arch}.attention.causal")
     pooled = metadata(model, f"{arch}.pooling_type")
@@ -142,10 +141,10 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
 
 
 def _loading(done: float, _user: object) -> bool:
-    """Ask for large pages when memory is allocated and not yet filled: the first report of progress."""
+    """Advise huge pages at the first report of progress: memory is allocated, and not yet filled."""
     if done == 0:
         pages.advise_huge_pages()
-    return True  # go on
+    return True  # continue
 
 
 def _reason(path: Path) -> str:
@@ -154,17 +153,17 @@ def _reason(path: Path) -> str:
         return f"{path}: is cut short or damaged; download it again"
     if "missing tensor" in message or "check_tensor_dims" in message:
         return f"{path}: holds no usable weights (a vocabulary-only or incomplete file); give a whole model"
-    first = next((line for line in _log if line), "the reason is not known")
-    return f"{path}: llama.cpp cannot load it: {first}"
+    return f"{path}: llama.cpp cannot load it: {_first_log_line() or 'the reason is not known'}"
 
 
 def is_windowed(model: Any) -> bool:
-    """Return whether some layers look at a window of the text only; of one kind llama.cpp does not say so."""
-    windowed = llama_cpp().llama_model_n_swa(model) > 0
-    return windowed or metadata(model, "general.architecture") == "deepseek4"
+    """Return whether some layers have a sliding window. llama.cpp does not report that of deepseek4."""
+    has_window = llama_cpp().llama_model_n_swa(model) > 0
+    return has_window or metadata(model, "general.architecture") == "deepseek4"
 
 
 def metadata(model: Any, key: str) -> str | None:
+    """Return a value of the file's header as text; None if it has no such key."""
     cpp = llama_cpp()
     size = cpp.llama_model_meta_val_str(model, key.encode(), None, 0)
     if size < 0:
@@ -175,8 +174,9 @@ def metadata(model: Any, key: str) -> str | None:
 
 
 def description(model: Any) -> str:
-    """Return architecture, size class and quantisation in llama.cpp's words: llama 7B Q8_0. Of models
-    below 1B it knows no class or a wrong one: their parameters are counted, as in llama 135M Q4_1."""
+    """Return architecture, size and quantization: llama 7B Q8_0.
+
+    llama.cpp's size class is missing or wrong below 1B: these parameters are counted."""
     cpp, buffer = llama_cpp(), ctypes.create_string_buffer(256)
     cpp.llama_model_desc(model, buffer, len(buffer))
     words = buffer.value.decode(errors="replace").split(" ")
@@ -187,6 +187,7 @@ def description(model: Any) -> str:
 
 
 def suggested_sampling(model: Any) -> dict[str, float]:
+    """Return the sampling settings in the file's header."""
     found: dict[str, float] = {}
     for name, key in SAMPLING_KEYS.items():
         value = metadata(model, f"general.sampling.{key}")
@@ -208,6 +209,7 @@ def make_context(
     flash_attention: bool | None,
     cache_type: str,
 ) -> Any:
+    """Make a context. Raises UsageError for a bad setting, and ModelError if memory is too small."""
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
@@ -218,25 +220,25 @@ def make_context(
     params.n_seq_max = sequences
     params.n_outputs_max = rows
     params.n_threads = params.n_threads_batch = threads
-    params.kv_unified = True  # branches share the trunk's cells, and sessions a prefix
-    params.swa_full = True  # cells outside the window stay until another sequence needs room
+    params.kv_unified = True  # branches share the main sequence's cells, and sessions a prefix
+    params.swa_full = True  # keep cells outside the window, for rollback
     params.no_perf = True
     params.type_k = params.type_v = CACHE_TYPES[cache_type]
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
     with wrap_llama_errors(path):
         context = cpp.llama_init_from_model(model, params)
         if not context:
-            reason = next((line for line in _log if line), "memory?")
             raise ModelError(
-                f"{path}: no context of {n_ctx:,} tokens can be made ({reason}); ask for fewer (n_ctx, -c), "
-                "or for the usual cache_type (--cache-type) and flash_attention (-fa)"
+                f"{path}: no context of {n_ctx:,} tokens can be made ({_first_log_line() or 'memory?'}); "
+                "ask for fewer (n_ctx, -c), or for the usual cache_type (--cache-type) and "
+                "flash_attention (-fa)"
             )
-    pages.advise_huge_pages()  # of scratch space nothing has been touched yet
+    pages.advise_huge_pages()  # scratch space is allocated, and not yet touched
     return context
 
 
 def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
-    """Linux grants memory it does not have and kills the process that writes to it, so ask first."""
+    """Raise ModelError if the KV cache exceeds free memory: Linux grants it, and kills the process later."""
     import psutil
 
     if n_ctx > MAX_POSITIONS:
@@ -245,7 +247,7 @@ def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
         )
     cpp = llama_cpp()
     if cpp.llama_supports_gpu_offload() or cpp.llama_model_is_hybrid(model):
-        return  # the cache lies elsewhere, or only some layers have one
+        return  # the cache is on the GPU, or only some layers have one
     head = cpp.llama_model_n_embd(model) // max(1, cpp.llama_model_n_head(model))
     arch = metadata(model, "general.architecture")
     lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]

@@ -1,4 +1,4 @@
-"""llama.cpp's KV cache, as sessions share it: each has a trunk sequence, and branches for its trees."""
+"""llama.cpp's KV cache, shared by sessions: a main sequence each, and branches for trees."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ MAX_BRANCHES = 64
 
 
 class SequenceSlot(CacheSlot):
-    """A trunk sequence and the tokens its cells hold. It outlives sessions, whose prefixes are reused.
-    prompt: how many of the tokens a prompt of that length left. used: grows with every session."""
+    """A main sequence and the tokens of its cells.
+
+    prompt_length: tokens that a prefill of this length computed. last_used: grows with every session."""
 
     def __init__(self, sequence: int) -> None:
         super().__init__()
@@ -25,9 +26,11 @@ class SequenceSlot(CacheSlot):
 
 
 class LlamaKvCache:
-    """sessions: the number of trunks, which share one pool of cells. require: raises where the model is
-    closed. shares: a prefix may belong to several trunks (`seq_cp` copies no data). windowed: cells that a
-    window has left behind may be another's by now, which llama.cpp does not say."""
+    """The sequences of a context.
+
+    sessions: number of main sequences, which share one pool of cells. require: raises if the model is closed.
+    shares: main sequences may share a prefix (`seq_cp` copies no data).
+    windowed: cells outside an attention window may have been reused, which llama.cpp does not report."""
 
     def __init__(
         self,
@@ -46,17 +49,20 @@ class LlamaKvCache:
         self.reset(None)
 
     def reset(self, context: Any) -> None:
-        """One with nothing in its memory, or None."""
+        """Use the empty memory of a context; None detaches the cache."""
         self._memory = None if context is None else self._cpp.llama_get_memory(context)
         self.slots = [SequenceSlot(i) for i in range(self._sessions)]
-        self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
+        self.branches: list[SequenceSlot | None] = [
+            None
+        ] * MAX_BRANCHES  # the owner of sequence `sessions + i`
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
-        """Return a free trunk with as much of `tokens` as any trunk holds, one that loses little of its text.
-        It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
+        """Return a free slot with the longest cached prefix of `tokens`, copied from another slot if needed.
+
+        Raises BusyError if no slot is free."""
         free = free_slots(self.slots)
         cached = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
-        # A token that is held saves reading it now; one that is cut may have to be read again.
+        # A cached token saves its prefill now; a dropped token may need it again later.
         best = max(free, key=lambda slot: (3 * cached[slot.sequence] - len(slot.cached), -slot.last_used))
         best.last_used = 1 + max(slot.last_used for slot in self.slots)
         best.owner = weakref.ref(owner)
@@ -64,7 +70,7 @@ class LlamaKvCache:
         donor = max(self.slots, key=lambda slot: cached[slot.sequence])
         own, more = cached[best.sequence], cached[donor.sequence]
         if self._shares and more > own:
-            self.trim(best, 0)  # all of one trunk, so that its cells were written in the order of the text
+            self.trim(best, 0)  # all cells from one sequence: their order is that of the text
             self.share(donor.sequence, best.sequence, more)
             best.cached += tokens[:more]
         else:
@@ -72,12 +78,14 @@ class LlamaKvCache:
         return best
 
     def clear_free(self) -> None:
+        """Drop the prefixes of free slots."""
         for slot in self.slots:
             if slot.is_free:
                 self.trim(slot, 0)
                 slot.last_used = 0
 
     def take_branch(self, slot: SequenceSlot) -> int:
+        """Return a free branch sequence. Raises UsageError if there is none."""
         try:
             branch = self.branches.index(None)
         except ValueError:
@@ -93,26 +101,23 @@ class LlamaKvCache:
                 self.branches[branch] = None
 
     def share(self, source: int, branch: int, end: int, start: int = 0) -> None:
-        """Let `branch` own the source's cells at positions [start, end) too."""
+        """Let `branch` share the source's cells at positions [start, end)."""
         self._require()
         self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
 
     def truncate(self, sequence: int, start: int) -> None:
-        """Drop a sequence's cells from position `start` on."""
+        """Drop a sequence's cells from `start` on. Raises ContractError for state that cannot roll back."""
         if self._memory is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
             raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
 
-    def _begins_at(self, slot: SequenceSlot) -> int:
-        """Return the first position whose cells are there in all layers."""
-        return int(self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence))
-
     def trim(self, slot: SequenceSlot, keep: int) -> None:
-        """Keep at most the first `keep` positions of a trunk. At no moment does it claim more than it
-        holds."""
+        """Keep at most the first `keep` positions. `cached` shrinks first, in case of an interrupt."""
         self._require()
         del slot.cached[keep:]
-        cut = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)
-        if not cut or (slot.cached and self._windowed and self._begins_at(slot) != 0):
+        trimmed = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)
+        if trimmed and slot.cached and self._windowed:  # the first cells must be there in all layers
+            trimmed = self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence) == 0
+        if not trimmed:
             slot.cached.clear()
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
         slot.prompt_length = slot.prompt_length if slot.prompt_length <= len(slot.cached) else 0

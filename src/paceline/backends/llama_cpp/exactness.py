@@ -1,4 +1,4 @@
-"""Whether a row's numbers depend on the pass it is in, looked at when a model is loaded."""
+"""Checks at load time of whether a row's logits depend on the other rows of its pass."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 def rows_are_equal(target: LlamaTarget) -> bool:
-    """Return whether our kernels compute all that a pass computes from several rows at once. Each row then
-    depends on its own text alone."""
+    """Return whether Paceline's kernels compute all operations over several rows, so that rows are equal."""
     elsewhere = target.gpu_layers > 0 or target.flash_attention is False
     if not target.kernels or elsewhere or target.caps.rollback != "free":
         return False
@@ -27,7 +26,7 @@ def rows_are_equal(target: LlamaTarget) -> bool:
 
 
 def _probe_forward(target: LlamaTarget) -> None:
-    """A pass that leaves nothing behind."""
+    """Run a short pass, and drop it from the cache."""
     session = target.open()
     try:
         session.extend([0] * min(2, target.caps.n_ctx))
@@ -38,7 +37,7 @@ def _probe_forward(target: LlamaTarget) -> None:
 
 
 def require_exact(target: LlamaTarget) -> None:
-    """Raise ModelError where a row of passes of one shape depends on its place or on the rows beside it."""
+    """Raise ModelError if a row of passes of one shape depends on its place or on the other rows."""
     arch = binding.metadata(target._model, "general.architecture")
     length = max(2, min(64, target.caps.n_ctx))
     text = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
@@ -46,7 +45,7 @@ def require_exact(target: LlamaTarget) -> None:
     n = target.exact_rows
 
     def rows(each: int) -> NDArray[Any]:
-        target.forget()  # in the same cells each time
+        target.forget()  # use the same cells each time
         return np.asarray(teacher_forced_logits(target, text, start, each))
 
     same = binding.metadata(target._model, f"{arch}.expert_count") in (None, "0") and all(

@@ -1,6 +1,6 @@
-"""Checks of a GGUF file before llama.cpp gets it, since a broken file may end the process.
+"""Checks of a GGUF file before llama.cpp loads it, since a damaged file may crash the process.
 
-The header is read first, and a file that is new on this machine is loaded once in a process of its own.
+The header is read first. A file that is new on this machine is then loaded once in a subprocess.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
 from paceline.system.home import record_path, write_atomic
 
-# A trial reads all weights once: seconds to begin with, and bytes a second of a slow disk.
+# A subprocess reads all weights once: seconds to start, and bytes a second of a slow disk.
 BASE_TIMEOUT_SECONDS, MIN_READ_BYTES_PER_SECOND = 60.0, 20e6
-STARTED_WORD = "begun"  # a trial's word on stdout that whatever happens now is the file's doing
+STARTED_WORD = "begun"  # printed by the subprocess: from here on a crash is due to the file
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
-PACKAGE_FOLDER = Path(__file__).parents[2]  # what comes with the package is as good as the package
+PACKAGE_FOLDER = Path(__file__).parents[2]  # its models are trusted
 NO_VOCABULARY = ("none", "no_vocab")
 
-in_load_subprocess = False  # in a process that tries a file
+in_load_subprocess = False
 
 
 def validate_gguf(path: Path, **way: Any) -> None:
     """Refuse a file that llama.cpp cannot load. way: settings of the load (vocab_only, gpu_layers).
 
-    Raises UsageError where `path` is no file or not the first part of a model, and ModelError where the file
-    is no model, or a model that ends llama.cpp.
-    """
-    selected = _record_path(path, way)
-    if selected.exists():
+    Raises UsageError if `path` is no file or a later part of a model, and ModelError if it is no model or
+    crashes llama.cpp."""
+    record = _record_path(path, way)
+    if record.exists():
         return
     parts = read_parts(path, tokens=False)
     if parts[0].path != path:
@@ -50,20 +49,19 @@ def validate_gguf(path: Path, **way: Any) -> None:
         or not _load_in_subprocess(path, sum(part.size for part in parts), way)
     ):
         return
-    if selected == _record_path(path, way):  # what changed while it was tried is not what was tried
-        with contextlib.suppress(OSError):  # a disk that is full, or not ours: tried again next time
-            write_atomic(selected, "{}\n")
+    if record == _record_path(path, way):  # unless the file changed meanwhile
+        with contextlib.suppress(OSError):  # without a record the file is tried again
+            write_atomic(record, "{}\n")
 
 
 def sizes(path: Path) -> list[int]:
-    """Return the bytes of each of the model's files. Raises UsageError where `path` is no file."""
+    """Return the bytes of each of the model's files. Raises UsageError if `path` is no file."""
     require_gguf_path(path)
     return [part.stat().st_size for part in split_part_paths(path) if part.is_file()]
 
 
 def _record_path(path: Path, way: dict[str, Any]) -> Path:
-    """Return the note that the model's files as they are now have been tried. Raises UsageError for no
-    file."""
+    """Return the path of the record that these files can be loaded. Raises UsageError if there is no file."""
     from llama_cpp import __version__
 
     require_gguf_path(path)
@@ -74,8 +72,8 @@ def _record_path(path: Path, way: dict[str, Any]) -> Path:
 
 
 def _load_in_subprocess(path: Path, size: int, way: dict[str, Any]) -> bool:
-    """Return whether a process could load the file. Raises ModelError if it crashed or never ended."""
-    if not sys.executable:  # Python within another program
+    """Return whether a subprocess loaded the file. Raises ModelError if it crashed or did not end."""
+    if not sys.executable:  # Python embedded in another program
         return False
     code = f"from paceline.backends.llama_cpp.trial import main; main({os.fspath(path)!r}, {way!r})"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "GGML_NO_BACKTRACE": "1"}
@@ -103,7 +101,7 @@ def _load_in_subprocess(path: Path, size: int, way: dict[str, Any]) -> bool:
 
 
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return how the process ended, in few words."""
+    """Describe how the process ended."""
     if output := ABORTED.search(done.stderr.decode(errors="replace")):
         why = output["why"] or output["thrown"]
         return f"llama.cpp does not survive it ({printable(why[:160])})"

@@ -1,4 +1,4 @@
-"""What the costs of a GGUF model depend on. They are kept on disk by it, so what it says must not change."""
+"""The identity of a GGUF model: the key of its cached pass costs on disk, which must stay stable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp.kernels import load_kernels
 from paceline.system.identity import file_fingerprint
 
-# How LlamaTarget runs a model where nothing else is said.
+# LlamaTarget's defaults.
 SETTINGS: Mapping[str, Any] = {
     "threads": 1,
     "gpu_layers": 0,
@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
-    """Raises OSError where `path` is not there and MissingExtraError without llama.cpp."""
+    """See ModelSetup. Raises OSError if `path` does not exist, and MissingExtraError without llama.cpp."""
     from importlib.metadata import version
 
     model = file_fingerprint(path)

@@ -1,7 +1,7 @@
-"""Large pages for what llama.cpp allocates: weights in an order of its own, the KV cache, scratch space.
+"""Huge pages for llama.cpp's repacked weights, KV cache and scratch space.
 
-A pass reads all weights once, and looks up every page of 4 kB. Linux gives 2 MB pages to memory that asks for
-them, and llama.cpp does not ask (docs/log/costs.md).
+A pass reads all weights and looks up every 4 kB page. Linux gives 2 MB pages on request, which llama.cpp does
+not make (docs/log/costs.md).
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 
 HUGE_PAGE_BYTES = 2 << 20  # of x86-64, and of arm64 with base pages of 4 kB
-MIN_MAPPING_BYTES = 16 << 20  # bytes of a mapping that is worth it
+MIN_MAPPING_BYTES = 16 << 20
 
 
 def advise_huge_pages() -> None:
-    """Ask for all large anonymous memory of this process, between allocating and filling: a page that has
-    been touched stays as it is. Where it is refused, nothing happens."""
+    """Request huge pages for large anonymous mappings. Pages that were touched already do not change."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError, ValueError):
@@ -29,7 +28,7 @@ def advise_huge_pages() -> None:
 
 
 def large_anonymous_mappings(maps: str) -> list[tuple[int, int]]:
-    """Return start and end of the large mappings that are writable, private and of no file, or the heap."""
+    """Return start and end of large mappings that are writable, private and anonymous, and of the heap."""
     found = []
     for line in maps.splitlines():
         span, rights, _, _, inode, *name = line.split(maxsplit=5)

@@ -1,4 +1,4 @@
-"""Passes of llama.cpp over the rows of several sessions, of one shape where that is asked for."""
+"""Passes of llama.cpp over several sessions, filled up to one shape if exact_rows is set."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
 
 MAX_ROWS = 512
-CHUNK = 2048  # tokens of prompts in one pass
+CHUNK = 2048  # prefill tokens in one pass
 N_BATCH = CHUNK + MAX_ROWS
 
 _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
 
 class Decoder:
-    """Computes passes over the sessions of a cache. exact_rows: see LlamaTarget."""
+    """The passes over the sessions of a cache. exact_rows: see LlamaTarget."""
 
     def __init__(
         self, path: Path, cache: LlamaKvCache, n_vocab: int, *, exact_rows: int, kernels: bool
@@ -31,16 +31,16 @@ class Decoder:
         self._path, self._cache, self._exact_rows, self._kernels = path, cache, exact_rows, kernels
         self.batch = Batch(N_BATCH, MAX_ROWS, n_vocab)
         self.context: Any = None
-        self._filler = SequenceSlot(-1)  # the owner of what fills a pass
-        self._passes = 0  # so that an answer asked for too late is noticed
+        self._filler = SequenceSlot(-1)  # the owner of filler rows
+        self._passes = 0  # to notice reads of an outdated output
 
     def run(
         self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[LlamaForward]:
-        """Compute a tree, or prefill so many tokens, for each session; `computed` leaves out the latter."""
+        """Compute a tree, or prefill so many tokens, for each session. `computed` counts trees only."""
         self._passes += 1
         self.batch.clear()
-        places: list[tuple[int, int, int]] = []  # of outputs: from, to, and the first one's row
+        places: list[tuple[int, int, int]] = []  # start and end of outputs, and the first output's row
         try:
             for session, tree in batch:
                 start, first = self.batch.outputs, 0
@@ -56,7 +56,7 @@ class Decoder:
                     session.read(tree)
                 else:
                     session.mark_computed()
-        except BaseException:  # Ctrl-C too: whatever of the pass is in the cache belongs to nobody
+        except BaseException:  # also Ctrl-C: drop the pass from the cache
             for session, _ in batch:
                 session.rollback()
             raise
@@ -67,7 +67,7 @@ class Decoder:
         ]
 
     def read(self, session: LlamaSession, n: int) -> None:
-        """Prefill the next `n` tokens, in as few passes as they fit in."""
+        """Prefill the next `n` tokens in as few passes as possible."""
         slot, is_whole = session.slot, not session.slot.cached
         end = len(slot.cached) + n
         while len(slot.cached) < end:
@@ -85,7 +85,7 @@ class Decoder:
             slot.prompt_length = end if is_whole else 0
 
     def _decode_filled(self) -> None:
-        """The planned pass, filled up to `exact_rows` by a sequence that is dropped at once."""
+        """Decode the batch, filled up to `exact_rows` by a sequence that is dropped at once."""
         missing = self._exact_rows - self.batch.outputs
         if missing <= 0:
             self._decode()

@@ -1,8 +1,8 @@
-"""One sequence in llama.cpp's KV cache: a trunk of committed tokens, branches of drafted ones.
+"""A session of llama.cpp: a main sequence of committed tokens, and branches of drafted tokens.
 
-A tree is one batch: each row carries the ids of all branch sequences below it, and branches share the
-trunk's cells (`seq_cp` in a unified cache copies no data). A first child continues its parent's sequence;
-every further child opens a branch. Rejection is `seq_rm`.
+A tree is one batch: each row has the ids of all branch sequences below it, and branches share the main
+sequence's cells (`seq_cp` copies no data). A first child continues its parent's sequence, every further child
+opens a branch. Rejection is `seq_rm`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 
 class LlamaSession(CachedSession[SequenceSlot]):
+    """A session in a slot of `cache`.
+
+    as_prompts: reuse a prefix only if a prefill of that length computed it, for equal bits."""
+
     def __init__(self, cache: LlamaKvCache, *, as_prompts: bool = False) -> None:
-        """as_prompts: only cells of a prompt of that very length are reused; others differ in the last
-        bits."""
         self._cache, self._as_prompts = cache, as_prompts
         super().__init__(cache.n_ctx)
 
     def _clear_tree(self) -> None:
         super()._clear_tree()
         self._sequence: list[int] = []  # of each node
-        self._branched = False  # sequences are to be handed back
-        self._inherited_sequence: set[int] = set()  # nodes whose own sequence a child continues
+        self._branched = False  # there are branches to free
+        self._inherited_sequence: set[int] = set()  # nodes whose sequence a child continues
 
     def _begin(self, tokens: list[int]) -> None:
         slot = self._slot = self._cache.take_slot(self, tokens)
@@ -39,17 +41,16 @@ class LlamaSession(CachedSession[SequenceSlot]):
             self._cache.trim(slot, shared)
 
     def plan_prefill(self, n: int, batch: Batch) -> None:
-        """Add the next `n` unread tokens to `batch`."""
+        """Add the next `n` pending tokens to `batch`."""
         if not 0 <= n <= self.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
         self._planned = True
-        start, stem = len(self.slot.cached), [self.slot.sequence]
+        start, main = len(self.slot.cached), [self.slot.sequence]
         for pos in range(start, start + n):
-            batch.add(self.tokens[pos], pos, stem, False)
+            batch.add(self.tokens[pos], pos, main, False)
 
     def plan(self, tree: DraftTree, batch: Batch) -> int:
-        """Add to `batch` what the cache lacks of the sequence and the tree; return the first row asked
-        for."""
+        """Add the tokens and nodes that are not cached to `batch`; return the first output's row."""
         slot = self.slot
         grows = self._tree_is_cached and tree.starts_with(self._tree)
         if not grows:
@@ -58,11 +59,11 @@ class LlamaSession(CachedSession[SequenceSlot]):
         base = len(self.tokens) - 1
         fresh: dict[int, list[int]] = {}
         if not grows:
-            stem = [slot.sequence]
+            main = [slot.sequence]
             for pos in range(len(slot.cached), base):
-                batch.add(self.tokens[pos], pos, stem, False)
-            batch.add(self.tokens[base], base, stem, True)
-            fresh[ROOT] = stem
+                batch.add(self.tokens[pos], pos, main, False)
+            batch.add(self.tokens[base], base, main, True)
+            fresh[ROOT] = main
         first = len(self._sequence)
         depths = tree.depths()
         for node in range(first, len(tree)):
@@ -74,8 +75,9 @@ class LlamaSession(CachedSession[SequenceSlot]):
     def _assign_sequence(
         self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
     ) -> list[int]:
-        """Return the sequence of a new node: its parent's if no sibling continues it, else a new branch,
-        which everything above the node joins."""
+        """Return the sequence of a new node: its parent's for a first child, else a new branch.
+
+        The rows above the node join the branch."""
         parent = tree.parents[node]
         if parent not in self._inherited_sequence:
             self._inherited_sequence.add(parent)
@@ -98,7 +100,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
         return [sequence]
 
     def _commit(self, path: Sequence[int]) -> None:
-        """Make the root and `path` part of the trunk and forget every other drafted cell."""
+        """Move the root and `path` to the main sequence, and drop all other drafted cells."""
         slot, tree = self.slot, self._tree
         base = len(self.tokens)
         end = base + len(path)
@@ -107,7 +109,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
             self._cache.share(self._sequence[path[-1]], slot.sequence, end, start=base)
         elif len(tree) > len(path):
             self._cache.truncate(slot.sequence, end)
-        # In place: the list may be long, and this is the hot path.
+        # In place, since the list may be long.
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
         self._free_branches()

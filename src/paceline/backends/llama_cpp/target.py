@@ -1,4 +1,4 @@
-"""A GGUF model as a Target: weights, one context, and the sequence ids that sessions draw from."""
+"""A GGUF model as a Target: weights, a context, and sequence ids for sessions."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
-MAX_FUSED_PREFILL = 32  # tokens read along that leave a pass what it is
+MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode pass
 
 
 class LlamaTarget:
-    """A model of the file `path`.
+    """A model of a GGUF file.
 
-    n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
-    sessions: how many may be open at once.
-    exact_rows: where rows depend on the passes they are in, every pass is filled up to so many rows. Plain
-    and drafted decoding then run the same kernels and give the same bits (0: as they come).
-    weights: a target of the same file whose weights to use; it is closed later.
-    kernels: compute with kernels of our own, where there are any and memory allows."""
+    n_ctx: context length of a session (0: that of the training, at most 4,096).
+    sessions: number of sessions that may be open.
+    exact_rows: fill every pass up to so many rows if rows depend on their pass. Plain and speculative
+    decoding then run the same kernels and give the same bits (0: do not fill).
+    weights: a target of the same file that shares its weights; close it later.
+    kernels: use Paceline's kernels if there are any and memory is large enough."""
 
-    modification = ""  # a file is run as it is
+    modification = ""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class LlamaTarget:
             raise
 
     def _set_up(self, n_ctx: int, sessions: int, exact_rows: int) -> None:
-        """A new cache and context."""
+        """Make a new cache and context."""
         stateful = bool(
             self._cpp.llama_model_is_recurrent(self._model) or self._cpp.llama_model_is_hybrid(self._model)
         )
@@ -94,7 +94,7 @@ class LlamaTarget:
         per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
         self.exact_rows = exact_rows
         self._free_context()
-        self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
+        self._cells = per_session * sessions + exact_rows  # filler rows need cells, too
         self.cache = LlamaKvCache(
             self.path,
             sessions,
@@ -108,18 +108,18 @@ class LlamaTarget:
         )
         self._make_context(sessions)
         self.caps = Caps(
-            # A first child needs no branch. Cells of a branch lie in another order than plain decoding's.
+            # A first child needs no branch. Cells of branches are not in the order of plain decoding.
             max_branches=1 if stateful or exact_rows > 0 else 1 + MAX_BRANCHES // sessions,
             rollback="none" if stateful else "free",
             max_sessions=sessions,
             max_batch_tokens=exact_rows or MAX_ROWS,
             max_prefill_tokens=per_session if exact_rows else CHUNK,
             n_ctx=per_session,
-            exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
+            exact=exact_rows > 0 and sessions == 1,  # passes over several sessions vary in shape
         )
 
     def _make_context(self, sessions: int) -> None:
-        own_kernels.set_enabled(self.kernels)  # which operations a context has room for depends on it
+        own_kernels.set_enabled(self.kernels)  # a context reserves scratch space for its operations
         self._context = binding.make_context(
             self._model,
             self.path,
@@ -161,7 +161,7 @@ class LlamaTarget:
 
     @property
     def suggested_sampling(self) -> dict[str, float]:
-        """The sampling settings that the file suggests, by the names of `Sampling`."""
+        """Sampling settings that the file suggests, by the names of `Sampling`."""
         self._require_open()
         return binding.suggested_sampling(self._model)
 
@@ -174,7 +174,7 @@ class LlamaTarget:
         return int(self._cpp.llama_model_size(self._model))
 
     def _require_open(self) -> None:
-        """llama.cpp would follow a freed pointer, or wait for threads that are not there."""
+        """Raise UsageError if the model is closed, or was loaded before a fork."""
         self._process.require()
         if self._context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
@@ -214,11 +214,11 @@ class LlamaTarget:
         return LlamaSession(self.cache, as_prompts=self.exact_rows > 0)
 
     def forget(self) -> None:
-        """Drop what closed sessions left in the cache, so that the next prompt is computed from its start."""
+        """Drop the prefixes of closed sessions from the cache."""
         self.cache.clear_free()
 
     def close(self) -> None:
-        """In a forked process only forget them: freeing would wait for threads that are not there."""
+        """Free context and weights. A forked process lacks their threads and only forgets them."""
         self._free_context()
         if self._model is not None:
             if self._owns_model and self._process.is_current:
@@ -239,17 +239,17 @@ class LlamaTarget:
         if want.layers:
             raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
         began = perf_counter()
-        reads = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
-        if sum(reads) > CHUNK or (self.exact_rows and any(reads)):
-            # In passes of their own: more than fits, or of another shape.
-            for (session, _), n in zip(batch, reads, strict=True):
+        prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
+        if sum(prefills) > CHUNK or (self.exact_rows and any(prefills)):
+            # Separate passes: the tokens do not fit, or would change the shape of a pass.
+            for (session, _), n in zip(batch, prefills, strict=True):
                 self._decoder.read(session, n)
             outs = self._decoder.run([(s, 0 if isinstance(tree, int) else tree) for s, tree in batch], want)
         else:
             outs = self._decoder.run(batch, want)
-        for out, n in zip(outs, reads, strict=True):
+        for out, n in zip(outs, prefills, strict=True):
             out.computed += n
-        if self.on_forward is not None and sum(reads) <= MAX_FUSED_PREFILL:
+        if self.on_forward is not None and sum(prefills) <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs

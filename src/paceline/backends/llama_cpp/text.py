@@ -1,4 +1,4 @@
-"""Text at llama.cpp's edge: its tokenizer, its vocabulary and the chat template in the file."""
+"""llama.cpp's tokenizer and vocabulary, and the chat template of a GGUF file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENIZER_KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-
 
 
 def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
-    """require: raises where the model is closed; llama.cpp would read what was freed."""
+    """Return the vocabulary of a model. require: raises if the model is closed."""
     cpp = llama_cpp()
     vocab = cpp.llama_model_get_vocab(model)
     size = int(cpp.llama_vocab_n_tokens(vocab))
@@ -46,7 +46,7 @@ def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
 
 
 class LlamaText(Text):
-    """Text to tokens and back, as the model file defines it."""
+    """The tokenizer of a loaded model."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -73,7 +73,7 @@ class LlamaText(Text):
             size = -n
 
     def markers(self) -> frozenset[int]:
-        """Tokens added by the model's makers that look like control tokens (<think>) but are text."""
+        """Return added tokens that look like control tokens (<think>) but are text."""
         added = [
             token
             for token in range(self._cpp.llama_vocab_n_tokens(self._vocab))
@@ -83,17 +83,17 @@ class LlamaText(Text):
 
     def template(self, *, tools: bool = False) -> str:
         template = self._cpp.llama_model_chat_template
-        found = (tools and template(self._model, b"tool_use")) or template(self._model, None)
-        return found.decode(errors="replace") if found else ""
+        data = (tools and template(self._model, b"tool_use")) or template(self._model, None)
+        return data.decode(errors="replace") if data else ""
 
     def bos_and_eos(self) -> tuple[str, str]:
-        ids = (int(of(self._vocab)) for of in (self._cpp.llama_vocab_bos, self._cpp.llama_vocab_eos))
-        bos, eos = (self._cpp.llama_vocab_get_text(self._vocab, one) if one >= 0 else b"" for one in ids)
+        ids = (int(self._cpp.llama_vocab_bos(self._vocab)), int(self._cpp.llama_vocab_eos(self._vocab)))
+        bos, eos = (self._cpp.llama_vocab_get_text(self._vocab, id_) if id_ >= 0 else b"" for id_ in ids)
         return bytes(bos).decode(errors="replace"), bytes(eos).decode(errors="replace")
 
 
 class LlamaTokenizer:
-    """The tokenizer of a GGUF file, which may hold no more than its vocabulary."""
+    """The tokenizer of a GGUF file, which needs no weights. Raises UsageError or ModelError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

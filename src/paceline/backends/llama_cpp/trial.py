@@ -1,6 +1,6 @@
-"""A model that is loaded, and asked for everything once, in a process that may end over it.
+"""The subprocess of gate.py, which loads a model and runs each kind of pass once.
 
-What Python can say about the file is left to whoever loads it next: only how this process ends counts."""
+Only a crash counts. Errors of Python are suppressed: the next load of the file reports them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def main(path: str, way: dict[str, Any]) -> None:
     with suppress(PacelineError, MemoryError):
         if way["vocab_only"]:
             model = binding.load_model(Path(path), **way)
-            _spell(LlamaText(model), read_vocab(model).size)
+            _use_tokenizer(LlamaText(model), read_vocab(model).size)
         else:
             _run(LlamaTarget(Path(path), n_ctx=N_CTX, gpu_layers=way["gpu_layers"], kernels=False))
 
 
 def _run(target: LlamaTarget) -> None:
-    prompt = (_spell(target.text, target.vocab.size) or [0])[: N_CTX // 4]
+    prompt = (_use_tokenizer(target.text, target.vocab.size) or [0])[: N_CTX // 4]
     drafted = DraftTree(tuple((prompt * 4)[:4]), PARENTS, SCORES, SOURCES)
     for flash in (None, False):
         target.use_flash_attention(flash)
@@ -45,8 +45,8 @@ def _run(target: LlamaTarget) -> None:
         session.close()
 
 
-def _spell(text: LlamaText, size: int) -> list[int]:
-    """Spell all tokens, and return a text's tokens."""
+def _use_tokenizer(text: LlamaText, size: int) -> list[int]:
+    """Decode all tokens, and return the tokens of a text."""
     for token in range(size):
         text.piece(token)
     text.markers()

@@ -1,1 +1,1 @@
-"""Models through PyTorch and transformers."""
+"""The transformers backend."""

@@ -1,5 +1,4 @@
-"""The caches that sessions draw from. One outlives its session, so that a new one that starts alike finds its
-prefix computed."""
+"""KV caches of sessions, which outlive them so that prefixes can be reused."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from paceline.backends.common import CacheSlot, common_prefix, free_slots
 
 
 class BatchSlot(CacheSlot):
-    """A cache and the tokens that it holds. rewinds: the last tokens can be dropped, else all are."""
+    """A cache and its tokens. rewinds: the last tokens can be dropped; otherwise all are."""
 
     def __init__(self, make: Callable[[], Any], rewinds: bool) -> None:
         super().__init__()
@@ -19,10 +18,10 @@ class BatchSlot(CacheSlot):
         self.cache: Any = make()
 
     def trim(self, n: int) -> None:
-        """Keep the first `n` tokens, if that can be done, and nothing else that a pass left."""
+        """Keep at most the first `n` tokens."""
         if self._rewinds:
             del self.cached[n:]
-            self.cache.cut(len(self.cached))
+            self.cache.truncate(len(self.cached))
         else:
             self.clear()
 
@@ -32,18 +31,20 @@ class BatchSlot(CacheSlot):
 
 
 class CacheSlots:
+    """The caches of a model's sessions."""
+
     def __init__(self, n: int, make: Callable[[], Any], rewinds: bool) -> None:
         self._slots = [BatchSlot(make, rewinds) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[BatchSlot, int]:
-        """Return the free slot that holds most of `tokens`, and how many."""
+        """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
         best = max(free_slots(self._slots), key=lambda slot: common_prefix(slot.cached, tokens))
         best.owner = weakref.ref(owner)
         return best, common_prefix(best.cached, tokens)
 
     @property
     def memory(self) -> int:
-        """Bytes, as far as the caches tell."""
+        """Bytes of the caches, if known."""
         return sum(int(getattr(slot.cache, "memory", 0)) for slot in self._slots)
 
     def clear_free(self) -> None:

@@ -1,4 +1,4 @@
-"""What a pass has to say about one session's rows."""
+"""The output of a pass for one session."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from paceline.speculative.sampling import (
 
 
 class HfForward(LogitsOutput):
-    """Rows `first`, `first + 1`, ... of one session; only what is asked for comes off the device.
+    """Rows `first`, `first + 1`, ... of a session, copied from the device on demand.
 
-    read: tokens of a prompt among those computed. is_last: whether this is still the target's last pass."""
+    read: prefilled tokens among the computed ones. is_last: returns true until the target's next pass."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class HfForward(LogitsOutput):
 
     def argmax(self, row: int) -> int:
         at = self._place(row)
-        if self._best is None:  # all rows at once, on the device
+        if self._best is None:  # of all rows at once, on the device
             best = self._rows.argmax(-1)
             values = self._rows.gather(-1, best[:, None])[:, 0].float()
             self._best, self._values = best.tolist(), values.cpu().numpy()
@@ -59,15 +59,15 @@ class HfForward(LogitsOutput):
     def target_distribution(
         self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None
     ) -> TokenDistribution:
-        found = None
+        candidates = None
         if mask is None and not settings.edits_logits and self._rows.device.type != "cpu":
-            found = filtered_candidates(self._rows[self._place(row)], settings)
-        if found is None:
+            candidates = filtered_candidates(self._rows[self._place(row)], settings)
+        if candidates is None:
             return super().target_distribution(row, settings, history, mask)
-        ids, values = found
+        ids, values = candidates
         require_numbers(values.max())
-        left = target_distribution(values, settings, ())
-        return TokenDistribution(ids[left.ids], left.p)
+        filtered = target_distribution(values, settings, ())
+        return TokenDistribution(ids[filtered.ids], filtered.p)
 
     def logits(self, row: int) -> NDArray[np.float32]:
         out: NDArray[np.float32] = self._rows[self._place(row)].float().cpu().numpy()
@@ -75,8 +75,9 @@ class HfForward(LogitsOutput):
 
 
 def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-    """Return the tokens of a row [n_vocab] that the first filter leaves, and their logits. None where it
-    takes the whole row to tell."""
+    """Return the tokens of a row [n_vocab] that pass the first filter, and their logits.
+
+    Return None if the settings need the whole row."""
     k = 1 if settings.greedy else settings.top_k
     if 0 < k < len(row):
         ids = stable_top_k(row, k)
@@ -89,7 +90,7 @@ def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64]
 
 
 def top_k_rows(rows: Any, k: int) -> NDArray[np.int64]:
-    """[rows, k], largest first, the lowest id of equals first."""
+    """Return the top-k ids [rows, k], the largest logit first, and of equal logits the lowest id."""
     if rows.device.type == "cpu":
         return np.stack([filter_top_k(row, k) for row in rows.float().numpy()])
     best: NDArray[np.int64] = stable_top_k(rows, k).cpu().numpy()
@@ -97,7 +98,7 @@ def top_k_rows(rows: Any, k: int) -> NDArray[np.int64]:
 
 
 def stable_top_k(rows: Any, k: int) -> Any:
-    """[..., k]; `topk` would choose among equals as it likes."""
+    """Return the top-k ids [..., k]. `torch.topk` has no order of equal logits."""
     return rows.sort(dim=-1, descending=True, stable=True).indices[..., :k]
 
 

@@ -13,26 +13,25 @@ from numpy.typing import NDArray
 from paceline.backends.transformers.session import PassInput
 from paceline.speculative.tree import ROOT
 
-MAX_PREFILL_TOKENS = 512  # tokens of prompts in one pass
+MAX_PREFILL_TOKENS = 512  # in one pass
 Attends = NDArray[np.bool_]
 WINDOWED, WHOLE = "sliding_attention", "full_attention"
 
 
 class ArchitectureTraits:
-    """Traits that an architecture declares; a trial finds which of them hold (trial.py).
+    """Traits that an architecture declares; a probe finds which of them hold (trial.py).
 
-    masks: passes take an attention mask.
-    rewinds: the cache can drop its last positions.
+    supports_custom_masks: passes take an attention mask.
+    supports_rollback: the cache can drop its last positions.
     window: positions that a layer with sliding attention sees.
-    most: tokens of one pass.
-    holds_state: the state lies in the modules, and not in a cache.
-    """
+    max_prefill_chunk: prefill tokens of a pass.
+    state_in_modules: the state is in the modules, not in a cache."""
 
     def __init__(self, model: Any, config: Any) -> None:
         takes = inspect.signature(model.forward).parameters
         self.takes_positions, self.takes_few = "position_ids" in takes, "logits_to_keep" in takes
         attention = str(getattr(config, "_attn_implementation", "eager"))
-        self._adds = attention == "eager"  # a mask of truth values would be added, and mask nothing
+        self._adds = attention == "eager"  # eager attention adds the mask to the scores
         self._dtype, self.device = model.dtype, model.device
         layers = set(getattr(config, "layer_types", None) or ())
         window = getattr(config, "sliding_window", None)
@@ -47,15 +46,15 @@ class ArchitectureTraits:
         self.state_in_modules = hasattr(model.get_decoder(), "_setup_cache")
 
     def mask(self, rows: Sequence[PassInput]) -> Any:
-        """Return the mask of several sessions' rows, kept apart from each other; None for the model's own."""
+        """Return a mask that separates the rows of sessions; None for the model's default mask."""
         alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
-        far = any(self.window is not None and one.places > self.window for one in rows)
+        far = any(self.window is not None and each.places > self.window for each in rows)
         if not self.supports_custom_masks or (alone and rows[0].tree.is_chain and not far):
             return None
-        whole = self._tensor([attention_mask(one) for one in rows])
+        whole = self._tensor([attention_mask(each) for each in rows])
         if self.window is None or not (far or self._mixed):
             return whole
-        windowed = self._tensor([attention_mask(one, self.window) for one in rows])
+        windowed = self._tensor([attention_mask(each, self.window) for each in rows])
         return {WHOLE: whole, WINDOWED: windowed} if self._mixed else windowed
 
     def _tensor(self, masks: Sequence[Attends]) -> Any:
@@ -67,10 +66,7 @@ class ArchitectureTraits:
 
 
 def has_own_masks(model: Any) -> bool:
-    """Return whether layers have masks of their own over the places of a cache, as GPT-Neo's have.
-
-    The windows of such masks reach further than a trial does.
-    """
+    """Return whether layers hold masks over cache positions, like GPT-Neo. A probe is too short for them."""
     return any(
         buffer is not None
         and buffer.dtype == torch.bool
@@ -83,31 +79,30 @@ def has_own_masks(model: Any) -> bool:
 
 
 def text_config(config: Any) -> Any:
-    """Return the configuration of the language model within a model that may see as well."""
+    """Return the configuration of the language model in a multimodal model."""
     return config.get_text_config(decoder=True)
 
 
 def eos_token_ids(config: Any, generation: Any) -> Collection[int]:
-    """Return the tokens that end a text, by both of a model's configurations."""
-    found: set[int] = set()
-    for one in (config, generation):
-        value = getattr(one, "eos_token_id", None)
-        found.update(value if isinstance(value, list | tuple) else () if value is None else (value,))
-    return found
+    """Return the EOS tokens of both of a model's configurations."""
+    ids: set[int] = set()
+    for source in (config, generation):
+        value = getattr(source, "eos_token_id", None)
+        ids.update(value if isinstance(value, list | tuple) else () if value is None else (value,))
+    return ids
 
 
 def attention_mask(rows: PassInput, window: int | None = None) -> Attends:
-    """Return which places of the cache each row attends to [rows, places].
+    """Return which cache places each row attends to [rows, places].
 
-    A row of the text attends to all places up to its own, a node to the text, the nodes above it and itself.
-    window: of these only those fewer positions away than this.
-    """
+    A committed token attends to all places up to its place, a node to the committed tokens, its ancestors
+    and itself. window: the largest distance of positions, plus one."""
     place = np.arange(rows.places)
     row = np.arange(rows.start, rows.places)[:, None]
     out: Attends = (place <= row) & ((place <= rows.base) | (row <= rows.base))
     first = rows.base + 1
     if rows.places > first:
-        above = np.eye(len(rows.tree), dtype=np.bool_)  # is the second node above the first?
+        above = np.eye(len(rows.tree), dtype=np.bool_)  # [node, ancestor]
         for node, parent in enumerate(rows.tree.parents):
             if parent != ROOT:
                 above[node] |= above[parent]
@@ -121,7 +116,7 @@ def attention_mask(rows: PassInput, window: int | None = None) -> Attends:
 
 
 def block_diagonal(masks: Sequence[Attends]) -> Attends:
-    """Return one mask of several sessions' rows, which do not see each other."""
+    """Return one mask of several sessions, whose rows do not attend to each other."""
     if len(masks) == 1:
         return masks[0]
     out = np.zeros(np.sum([mask.shape for mask in masks], axis=0), np.bool_)

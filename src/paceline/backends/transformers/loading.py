@@ -1,4 +1,4 @@
-"""A reference to a transformers model in memory, or one line that says why not."""
+"""Loading of transformers models."""
 
 from __future__ import annotations
 
@@ -18,19 +18,14 @@ from paceline.speculative.errors import MissingExtraError, ModelError, UsageErro
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.identity import file_fingerprint
 
-# How HfTarget runs a model where nothing else is said.
-SETTINGS: Mapping[str, Any] = {
-    "threads": 1,
-    "device": "auto",
-    "dtype": "auto",
-    "attention": "auto",
-}
+# HfTarget's defaults.
+SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}
 WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def import_libraries() -> tuple[ModuleType, ModuleType]:
-    """torch and transformers, without what they print."""
+    """Return torch and transformers, with their output off. Raises MissingExtraError."""
     try:
         import torch
         import transformers
@@ -45,7 +40,7 @@ def import_libraries() -> tuple[ModuleType, ModuleType]:
 
 @cache
 def openmp_threads() -> OpenMPThreads:
-    """Of whoever computes on the processor."""
+    """Return the OpenMP threads of PyTorch."""
     torch, _ = import_libraries()
     try:
         return OpenMPThreads(ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so")))
@@ -54,10 +49,10 @@ def openmp_threads() -> OpenMPThreads:
 
 
 @contextlib.contextmanager
-def identity_record(path: Path) -> Iterator[None]:
-    """What goes wrong while a model is read, as ours."""
+def wrap_loading_errors(path: Path) -> Iterator[None]:
+    """Turn a failed load into a ModelError, and hide warnings and progress bars."""
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # bars of progress
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     except (ModelError, UsageError, MissingExtraError):
@@ -69,18 +64,19 @@ def identity_record(path: Path) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out. On a processor torch raises a plain RuntimeError for it."""
+    """Return whether memory ran out, for which torch raises a plain RuntimeError on a CPU."""
     torch, _ = import_libraries()
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
 def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
-    """The folder, and what else from_pretrained wants to know. Nothing is downloaded."""
+    """Return folder and keyword arguments for from_pretrained, without downloads. Raises UsageError."""
     place = model_path(path)
     if place.is_file():
         return str(place.parent), {"gguf_file": place.name, "local_files_only": True}
@@ -93,7 +89,7 @@ def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def cache_gguf_reader(path: Path) -> Iterator[None]:
-    """Cache what transformers 5.24 reads and makes again for each part of a GGUF file: a minute for 135M."""
+    """Cache the GGUF reader, which transformers 5.24 makes again for each part: a minute for 135M."""
     if not model_path(path).is_file():
         yield
         return
@@ -110,22 +106,24 @@ def cache_gguf_reader(path: Path) -> Iterator[None]:
 
 
 def load_config(path: Path) -> Any:
+    """Load a configuration. Raises UsageError or ModelError."""
     _, transformers = import_libraries()
     folder, given = from_pretrained_arguments(path)
-    with identity_record(path):
+    with wrap_loading_errors(path):
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **given)
 
 
 def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
+    """Load a causal language model. Raises UsageError or ModelError."""
     torch, transformers = import_libraries()
-    openmp_threads()  # of this process: one that is forked from it has none
+    openmp_threads()  # belong to this process, not to its forks
     folder, given = from_pretrained_arguments(path)
     config = load_config(path)
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{path}: {config.model_type} is no causal language model that transformers has")
     if attention != "auto":
         given["attn_implementation"] = attention
-    with identity_record(path):
+    with wrap_loading_errors(path):
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype_of(torch, dtype, path), trust_remote_code=False, **given
         )
@@ -133,14 +131,15 @@ def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
 
 
 def load_tokenizer(path: Path) -> Any:
+    """Load a tokenizer. Raises UsageError or ModelError."""
     _, transformers = import_libraries()
     folder, given = from_pretrained_arguments(path)
-    with identity_record(path):
+    with wrap_loading_errors(path):
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **given)
 
 
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
-    """Return a torch dtype. auto: as the weights are stored; 32 bits for a GGUF file. Raises UsageError."""
+    """Return a torch dtype. auto: that of the weights, or float32 for a GGUF file. Raises UsageError."""
     if name not in DTYPES:
         raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
     if name == "auto":
@@ -149,28 +148,27 @@ def dtype_of(torch: Any, name: str, path: Path) -> Any:
 
 
 def check_device(device: str) -> str:
-    """Return the device; auto is a GPU where there is one. Raises UsageError for one that is not there."""
+    """Return the device; auto is a GPU if there is one. Raises UsageError for a missing device."""
     torch, _ = import_libraries()
-    there = ["cpu"]
+    devices = ["cpu"]
     if torch.cuda.is_available():
-        there += ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+        devices += ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
     if torch.backends.mps.is_available():
-        there.append("mps")
+        devices.append("mps")
     if device == "auto":
-        return there[1] if len(there) > 1 else "cpu"
-    if device not in there:
-        raise UsageError(f"device {device!r}: is not there; choose from {', '.join(there)}")
+        return devices[min(1, len(devices) - 1)]
+    if device not in devices:
+        raise UsageError(f"device {device!r}: is not there; choose from {', '.join(devices)}")
     return device
 
 
 def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
-    """Return what the costs of a model depend on, which is also the key of kept costs. Raises OSError where
-    `path` is not there and MissingExtraError without the libraries."""
+    """See ModelSetup. Raises OSError if `path` does not exist, and MissingExtraError."""
     return _identity(fingerprint_weights(model_path(path)), settings)
 
 
 def identity_of(model: Any, settings: Mapping[str, Any], /) -> dict[str, Any]:
-    """Return the identity of a model in memory: its configuration, and some of its numbers."""
+    """Return the identity of a model in memory, by its configuration and some weights."""
     digest = hashlib.sha256(model.config.to_json_string().encode())
     for name, weight in model.named_parameters():
         digest.update(f"{name}{tuple(weight.shape)}{weight.flatten()[:4].tolist()}".encode())
@@ -187,7 +185,7 @@ def _identity(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint_weights(place: Path) -> str:
-    """A fingerprint of a file, or of all files of a folder that say what the model is."""
+    """Return a fingerprint of a file, or of a folder's weights and configuration. Raises OSError."""
     if place.is_file():
         return file_fingerprint(place)
     if not place.is_dir():

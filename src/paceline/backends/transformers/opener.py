@@ -1,4 +1,4 @@
-"""transformers' row in the table of engines."""
+"""The transformers backend's BackendModule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kernels_status() -> KernelStatus:
 
 
 class HfTokenizer:
-    """Of a folder or file, which need not hold weights. Raises UsageError or ModelError."""
+    """The tokenizer of a folder or file, which needs no weights. Raises UsageError or ModelError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,5 +46,4 @@ class HfTokenizer:
             self.text = HfText(load_tokenizer(path), text_config(config).vocab_size)
         self.vocab: Vocab = self.text.vocab(eos_token_ids(config, None))
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Passes of a model over the rows of several sessions, which a mask keeps apart."""
+"""Passes of a model over several sessions, which a mask separates."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ MAX_FUSED_ROWS = 1024  # rows of several sessions in one pass
 
 @dataclass
 class PendingForward:
-    """What a forward is to compute of a session.
+    """A session's part of a forward.
 
-    n: tokens that it reads, the first of them at `begin` in the text.
-    before: how many of these were computed in earlier passes, with the hidden states `earlier`.
-    logits, hidden: [told, n_vocab] and [rows, layers, width], once computed.
-    """
+    n_prefill: tokens to prefill, from position `begin` on.
+    n_prefilled: tokens among these that earlier passes computed, with the hidden states `earlier`.
+    logits, hidden: [n_outputs, n_vocab] and [rows, layers, width], once computed."""
 
     session: HfSession
     tree: DraftTree | int
@@ -41,7 +40,7 @@ class PendingForward:
 def compute(
     model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs
 ) -> None:
-    """Compute everything in one pass where a mask can keep the sessions apart."""
+    """Compute all sessions in one pass if a mask can separate them, else one by one."""
     group, n = list[PendingForward](), 0
     for one in due:
         if group and (not kind.supports_custom_masks or n + len(one.rows.tokens) > MAX_FUSED_ROWS):
@@ -58,7 +57,7 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
     caches = [one.session.slot.cache for one in due]
     if kind.supports_rollback:
         for cache, one in zip(caches, rows, strict=True):
-            cache.cut(one.start)  # a view may have left something behind
+            cache.truncate(one.start)  # a view may have written behind the text
     counts = [len(one.tokens) for one in rows]
     tokens = [token for one in rows for token in one.tokens]
     given: dict[str, Any] = {
@@ -71,15 +70,15 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
     if kind.takes_positions:
         given["position_ids"] = torch.tensor([[at for one in rows for at in one.positions]], device=device)
     ends = list(accumulate(counts))
-    reported = ends
-    if kind.takes_few:  # logits of those alone that somebody may ask about; of one at least
-        reported = list(accumulate(one.n_outputs for one in rows))
+    output_ends = ends
+    if kind.takes_few:  # compute the logits of output rows only, and of at least one row
+        output_ends = list(accumulate(one.n_outputs for one in rows))
         few = [row for one, end in zip(rows, ends, strict=True) for row in range(end - one.n_outputs, end)]
         given["logits_to_keep"] = torch.tensor(few or [ends[-1] - 1], device=device)
     if want.layers:
         given["output_hidden_states"] = list(want.layers)
     out = model(input_ids=torch.tensor([tokens], device=device), **given)
-    for each, last, end, n in zip(due, reported, ends, counts, strict=True):
+    for each, last, end, n in zip(due, output_ends, ends, counts, strict=True):
         each.logits = out.logits[0, last - each.rows.n_outputs : last]
         if want.layers:
             layers = [layer[0, end - n : end] for layer in out.hidden_states if layer is not None]

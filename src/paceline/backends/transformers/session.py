@@ -1,4 +1,4 @@
-"""One sequence in its cache: the committed tokens, then the root and the nodes of the last tree."""
+"""Sessions of the transformers backend."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paceline.speculative.tree import EMPTY, DraftTree
 
 @dataclass(frozen=True)
 class PassInput:
-    """What a pass computes of a session: `tokens`, which come into the cache from place `start` on.
+    """A session's rows in a pass: `tokens`, written to the cache from place `start` on.
 
-    base: the root's place; node `i` of `tree` is at `base + 1 + i`. told: how many of the last rows have
-    answers, the first of them row `first` of the tree (0: the root's)."""
+    base: place of the root; node `i` of `tree` is at `base + 1 + i`.
+    n_outputs: number of rows, at the end, that have logits; the first is row `first_row` of the tree."""
 
     tokens: list[int]
     positions: list[int]
@@ -29,11 +29,13 @@ class PassInput:
 
     @property
     def places(self) -> int:
-        """The length of the cache after the pass."""
+        """Length of the cache after the pass."""
         return self.start + len(self.tokens)
 
 
 class HfSession(CachedSession[BatchSlot]):
+    """A session in one of `slots`. rewinds: the cache can drop its last positions."""
+
     def __init__(self, slots: CacheSlots, n_ctx: int, rewinds: bool) -> None:
         self.slots, self._rewinds = slots, rewinds
         super().__init__(n_ctx)
@@ -45,6 +47,7 @@ class HfSession(CachedSession[BatchSlot]):
             self._slot.trim(shared)
 
     def plan_prefill(self, n: int) -> PassInput:
+        """Plan to prefill the next `n` tokens. Raises ContractError if fewer are pending."""
         if not 0 <= n <= self.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
         if self._tree_is_cached:
@@ -61,13 +64,14 @@ class HfSession(CachedSession[BatchSlot]):
         self._planned = False
 
     def plan(self, tree: DraftTree) -> PassInput:
+        """Plan the pending tokens, the root and the new nodes of `tree`."""
         if not (self._tree_is_cached and tree.starts_with(self._tree)):
             self.rollback()
         self._planned = True
         return self._rows(tree, len(self.slot.cached))
 
     def _rows(self, tree: DraftTree, cached: int) -> PassInput:
-        """cached: tokens of the text that need not be computed."""
+        """Return the rows behind the first `cached` tokens."""
         grows, base = self._tree_is_cached and tree.starts_with(self._tree), len(self.tokens) - 1
         if not grows:
             self._tree = EMPTY
@@ -87,7 +91,7 @@ class HfSession(CachedSession[BatchSlot]):
         if list(path) != list(range(len(path))):
             slot.cache.gather([base + node for node in path], base)
         elif len(tree) > len(path):
-            slot.cache.cut(base + len(path))
+            slot.cache.truncate(base + len(path))
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
         self._clear_tree()

@@ -1,7 +1,6 @@
-"""The keys and values of one layer for one sequence, in a buffer that has room for more.
+"""KV caches with spare capacity: a pass writes in place, and an accepted path is moved together.
 
-transformers' layers make a new tensor for every token (`torch.cat`), and keep no chosen positions. Here a
-pass writes in place, and an accepted path is moved to where it belongs.
+The caches of transformers copy all keys and values for every token (`torch.cat`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-MIN_CAPACITY = 256  # positions to begin with
+MIN_CAPACITY = 256  # positions
 
 
 class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
-    """n: positions that hold something; of the buffers [1, heads, room, width] the first so many."""
+    """Keys and values [1, heads, capacity, width] of a layer, of which the first `n` positions are used."""
 
     is_sliding = False
     is_compileable = False
@@ -39,22 +38,22 @@ class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
             self.lazy_initialization(key_states, value_states)
         start, end = self.n, self.n + key_states.shape[2]
         if end > self.keys.shape[2]:
-            self.make_room(end)
+            self._grow(end)
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.n = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def make_room(self, n: int) -> None:
-        room = 1 << (n - 1).bit_length()
+    def _grow(self, n: int) -> None:
+        capacity = 1 << (n - 1).bit_length()
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = old.new_zeros((*old.shape[:2], room, old.shape[3]))
+            new = old.new_zeros((*old.shape[:2], capacity, old.shape[3]))
             new[:, :, : self.n] = old[:, :, : self.n]
             setattr(self, name, new)
 
     def gather(self, places: Any, start: int) -> None:
-        """Move what is at `places` to `start` and after; drop all that follows."""
+        """Move the positions `places` to `start` and after, and drop all that follow."""
         end = start + len(places)
         self.keys[:, :, start:end] = self.keys[:, :, places]
         self.values[:, :, start:end] = self.values[:, :, places]
@@ -71,33 +70,34 @@ class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
 
 
 class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped here
-    """A model's layers, each with a strip."""
+    """The KV cache of a sequence."""
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=LayerCache)
 
     def truncate(self, n: int) -> None:
-        """Drop what is behind the first `n` positions."""
-        for strip in self.layers:
-            strip.n = min(strip.n, n)
+        """Keep the first `n` positions."""
+        for layer in self.layers:
+            layer.n = min(layer.n, n)
 
     @property
     def memory(self) -> int:
-        """Bytes, room for more included."""
-        cached = [strip for strip in self.layers if strip.is_initialized]
-        return sum(int(strip.keys.nbytes + strip.values.nbytes) for strip in cached)
+        """Bytes, with spare capacity."""
+        layers = [layer for layer in self.layers if layer.is_initialized]
+        return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in layers)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def gather(self, places: Sequence[int], start: int) -> None:
+        """Move positions of all layers; see LayerCache."""
         if self.layers:
             index = torch.tensor(places, device=self.layers[0].keys.device)
-            for strip in self.layers:
-                if strip.is_initialized:  # a view leaves out some
-                    strip.gather(index, start)
+            for layer in self.layers:
+                if layer.is_initialized:  # a view skips some
+                    layer.gather(index, start)
 
 
 class BatchedCache(Cache):  # type: ignore[misc]  # transformers is untyped here
-    """The caches of several sessions as one for a pass, which has so many `rows` of each."""
+    """The caches of several sessions as one for a pass. rows: number of rows of each session."""
 
     def __init__(self, caches: Sequence[SequenceCache], rows: Sequence[int]) -> None:
         super().__init__(layers=[])
@@ -107,8 +107,8 @@ class BatchedCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         parts = zip(
             self._caches, key_states.split(self._rows, 2), value_states.split(self._rows, 2), strict=True
         )
-        found = [cache.update(keys, values, layer_idx) for cache, keys, values in parts]
-        return torch.cat([keys for keys, _ in found], 2), torch.cat([values for _, values in found], 2)
+        keys, values = zip(*(cache.update(k, v, layer_idx) for cache, k, v in parts), strict=True)
+        return torch.cat(keys, 2), torch.cat(values, 2)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return sum(cache.get_seq_length(layer_idx) for cache in self._caches)

@@ -1,9 +1,7 @@
 """A transformers model as a Target: weights, and a cache for each session.
 
-Trees are verified in one pass: a 4-D mask says who attends to whom, a node's position is its depth, and what
-is accepted is moved together in the cache (strip.py). Sessions of one batch stand in that pass one after the
-other, and the mask keeps them apart. Where no mask can be given, drafts are chains, and each session has a
-pass of its own.
+One pass verifies the trees of a batch. A 4-D mask separates branches and sessions, and the accepted path is
+moved together in the cache (strip.py). Without masks drafts are chains, and each session has its own pass.
 """
 
 from __future__ import annotations
@@ -54,17 +52,17 @@ from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES, MAX_ROWS = 64, 512
-MAX_FUSED_PREFILL = 32  # tokens read along that leave a pass what it is
+MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode pass
 
 
 class HfTarget:
     """A model of `path`: a folder, or hf:FILE of a GGUF file.
 
-    n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
-    sessions: how many may be open at once. device: cpu, cuda, mps, or auto.
-    dtype: of the weights (loading.DTYPES). attention: transformers' name of an implementation, or auto."""
+    n_ctx: context length of a session (0: that of the training, at most 4,096).
+    sessions: number of sessions that may be open. device: cpu, cuda, mps, or auto.
+    dtype: of the weights (loading.DTYPES). attention: an implementation in transformers, or auto."""
 
-    modification = ""  # or what a view leaves out
+    modification = ""
     vocab: Vocab
     path: Path
     _text: HfText | None = None
@@ -100,7 +98,7 @@ class HfTarget:
 
     @classmethod
     def around(cls, model: Any, *, sessions: int = 1) -> HfTarget:
-        """Return a target around a model that the caller goes on using. It has no text."""
+        """Return a target without text around a model in memory. Raises ModelError."""
         self = cls.__new__(cls)
         self._settings = {
             "threads": torch.get_num_threads(),
@@ -116,7 +114,7 @@ class HfTarget:
         return self
 
     def _use(self, path: Path, model: Any, sessions: int, n_ctx: int, identity: Mapping[str, Any]) -> None:
-        """Raises ModelError for one that cannot be decoded exactly."""
+        """Set up everything but the text. Raises ModelError for a model that cannot be decoded exactly."""
         self.path, self._model = path, model
         self._weights = int(model.get_memory_footprint())
         config = text_config(model.config)
@@ -125,19 +123,19 @@ class HfTarget:
         self.vocab = Vocab(size, "", None, ends, False, False, lambda _: b"", lambda _: b"")
         trained = int(getattr(config, "max_position_embeddings", 0) or DEFAULT_CONTEXT)
         self._base_target: HfTarget | None = None  # of a view
-        self._view = ""  # which one it is
-        self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
+        self._view = ""  # its spec
+        self._passes = 0  # to notice reads of an outdated output
         self.on_forward: Callable[[int, int, float], None] | None = None
         self._kind, self._slots = ArchitectureTraits(self._model, config), CacheSlots(0, list, rewinds=False)
         depends_on = {name: identity[name] for name in ("model", "engine", "dtype", "attention")}
-        found = probe_traits(self, model, self._kind, depends_on | {"device": self._device})
-        if found.rejection_reason:
-            raise ModelError(f"{path}: {found.rejection_reason}")
-        found.limit(self._kind)
+        traits = probe_traits(self, model, self._kind, depends_on | {"device": self._device})
+        if traits.rejection_reason:
+            raise ModelError(f"{path}: {traits.rejection_reason}")
+        traits.limit(self._kind)
         self.caps = Caps(
             max_branches=MAX_BRANCHES if self._kind.supports_custom_masks else 1,
             rollback="free" if self._kind.supports_rollback else "none",
-            max_sessions=sessions if found.multiple_sessions else 1,
+            max_sessions=sessions if traits.multiple_sessions else 1,
             max_batch_tokens=MAX_ROWS,
             max_prefill_tokens=MAX_PREFILL_TOKENS,
             n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
@@ -150,7 +148,7 @@ class HfTarget:
         from transformers import DynamicCache
 
         model = self._require_open()
-        if self._kind.state_in_modules:  # that of the last session, until it is told to begin anew
+        if self._kind.state_in_modules:  # reset the last session's state
             model.get_decoder()._setup_cache(model.config, 1, self._device, model.dtype)
         return DynamicCache(config=model.config)
 
@@ -189,10 +187,10 @@ class HfTarget:
 
     def identity(self) -> dict[str, Any]:
         if self._text is not None:
-            it = identity(self.path, self.settings)
+            base = identity(self.path, self.settings)
         else:
-            it = identity_of(self._require_open(), self.settings)
-        return it | ({"view": self._view} if self._view else {})
+            base = identity_of(self._require_open(), self.settings)
+        return base | ({"view": self._view} if self._view else {})
 
     @property
     def weight_bytes(self) -> int:
@@ -214,7 +212,7 @@ class HfTarget:
             out.modification = f"without {n} of {2 * self.layers} blocks"
         return out
 
-    def closest(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:
+    def search_skipped_layers(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:
         return search_skipped_layers(self._require_open(), tokens, n_outputs, most)
 
     def open(self, beside: Session | None = None) -> HfSession:
@@ -245,7 +243,7 @@ class HfTarget:
                 due = [self._prefill(session, tree, want) for session, tree in batch]
                 compute(self._require_open(), self._kind, [one for one in due if one.rows.tokens], want)
                 outs = [self._answer(one, want) for one in due]
-        except BaseException as error:  # Ctrl-C too: whatever is in the caches belongs to nobody
+        except BaseException as error:  # also Ctrl-C: drop the pass from the caches
             for session, _ in batch:
                 session.rollback()
             if is_out_of_memory(error):
@@ -266,7 +264,7 @@ class HfTarget:
         )
 
     def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
-        """Prefill in chunks, but for the last of them, which is computed with the tree."""
+        """Prefill in chunks, except the last, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
         if not 0 <= n <= session.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {session.pending_tokens} that are unread")

@@ -1,4 +1,4 @@
-"""Text at transformers' edge: a fast tokenizer, the vocabulary that it means, and the chat template."""
+"""Tokenizer, vocabulary and chat template of a transformers model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.speculative.errors import ModelError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
 
-# What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
+# Names of EOS tokens that a configuration may not list, as in llama.cpp's llama-vocab.cpp.
 END_OF_GENERATION_TOKENS = {
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),
     *("<EOT>", "<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>"),
@@ -22,15 +22,16 @@ TOKENIZER_KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
 
 
 def byte_of() -> dict[str, int]:
-    """The byte that each character stands for in a byte-level vocabulary: the printable ones for themselves,
-    the others for characters from U+0100 on, in order (GPT-2's encoder.py)."""
+    """Return the byte of each character of a byte-level vocabulary, as in GPT-2's encoder.py.
+
+    Printable bytes stand for themselves, the others are the characters from U+0100 on."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
 class HfText(Text):
-    """tokenizer: a fast one of transformers. size: of the model's vocabulary, which may be larger."""
+    """A fast tokenizer of transformers. size: of the model's vocabulary, which may be larger."""
 
     def __init__(self, tokenizer: Any, size: int) -> None:
         if not getattr(tokenizer, "is_fast", False):
@@ -71,7 +72,7 @@ class HfText(Text):
         return bytes(spelled.replace("\u2581", " "), "utf-8")
 
     def token_text(self, token: int) -> bytes:
-        """As the tokenizer's file has it."""
+        """Return the token as the vocabulary spells it."""
         text = self._tokenizer.convert_ids_to_tokens(token) if token < len(self._tokenizer) else None
         return str(text or "").encode()
 
@@ -81,11 +82,11 @@ class HfText(Text):
 
     @cached_property
     def adds_bos(self) -> bool:
-        """Whether it puts one before a text."""
+        """True if the tokenizer puts BOS before a text."""
         return self.bos is not None and self._tokenizer.encode("a")[:1] == [self.bos]
 
     def visible_marker_tokens(self) -> frozenset[int]:
-        """Added tokens that look like control tokens (<think>) but are text."""
+        """Return added tokens that look like control tokens (<think>) but are text."""
         return frozenset(
             id_
             for id_, text in self._added.items()
@@ -93,7 +94,7 @@ class HfText(Text):
         )
 
     def vocab(self, ends: Collection[int]) -> Vocab:
-        """ends: tokens that the model's configuration says end a text."""
+        """Return the vocabulary. ends: EOS tokens of the model's configuration."""
         named = {id_ for id_, text in self._added.items() if text in END_OF_GENERATION_TOKENS}
         kind = TOKENIZER_KINDS.get(self._model.get("type", ""), self._model.get("type", "unknown"))
         return Vocab(

@@ -1,8 +1,8 @@
-"""What a model of transformers can do as this backend runs it, found by trying.
+"""A probe of what a model's architecture supports.
 
-An architecture may keep its state elsewhere, ignore a cache or a mask, or count places of the cache where it
-should count positions. So a few tokens are decoded in every way that the backend would use, and compared
-with passes over the whole text. What differs is not done with this model. The outcome is kept on the disk.
+An architecture may keep state elsewhere, ignore a cache or a mask, or take cache places for positions. So a
+few tokens are decoded in every way that this backend uses, and compared with passes without a cache. Ways
+that differ are not used with the model. The result is cached on disk.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.system import home
 
-FOLDER, VERSION = "transformers", 2  # another number where a trial would find something else
-PROMPT, LENGTH = 3, 7  # tokens of a text that is tried
-PARENTS = (ROOT, ROOT, 1, ROOT)  # all nodes but the first have others before them that they must not see
+FOLDER, VERSION = "transformers", 2  # increase the version if results may change
+PROMPT, LENGTH = 3, 7  # tokens of a text
+PARENTS = (ROOT, ROOT, 1, ROOT)  # all nodes but the first must not attend to some earlier node
 
-Pairs = list[tuple[Any, Any]]  # a row of logits, and what it should be
+Pairs = list[tuple[Any, Any]]  # computed and expected rows of logits
 
 
 @dataclass(frozen=True)
 class ProbedTraits:
-    """What holds of a model.
+    """The result of a probe.
 
-    rewinds: what was drafted and rejected can be dropped. several: passes of several tokens.
-    masks: branches, and sessions in one pass, are kept apart. company: several sessions may be open.
-    refused: why it cannot be decoded at all, or ""."""
+    rewinds: rejected tokens can be dropped. masks: masks separate branches and sessions.
+    rejection_reason: why the model cannot be decoded at all, or ""."""
 
     rewinds: bool
     multi_token_passes: bool
@@ -51,28 +50,26 @@ class ProbedTraits:
 
 
 def probe_traits(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[str, Any]) -> ProbedTraits:
-    """Return what is kept by `key`, or try it. target: the HfTarget of the model, without open sessions."""
-    if model.training:  # it says something else each time
+    """Return the cached result of `key`, or probe the model. target: its HfTarget, without open sessions."""
+    if model.training:  # dropout makes outputs random
         return ProbedTraits(kind.supports_rollback, True, kind.supports_custom_masks, True)
     key = {**key, "trial": VERSION}
-    found = home.load_record(FOLDER, key, lambda value: ProbedTraits(**value["abilities"]))
-    if found is None:
-        found = TraitProbe(target, model, kind).run()
-        home.write_record(
-            FOLDER, key, {"abilities": asdict(found)}, lambda _: None, ""
-        )  # or it is tried again
-    return found
+    traits = home.load_record(FOLDER, key, lambda value: ProbedTraits(**value["abilities"]))
+    if traits is None:
+        traits = TraitProbe(target, model, kind).run()
+        home.write_record(FOLDER, key, {"abilities": asdict(traits)}, lambda _: None, "")
+    return traits
 
 
 class TraitProbe:
-    """kind: as the configuration has it; what does not hold is taken from it on the way."""
+    """A probe of one model. kind: declared traits, from which those that do not hold are removed."""
 
     def __init__(self, target: Any, model: Any, kind: ArchitectureTraits) -> None:
         self._target, self._model, self._kind = target, model, kind
         size = target.vocab.size
         self._texts = [[(7919 * (at + n) + 11) % size for n in range(LENGTH)] for at in (1, 40)]
         self._drafted = [(7919 * n + 11) % size for n in range(80, 80 + len(PARENTS))]
-        # In 16 bits a pass of another shape is rounded visibly otherwise.
+        # In 16 bits, rounding in passes of another shape differs visibly.
         self._tolerance = max(1e-3, 12.0 * torch.finfo(model.dtype).eps)
         self._fault = ""
         self._known: dict[tuple[int, ...], Any] = {}
@@ -85,7 +82,7 @@ class TraitProbe:
             raise
         except Exception as error:  # transformers raises whatever its parts raise
             return self._refused(first_line(error))
-        if not torch.isfinite(logits).all():  # nothing can be told of it, and each row will say so
+        if not torch.isfinite(logits).all():  # nothing can be compared; each row raises an error later
             return ProbedTraits(kind.supports_rollback, True, kind.supports_custom_masks, True)
         kind.supports_custom_masks = kind.supports_custom_masks and self._matches_reference(self._branches)
         several = self._matches_reference(self._several)
@@ -95,8 +92,8 @@ class TraitProbe:
         )
         kind.max_prefill_chunk = kind.max_prefill_chunk if several else 1
         both, one = self._texts, self._texts[:1]
-        company = self._matches_reference(lambda: self._check_decoding(both, drafts=kind.supports_rollback))
-        if not company:  # what of it is at fault?
+        together = self._matches_reference(lambda: self._check_decoding(both, drafts=kind.supports_rollback))
+        if not together:  # find the cause
             if not self._matches_reference(lambda: self._check_decoding(one)):
                 return self._refused(self._fault or "token by token it says something else than in one pass")
             kind.supports_rollback = kind.supports_rollback and self._matches_reference(
@@ -107,29 +104,29 @@ class TraitProbe:
                 and kind.supports_rollback
                 and self._matches_reference(lambda: self._check_decoding(both))
             )
-            company = self._matches_reference(lambda: self._check_decoding(both))
-        return ProbedTraits(kind.supports_rollback, several, kind.supports_custom_masks, company)
+            together = self._matches_reference(lambda: self._check_decoding(both))
+        return ProbedTraits(kind.supports_rollback, several, kind.supports_custom_masks, together)
 
     def _refused(self, reason: str) -> ProbedTraits:
         import transformers
 
-        what = f"{self._model.config.model_type} of transformers {transformers.__version__}"
-        return ProbedTraits(
-            False, False, False, False, f"{what} cannot be decoded ({reason}): use a GGUF file of it"
-        )
+        kind = f"{self._model.config.model_type} of transformers {transformers.__version__}"
+        message = f"{kind} cannot be decoded ({reason}): use a GGUF file of it"
+        return ProbedTraits(False, False, False, False, message)
 
     def _matches_reference(self, way: Callable[[], Pairs]) -> bool:
-        """Return whether rows are those of whole passes. Fewer than half may differ: rounding sends a token
-        to other experts."""
+        """Return whether the rows equal those of passes without a cache.
+
+        Fewer than half may differ, since rounding can route a token to other experts."""
         self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.supports_rollback)
         try:
-            apart = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
+            errors = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
         except ModelError:  # too little memory
             raise
-        except Exception as error:  # what it cannot take is not given to it
+        except Exception as error:  # transformers raises whatever its parts raise
             self._fault = first_line(error)
             return False
-        return bool(apart[len(apart) // 2] <= self._tolerance)
+        return bool(errors[len(errors) // 2] <= self._tolerance)
 
     def _expected(self, tokens: Sequence[int]) -> Any:
         """Return the logits [tokens, n_vocab] of one pass without a cache."""
@@ -140,7 +137,7 @@ class TraitProbe:
                 with torch.inference_mode():
                     self._known[key] = self._model(input_ids=ids, use_cache=False).logits[0].float().cpu()
             except Exception as error:
-                raise self._target.shortage(error) if is_out_of_memory(error) else error from None
+                raise self._target.out_of_memory_error(error) if is_out_of_memory(error) else error from None
         return self._known[key]
 
     def _open(self, tokens: Sequence[int]) -> HfSession:
@@ -157,7 +154,7 @@ class TraitProbe:
         ]
 
     def _check_decoding(self, texts: Sequence[Sequence[int]], *, drafts: bool = False) -> Pairs:
-        """Decode the texts in turns, a token at a time. drafts: with some that are never right."""
+        """Decode the texts token by token in one batch. drafts: with wrong drafts."""
         tree = chain(self._drafted, "trial") if drafts else EMPTY
         sessions, pairs = [self._open(text[:PROMPT]) for text in texts], Pairs()
         for at in range(PROMPT, LENGTH):
@@ -165,7 +162,7 @@ class TraitProbe:
             pairs += [(rows[0], self._expected(text)[at - 1]) for rows, text in zip(outs, texts, strict=True)]
             for session, text in zip(sessions, texts, strict=True):
                 session.commit([], text[at])
-        return pairs[len(texts) :]  # the first ones are of whole passes themselves
+        return pairs[len(texts) :]  # the first pairs come from passes over the whole prompt
 
     def _several(self) -> Pairs:
         text, pairs = self._texts[0], Pairs()

@@ -1,8 +1,8 @@
-"""A model that skips a part of another one's blocks, with the same weights: it drafts for the whole model.
+"""Views: models that skip blocks of another model and draft for it with the same weights.
 
-An early exit is the first layers, the norm and the head (LayerSkip, arXiv:2404.16710), a layer skip any
-choice of blocks (Draft & Verify, arXiv:2309.08168). Opened beside a session of the whole model a view works
-on its cache. What the view puts behind the text is dropped with the next pass.
+An early exit has the first layers, the norm and the head (LayerSkip, arXiv:2404.16710), a layer skip any
+choice of blocks (Draft & Verify, arXiv:2309.08168). A session opened beside one of the whole model uses its
+cache. The next pass of the whole model drops what the view wrote.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
 
 
 class ViewSession(HfSession):
-    """beside: the session of the whole model, whose cache it works on."""
+    """A session of a view. beside: the session of the whole model, whose cache it uses."""
 
     def __init__(self, beside: HfSession, n_ctx: int) -> None:
         super().__init__(beside.slots, n_ctx, rewinds=True)
@@ -51,11 +51,11 @@ class ViewSession(HfSession):
         self._clear_tree()
 
     def plan_prefill(self, n: int) -> PassInput:
-        """The whole model reads, and the view with it."""
+        """Plan nothing: the whole model prefills for the view."""
         return PassInput([], [], self.shared, self.shared, EMPTY, n_outputs=0, first_row=0)
 
     def read(self, n: int) -> None:
-        """See plan_reading."""
+        """Record nothing; see plan_prefill."""
 
     def plan(self, tree: DraftTree) -> PassInput:
         if not self.tokens:
@@ -80,7 +80,7 @@ class ViewSession(HfSession):
 
 
 class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """In the place of a layer: what comes in goes out. returns: see `returned`."""
+    """A layer that returns its input. returns: see output_lengths."""
 
     def __init__(self, layer: Any, returns: int) -> None:
         super().__init__()
@@ -93,8 +93,9 @@ class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped 
 
 
 class ZeroBlock(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """In the place of a block to whose input its output is added; the block itself adds it where the input
-    is its second argument. returns: see `returned`."""
+    """A residual block that adds nothing. A block whose second argument is the residual returns that.
+
+    returns: see output_lengths."""
 
     def __init__(self, returns: int) -> None:
         super().__init__()
@@ -128,16 +129,16 @@ def output_lengths(model: Any, modules: Sequence[Any]) -> list[int]:
 
 
 def build_view(model: Any, attention: Collection[int], feed_forward: Collection[int]) -> Any:
-    """The model with only these layers' blocks. Raises UsageError where it is not made of such layers."""
+    """Return the model with only these layers' blocks. Raises UsageError for other kinds of layers."""
     decoder = model.get_decoder()
     place, layers = layers_of(decoder)
     if 0 not in attention:
         raise UsageError("a view needs the first layer's attention, by which places in the text are counted")
     made = [(layer, at in attention, at in feed_forward) for at, layer in enumerate(layers)]
-    left_out = {at: skipped_block(*parts) for at, parts in enumerate(made) if not all(parts[1:])}
-    returns = output_lengths(model, [part if name else layers[at] for at, (name, part) in left_out.items()])
+    skipped = {at: skipped_block(*parts) for at, parts in enumerate(made) if not all(parts[1:])}
+    returns = output_lengths(model, [part if name else layers[at] for at, (name, part) in skipped.items()])
     chosen = list(layers)
-    for (at, (name, _)), n in zip(left_out.items(), returns, strict=True):
+    for (at, (name, _)), n in zip(skipped.items(), returns, strict=True):
         chosen[at] = shallow_copy(layers[at]) if name else IdentityLayer(layers[at], n)
         if name:
             chosen[at]._modules[name] = ZeroBlock(n)
@@ -148,7 +149,7 @@ def build_view(model: Any, attention: Collection[int], feed_forward: Collection[
 
 
 def with_submodule(module: Any, way: Sequence[str], part: Any) -> Any:
-    """The module with another part, which is reached by these names."""
+    """Return a copy of the module with another part at the path `way`."""
     if not way:
         return part
     out = shallow_copy(module)
@@ -157,7 +158,7 @@ def with_submodule(module: Any, way: Sequence[str], part: Any) -> Any:
 
 
 def layers_of(decoder: Any) -> tuple[str, Any]:
-    """What a decoder calls its layers, and they."""
+    """Return the name of a decoder's list of layers, and the list. Raises UsageError if there is none."""
     n = decoder.config.num_hidden_layers
     for name, module in decoder._modules.items():
         if isinstance(module, torch.nn.ModuleList) and len(module) == n:
@@ -166,7 +167,7 @@ def layers_of(decoder: Any) -> tuple[str, Any]:
 
 
 def skipped_block(layer: Any, attends: bool, feeds: bool) -> tuple[str, Any]:
-    """The block of a layer that is left out, by its name; "" where that is all of it."""
+    """Return name and module of a layer's skipped block; "" and the layer if both are. Raises UsageError."""
     if not attends and not feeds:
         return "", layer
     names = FEED_FORWARD if attends else ATTENTION
@@ -179,7 +180,7 @@ def skipped_block(layer: Any, attends: bool, feeds: bool) -> tuple[str, Any]:
 
 
 def shallow_copy(module: Any) -> Any:
-    """A module of its own with the same parts."""
+    """Return a copy of a module that shares its parts."""
     out = copy(module)
     out.__dict__ = dict(module.__dict__)
     out._modules = dict(module._modules)
@@ -189,16 +190,17 @@ def shallow_copy(module: Any) -> Any:
 def search_skipped_layers(
     model: Any, tokens: Sequence[int], n_outputs: int, most: int
 ) -> list[frozenset[int]]:
-    """For 1 to `most` skipped layers, neither the first nor the last, return which ones change the hidden
-    states of the last `told` tokens least (by cosine: block influence, arXiv:2403.03853)."""
+    """For 1 to `most` skipped layers, return those that change the last `n_outputs` hidden states least.
+
+    The measure is cosine similarity (block influence, arXiv:2403.03853). The first and last layers stay."""
     _, layers = layers_of(model.get_decoder())
-    likeness: list[float] = []
+    similarity: list[float] = []
 
     def note(_: Any, given: Any, named: Any, out: Any) -> None:
         before = given[0] if given else named["hidden_states"]
         after = out[0] if isinstance(out, tuple) else out
         pair = (states[:, -n_outputs:].float() for states in (before, after))
-        likeness.append(float(torch.cosine_similarity(*pair, dim=-1).mean()))
+        similarity.append(float(torch.cosine_similarity(*pair, dim=-1).mean()))
 
     hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     try:
@@ -207,5 +209,5 @@ def search_skipped_layers(
     finally:
         for hook in hooks:
             hook.remove()
-    order = sorted(range(1, len(layers) - 1), key=lambda layer: -likeness[layer])
+    order = sorted(range(1, len(layers) - 1), key=lambda layer: -similarity[layer])
     return [frozenset(order[:n]) for n in range(1, min(most, len(order)) + 1)]

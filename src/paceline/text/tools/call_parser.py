@@ -1,4 +1,4 @@
-"""Calls of tools at one place of a text, in each of the formats."""
+"""Parsing of tool calls at a position of a text, in all formats."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from paceline.text.messages import Tool
 from paceline.text.tools.formats import ToolFormat, parameters_by_name
 
-MAX_HEAD = 300  # characters in which a function's name, or a parameter's, has to end
-MAX_DEPTH = 100  # levels of lists and objects in one another
+MAX_HEAD = 300  # characters up to the end of a function's or parameter's name
+MAX_DEPTH = 100  # nested lists and objects
 
 NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
 CALL_KEYS = (*NAMES, *ARGUMENTS, "type", "id", "tool_call_id")
-# A call in JSON begins with one of these, but for white space.
+# A call in JSON begins with one of these, apart from white space.
 BEGINNINGS = tuple(f'{bracket}"{key}":' for bracket in ("{", "[{") for key in CALL_KEYS)
 FIRST_NAME = re.compile(r'\[?\s*\{\s*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
 TOKEN = re.compile(r'[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
@@ -28,12 +28,14 @@ NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class Call:
+    """A tool call."""
+
     name: str
     arguments: dict[str, Any]
     id: str = ""
 
 
-_Read = tuple[list[Call], int]  # calls, and where they end
+_Parsed = tuple[list[Call], int]  # calls, and the position after them
 
 
 class IncompleteError(Exception):
@@ -41,9 +43,9 @@ class IncompleteError(Exception):
 
 
 class CallParser:
-    """Parser of the calls in a text that may grow until it has `ended`.
+    """A parser of calls in a text that grows until it has `ended`.
 
-    text: what was not dropped. start: position of that text in the whole."""
+    text: the text without dropped beginnings. start: position of `text` in the whole."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:
         self._format, self._tools = form, parameters_by_name(tools)
@@ -52,10 +54,11 @@ class CallParser:
         self._scanned = (-1, 0, 0)
 
     def drop(self, size: int) -> None:
+        """Drop the beginning of the text."""
         self.text, self.start = self.text[size:], self.start + size
 
-    def parse_calls(self, opener: str, at: int) -> _Read:
-        """Read the calls after an opener, and what ends them."""
+    def parse_calls(self, opener: str, at: int) -> _Parsed:
+        """Parse the calls behind an opener, and their end markers. Raises IncompleteError."""
         at = self._skip(at)
         if self.text[at] in "{[":
             calls, end = self.parse_json_calls(at, strict=opener.startswith("`"))
@@ -74,27 +77,25 @@ class CallParser:
         return calls, end
 
     def _skip(self, at: int, *, needed: bool = True) -> int:
-        """Return the position after white space. needed: there is text after it."""
+        """Return the position after white space. needed: raise IncompleteError at the end of the text."""
         found = SPACE.match(self.text, at)
         assert found is not None
         if needed and found.end() == len(self.text):
             raise IncompleteError
         return found.end()
 
-    def parse_json_calls(self, at: int, *, strict: bool) -> _Read:
-        """Read JSON objects that are calls, in a list or one after the other. strict: they have arguments."""
+    def parse_json_calls(self, at: int, *, strict: bool) -> _Parsed:
+        """Parse JSON objects, in a list or in sequence. strict: require arguments. Raises IncompleteError."""
         calls: list[Call] = []
         end = at
         try:
             while self.text.startswith(("{", "["), at) and (size := self._json_length(at)):
                 values = _load_json(self.text[at : at + size])
-                made = [
-                    self._call(one, strict=strict)
-                    for one in (values if isinstance(values, list) else [values])
-                ]
-                if None in made:
+                objects = values if isinstance(values, list) else [values]
+                parsed = [self._call(value, strict=strict) for value in objects]
+                if None in parsed:
                     break
-                calls += [call for call in made if call is not None]
+                calls += [call for call in parsed if call is not None]
                 end = at + size
                 between = SEPARATOR.match(self.text, end)
                 assert between is not None
@@ -107,34 +108,34 @@ class CallParser:
         return calls, end
 
     def _json_length(self, at: int) -> int:
-        """Return the length of the JSON object or list of calls that begins here; 0 where it can't be one."""
-        beginning = "".join(self.text[at : at + MAX_HEAD].split())
-        if not any(one.startswith(beginning[: len(one)]) for one in BEGINNINGS):
+        """Return the length of the JSON object or list of calls at `at`; 0 if there is none."""
+        head = "".join(self.text[at : at + MAX_HEAD].split())
+        if not any(beginning.startswith(head[: len(beginning)]) for beginning in BEGINNINGS):
             return 0
         name = FIRST_NAME.match(self.text, at)
         return 0 if name and name[1] not in self._tools else self._balanced_length(at)
 
     def _balanced_length(self, at: int) -> int:
-        """Return the length of the JSON object or list that begins here; 0 where it is too deep."""
-        start, seen, depth = self._scanned
+        """Return the length of the JSON object or list at `at`; 0 if it is too deep."""
+        start, scanned, depth = self._scanned
         if start != self.start + at:
-            start, seen, depth = self.start + at, self.start + at, 0
-        while token := TOKEN.match(self.text, seen - self.start):
-            seen = self.start + token.end()
+            start, scanned, depth = self.start + at, self.start + at, 0
+        while token := TOKEN.match(self.text, scanned - self.start):
+            scanned = self.start + token.end()
             depth += token[0] in ("{", "[")
             depth -= token[0] in ("}", "]")
             if not depth:
-                return seen - start
+                return scanned - start
             if depth > MAX_DEPTH:
                 return 0
-        self._scanned = start, seen, depth
+        self._scanned = start, scanned, depth
         raise IncompleteError
 
     def _call(self, value: Any, *, strict: bool) -> Call | None:
-        """Read a call from a JSON object; None where it is no call of a declared tool."""
+        """Return the call in a JSON value; None if it is no call of a declared tool."""
         if not isinstance(value, dict):
             return None
-        if isinstance(value.get("function"), dict):  # as OpenAI has it
+        if isinstance(value.get("function"), dict):  # OpenAI's format
             value = value["function"]
         name = next((value[key] for key in NAMES if isinstance(value.get(key), str)), "")
         key = next((key for key in ARGUMENTS if key in value), None)
@@ -147,8 +148,8 @@ class CallParser:
             arguments = {}
         return Call(name, arguments) if isinstance(arguments, dict) else None
 
-    def _parse_named_call(self, at: int) -> _Read:
-        """Read a call whose name stands before the brace of its arguments."""
+    def _parse_named_call(self, at: int) -> _Parsed:
+        """Parse a call with its name before the brace of its arguments."""
         brace = self.text.find("{", at, at + MAX_HEAD)
         if brace < 0:
             if self._format.name_pattern and len(self.text) - at < MAX_HEAD:
@@ -164,19 +165,17 @@ class CallParser:
             return [], end
         return [Call(found["name"], arguments, found.groupdict().get("id") or "")], end
 
-    def _parse_key_value_call(self, at: int) -> _Read:
-        """Read a call whose arguments are pairs of names and values."""
+    def _parse_key_value_call(self, at: int) -> _Parsed:
+        """Parse a call whose arguments are pairs of names and values."""
         text, pairs = self.text, self._format.pairs
         assert pairs is not None
         at = self._match_literal(pairs.before, at) or at
         name = NAME.match(text, at)
         if name and name.end() == len(text):
             raise IncompleteError
-        if (
-            not name
-            or name[0] not in self._tools
-            or not (after := self._match_literal(pairs.after, name.end()))
-        ):
+        if not name or name[0] not in self._tools:
+            return [], at
+        if not (after := self._match_literal(pairs.after, name.end())):
             return [], at
         types = self._tools[name[0]].get("properties") or {}
         pair = pairs.pattern(MAX_HEAD)
@@ -195,7 +194,7 @@ class CallParser:
             after = found.end()
 
     def _match_literal(self, mark: str, at: int) -> int:
-        """Return the position after a mark; 0 where the text goes on otherwise."""
+        """Return the position after a mark; 0 if it is not there. Raises IncompleteError."""
         if self.text.startswith(mark, at):
             return at + len(mark)
         if mark.startswith(self.text[at:]):
@@ -204,8 +203,7 @@ class CallParser:
 
 
 def _load_json(text: str) -> Any:
-    """Return a JSON value, or None. Control characters in strings and backslashes that escape nothing stand
-    for themselves."""
+    """Return a JSON value, or None. Control characters and stray backslashes in strings are accepted."""
     try:
         value = json.loads(ESCAPE.sub(lambda found: found[0] if found[1] else "\\\\", text), strict=False)
         json.dumps(value, allow_nan=False)
@@ -215,10 +213,10 @@ def _load_json(text: str) -> Any:
 
 
 def _coerce_argument(value: str, schema: Any) -> Any:
-    """Return a pair's value in the type of its schema; text where it has none or another."""
+    """Return a value in the type of its schema; text if that fails."""
     value = value.removeprefix("\n").removesuffix("\n")
     types = schema.get("type", "string") if isinstance(schema, dict) else "string"
-    if "string" in types and not ("null" in types and value == "null"):  # of a name, or of a list of them
+    if "string" in types and not ("null" in types and value == "null"):  # "type" is a name or a list of names
         return value
     try:
         return json.loads(value)

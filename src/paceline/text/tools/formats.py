@@ -1,6 +1,6 @@
-"""How models write calls of tools, chosen by what their chat template contains, and what forces a call.
+"""Formats of tool calls, chosen by the chat template, and the constraints that force a call.
 
-The formats are those of llama.cpp's common/chat.cpp and vLLM's tool parsers, as far as they are made of JSON.
+These are the JSON formats of llama.cpp's common/chat.cpp and vLLM's tool parsers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NAME = r"(?P<name>[A-Za-z0-9_.-]+?)"
 
 @dataclass(frozen=True)
 class KeyValueArguments:
-    """Arguments that are no JSON: `open` name `middle` value `close` each.
+    """A format of arguments without JSON: `open` name `middle` value `close` each.
 
-    before, after: may stand before the function's name, and follow it. end: ends the call."""
+    before, after: text around the function's name, of which `before` is optional. end: ends the call."""
 
     before: str
     after: str
@@ -33,7 +33,7 @@ class KeyValueArguments:
     end: str
 
     def pattern(self, longest: int) -> re.Pattern[str]:
-        """Return the pattern of one pair: a name of so many characters at most, and a value."""
+        """Return the pattern of one pair. longest: characters of a name."""
         middle = r"\s*".join(map(re.escape, self.middle))
         return re.compile(
             f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}", re.DOTALL
@@ -42,17 +42,15 @@ class KeyValueArguments:
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """Format in which models write calls of tools.
+    """A format of tool calls.
 
-    signs: texts that the chat template of such a model contains, all of them.
-    opens: the marks that begin a call or a list of calls, each with the marks that may end it, in order.
-    bare: a JSON object with a name and arguments that begins a line is a call.
-    head: pattern of the text between the opening mark and the arguments, if the name stands there.
-    forced: beginning of a call that the model has to make, with {name} if the name is no JSON.
+    template_markers: texts that all have to be in the chat template.
+    start_markers: marks that begin calls, each with the marks that may end them, in order.
+    accepts_plain_json: a JSON object with a name and arguments at the beginning of a line is a call.
+    name_pattern: pattern between the start marker and the arguments, if the name is there.
+    forced_prefix: beginning of a forced call, with {name} if the name is outside of JSON.
     keys: the JSON keys of the name and of the arguments.
-    listed: calls stand in a list.
-    inner: other control tokens.
-    """
+    other_markers: other control tokens."""
 
     name: str
     template_markers: tuple[str, ...]
@@ -197,7 +195,7 @@ def format_of(template: str) -> ToolFormat:
 
 
 def visible_control_tokens(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
-    """Return the control tokens that are a part of the format, each with its spelling for the parser."""
+    """Return the control tokens of the format, with their text for the parser."""
     tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
     return {
         ids[0]: mark.encode() for mark, ids in tokens.items() if len(ids) == 1 and not vocab.piece(ids[0])
@@ -206,10 +204,7 @@ def visible_control_tokens(text: Text, vocab: Vocab, form: ToolFormat) -> dict[i
 
 @dataclass(frozen=True)
 class ForcedCall:
-    """Beginning of an answer (control tokens included) and a schema of its rest, which make a model call a
-    tool.
-
-    format: format in which both together are parsed."""
+    """A prefix of an answer, with control tokens, and a schema of the rest. format: parses both together."""
 
     prefix: str
     json_schema: dict[str, Any]
@@ -217,7 +212,7 @@ class ForcedCall:
 
 
 def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
-    """Return what makes the model call a tool; None where the model is free not to."""
+    """Return the constraints of a required call; None if no call is required."""
     tools = [tool["function"] for tool in choice.tools if tool["function"]["name"] in choice.required_names]
     if not tools:
         return None
@@ -229,7 +224,7 @@ def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     calls = [
         {
             "type": "object",
-            # A function's references to its own parts are resolved below this name.
+            # References in a function's schema are relative to this id.
             "properties": {
                 name: {"const": tool["name"]},
                 arguments: {"$id": f"http://localhost/{number}", **_parameters(tool)},
@@ -250,7 +245,7 @@ def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_pattern(form: ToolFormat) -> re.Pattern[str]:
-    """Return the pattern of what may begin a call: marks, and a brace or bracket in a bare format."""
+    """Return the pattern of the beginnings of calls: markers, and a brace or bracket of plain JSON."""
     marks: Iterable[str] = map(re.escape, sorted(form.start_markers, key=len, reverse=True))
     return re.compile("|".join([*marks, r"[{\[]"] if form.accepts_plain_json else marks))
 

@@ -1,7 +1,6 @@
-"""Calls of tools, read from the text that a model writes, whole or as it arrives.
+"""Parsing of tool calls in an answer, whole or streamed.
 
-Content is passed on at once. A call is passed on when it is complete, with all its arguments. Text that may
-become a call is held back, and is content where it turns out to be none.
+Content is emitted at once, and a call when it is complete. Text that may become a call waits until then.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from paceline.text.tools.formats import ToolFormat, start_pattern
 
 LETTERS = string.ascii_letters + string.digits
 ID_LENGTH = 9  # Mistral's templates take no other
-THOUGHT, THOUGHT_END = "<think>", "</think>"  # in a thought nothing is a call
+THOUGHT, THOUGHT_END = "<think>", "</think>"  # between these nothing is a call
 
 
 @dataclass(frozen=True)
 class MessageDelta:
-    """New content, or a call. start: position of the content in all that was fed. index: the call's
-    number."""
+    """New content, or a call. start: position of the content in the whole text. index: number of the call."""
 
     content: str = ""
     start: int = 0
@@ -37,7 +35,7 @@ class MessageDelta:
     arguments: str = ""
 
     def openai(self) -> dict[str, Any]:
-        """Return the `delta` of a chunk in OpenAI's interface."""
+        """Return the `delta` of a chunk in OpenAI's format."""
         if self.index is None:
             return {"content": self.content}
         return {"tool_calls": [{"index": self.index, **_openai(self)}]}
@@ -45,7 +43,7 @@ class MessageDelta:
 
 @dataclass(frozen=True)
 class AssistantMessage:
-    """A whole answer: its content, and the deltas of its calls."""
+    """A whole answer: content, and the deltas of calls."""
 
     content: str
     calls: tuple[MessageDelta, ...]
@@ -57,7 +55,7 @@ class AssistantMessage:
         return cls(content, tuple(delta for delta in deltas if delta.index is not None))
 
     def openai(self) -> dict[str, Any]:
-        """Return an assistant's message in OpenAI's interface."""
+        """Return an assistant's message in OpenAI's format."""
         if not self.calls:
             return {"role": "assistant", "content": self.content}
         calls = [_openai(call) for call in self.calls]
@@ -81,14 +79,13 @@ def parse_tool_calls(
     *,
     cut: bool = False,
 ) -> AssistantMessage:
-    """Read a whole answer. cut: see `ToolCallParser.finish`."""
+    """Parse a whole answer. cut: see `ToolCallParser.finish`."""
     stream = ToolCallParser(form, tools, ids)
     return AssistantMessage.of([*stream.feed(text), *stream.finish(cut=cut)])
 
 
 class ToolCallParser:
-    """Reader of one answer, fed with its text piece by piece, cut anywhere. White space before a call, and
-    at the end after one, is left out."""
+    """An incremental parser of one answer. White space before calls and at the end after calls is dropped."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
         self._format, self._ids = form, ids
@@ -96,15 +93,16 @@ class ToolCallParser:
         self._openers = re.compile(f"{start_pattern(form).pattern}|{THOUGHT}")
         self._deltas: list[MessageDelta] = []
         self._thinking = False
-        self._at_line_start = True  # no content since the beginning, or since the last call
-        self.n_calls = 0  # so far
+        self._at_line_start = True  # no content since the beginning or the last call
+        self.n_calls = 0
 
     def feed(self, text: str) -> list[MessageDelta]:
+        """Add text of any length; return the new deltas."""
         self._parser.text += text
         return self._advance()
 
     def finish(self, *, cut: bool = False) -> list[MessageDelta]:
-        """Return what was held back. cut: by its length, so that the beginning of a call is left out."""
+        """Return the last deltas. cut: the answer was truncated, so drop the beginning of a call."""
         self._parser.ended = True
         return self._advance(cut=cut)
 
@@ -115,18 +113,16 @@ class ToolCallParser:
         return deltas
 
     def _step(self, *, cut: bool) -> bool:
-        """Pass on content or calls; false where nothing more can be passed on before more text comes."""
+        """Emit content or calls; return false if more text is needed."""
         if self._thinking:
             end = self._parser.text.find(THOUGHT_END)
             self._thinking = end < 0
             if end >= 0:
                 self._emit_content(end + len(THOUGHT_END))
+            elif self._parser.ended:
+                self._emit_content(len(self._parser.text))
             else:
-                self._emit_content(
-                    len(self._parser.text)
-                    if self._parser.ended
-                    else certain(self._parser.text, (THOUGHT_END,))
-                )
+                self._emit_content(certain(self._parser.text, (THOUGHT_END,)))
             return end >= 0
         found = self._openers.search(self._parser.text)
         if found is None:
@@ -156,16 +152,14 @@ class ToolCallParser:
             return True
         self._parser.drop(end)
         for call in calls:
-            arguments = _dump_json(call.arguments)
-            self._deltas.append(
-                MessageDelta("", 0, self.n_calls, call.id or self._ids(), call.name, arguments)
-            )
+            id_, arguments = call.id or self._ids(), _dump_json(call.arguments)
+            self._deltas.append(MessageDelta("", 0, self.n_calls, id_, call.name, arguments))
             self.n_calls += 1
         self._at_line_start = True
         return True
 
     def _emit_until_marker(self, *, cut: bool) -> None:
-        """Pass on all text before what may be the beginning of a call, or white space before one."""
+        """Emit the text before what may begin a call, without white space before it."""
         if not self._parser.ended:
             size = certain(self._parser.text, (*self._format.start_markers, THOUGHT))
             self._emit_content(len(self._parser.text[:size].rstrip()))
@@ -178,7 +172,7 @@ class ToolCallParser:
             self._emit_content(len(self._parser.text))
 
     def _emit_content(self, size: int) -> None:
-        """Pass on so much text as content."""
+        """Emit the first `size` characters as content."""
         if not size:
             return
         last = self._deltas[-1] if self._deltas else None

@@ -1,8 +1,7 @@
-"""Whether a chat template makes use of tools, told by rendering it; and messages that do without where it
-does not.
+"""Tool support of a chat template, detected by rendering it, and a fallback in plain messages.
 
-What is said instead is what Hermes and Qwen models are told: functions within <tools>, calls within
-<tool_call>, their results within <tool_response>.
+The fallback is that of Hermes and Qwen: functions in <tools>, calls in <tool_call>, results in
+<tool_response>.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ To call a function, answer with a JSON object of its name and its arguments with
 
 @dataclass(frozen=True)
 class ToolSupport:
-    """What a chat template makes of tools.
+    """Tool support of a chat template.
 
-    tools: it shows them. calls: it takes arguments as a "mapping" or as "text"; "" where it shows no calls.
-    empty: the content of an answer of calls alone. system: it takes a system message.
-    format: how the model writes calls, or is told to."""
+    tools: shows tools. argument_form: takes arguments as a "mapping" or "text"; "" if it shows no calls.
+    empty_content: content of an answer with calls only. system: takes a system message.
+    format: format of the model's calls."""
 
     tools: bool
     argument_form: str
@@ -57,12 +56,12 @@ class ToolSupport:
 
     @property
     def native(self) -> bool:
-        """Whether the template does all that tools need."""
+        """True if the template shows tools and calls."""
         return self.tools and bool(self.argument_form)
 
 
 def detect_tool_support(text: Text) -> ToolSupport:
-    """Return what the model's chat template can do."""
+    """Detect the tool support of a model's chat template."""
     tools = NAME in _render_probe(text, [PROBE_QUESTION])
     calls, empty = _calls(text)
     system = SYSTEM in _render_probe(text, [{"role": "system", "content": SYSTEM}, PROBE_QUESTION])
@@ -71,7 +70,7 @@ def detect_tool_support(text: Text) -> ToolSupport:
 
 
 def _render_probe(text: Text, messages: list[Message]) -> str:
-    """ "" where the template refuses them."""
+    """Return the rendered messages; "" if the template refuses them."""
     try:
         return text.render(messages, [PROBE])
     except ModelError:
@@ -81,14 +80,14 @@ def _render_probe(text: Text, messages: list[Message]) -> str:
 def _calls(text: Text) -> tuple[str, Message]:
     for form, arguments in (("mapping", {KEY: VALUE}), ("text", json.dumps({KEY: VALUE}))):
         full = _render_probe(text, _conversation({"content": ""}, arguments))
-        # transformers leaves out what is None, and some templates ask for it.
+        # transformers drops None, which some templates need.
         empties: list[Message] = [{}, {"content": None}, {"content": ""}]
         for empty in empties:
-            value = _render_probe(text, _conversation(empty, arguments))
-            # Python's own spelling of a mapping, text within text, and None as a word are mistakes.
-            mistaken = f"'{KEY}'" in value or f'\\"{KEY}' in value
-            mistaken |= bool(full) and value.count("None") > full.count("None")
-            if VALUE in value and NAME in value and RESULT in value and not mistaken:
+            rendered = _render_probe(text, _conversation(empty, arguments))
+            # Python's repr of a mapping, JSON within JSON, and the word None are mistakes.
+            wrong = f"'{KEY}'" in rendered or f'\\"{KEY}' in rendered
+            wrong |= bool(full) and rendered.count("None") > full.count("None")
+            if not wrong and all(word in rendered for word in (VALUE, NAME, RESULT)):
                 return form, empty
     return "", {}
 
@@ -101,8 +100,7 @@ def _conversation(content: Message, arguments: Any) -> list[Message]:
 def adapt_messages(
     can: ToolSupport, messages: list[Message], tools: list[Tool]
 ) -> tuple[list[Message], list[Tool] | None]:
-    """Return messages and tools as the template takes them. Where it does not show all of them, all is said
-    in messages."""
+    """Return messages and tools for the template; without tool support, everything in messages."""
     if can.native:
         return [_native_message(can, message) for message in messages], tools or None
     messages = _tool_turns_as_text(messages)
@@ -118,7 +116,7 @@ def _native_message(can: ToolSupport, message: Message) -> Message:
     taken = {name: value for name, value in message.items() if name != "content" or value is not None}
     calls = message["tool_calls"]
     if can.argument_form == "text":
-        calls = [{**one, "function": {**one["function"], "arguments": _json(one)}} for one in calls]
+        calls = [{**call, "function": {**call["function"], "arguments": _json(call)}} for call in calls]
     return {**can.empty_content, **taken, "tool_calls": calls}
 
 
@@ -128,26 +126,24 @@ def _json(call: dict[str, Any]) -> str:
 
 
 def _tool_turns_as_text(messages: list[Message]) -> list[Message]:
-    """Return calls as an answer's text, and results in a row as one message of the user."""
-    reported: list[Message] = []
+    """Return calls as text of the answer, and consecutive results as one message of the user."""
+    turns: list[Message] = []
     results = False
     for message in messages:
-        selected = {
-            name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")
-        }
+        turn = {name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")}
         if message["role"] == "tool":
             text = f"<tool_response>\n{message['content']}\n</tool_response>"
             if results:
-                reported[-1]["content"] += f"\n{text}"
+                turns[-1]["content"] += f"\n{text}"
             else:
-                reported.append({"role": "user", "content": text})
+                turns.append({"role": "user", "content": text})
         elif "tool_calls" in message:
             calls = [_call(call) for call in message["tool_calls"]]
-            reported.append({**selected, "content": "\n".join([*filter(None, [message["content"]]), *calls])})
+            turns.append({**turn, "content": "\n".join([*filter(None, [message["content"]]), *calls])})
         else:
-            reported.append(selected)
+            turns.append(turn)
         results = message["role"] == "tool"
-    return reported
+    return turns
 
 
 def _call(call: dict[str, Any]) -> str:
@@ -156,7 +152,7 @@ def _call(call: dict[str, Any]) -> str:
 
 
 def _insert_instructions(messages: list[Message], introduction: str, *, system: bool) -> list[Message]:
-    """Put it at the end of the system message, or before what the user says first."""
+    """Append the introduction to the system message, or put it before the user's first message."""
     role = "system" if system else "user"
     at = next((at for at, message in enumerate(messages) if message["role"] == role), None)
     if at is None:

@@ -1,6 +1,6 @@
-"""Kernels of our own for llama.cpp on a processor: a library that enters ggml's CPU backend.
+"""Paceline's CPU kernels for llama.cpp: a library that hooks into ggml's CPU backend.
 
-Without a compiler everything works as llama.cpp does it."""
+Without a compiler, llama.cpp's kernels compute everything."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from paceline.backends.llama_cpp.kernels import amx, build
 from paceline.hardware.bandwidth import free_memory
 from paceline.speculative.errors import KernelError, MissingExtraError
 
-# Weights are laid out anew in memory of their own, where a mapped file could leave it under pressure: models
-# that take more of the available memory than this are run without.
+# The kernels copy weights into another layout. Unlike a mapped file, the copy cannot leave memory under
+# pressure: models above this share of the available memory run without.
 MEMORY_SHARE = 0.8
 
 _library: ctypes.CDLL | None = None
@@ -25,16 +25,17 @@ _entering, _watching = threading.Lock(), threading.Lock()
 
 
 def load_kernels(path: str = "") -> KernelStatus:
-    """Load the library, compiled first if needed, and enter ggml; once a process, before the first model is
-    loaded. path: the instruction set to use, or "" for the best."""
+    """Compile the library if needed, load it and hook into ggml, once a process and before the first model.
+
+    path: the instruction set to use, or "" for the best."""
     global _status
     with _entering:
         if _status is None:
-            _status = _entered(path)
+            _status = _hook_into_ggml(path)
         return _status
 
 
-def _entered(path: str) -> KernelStatus:
+def _hook_into_ggml(path: str) -> KernelStatus:
     global _library
     from paceline.backends.llama_cpp import binding
 
@@ -43,23 +44,23 @@ def _entered(path: str) -> KernelStatus:
     try:
         llama = binding.llama_cpp()._lib
         file = build.library(build.recipe_for())
-        library = _loaded(file)
+        library = _load_library(file)
         if reason := library.paceline_kernels_enter(path.encode(), llama._handle):
             return KernelStatus(reason=reason.decode())
-        left = amx.types_faster_with_amx(
+        amx_types = amx.types_faster_with_amx(
             lambda n, rows, to: library.paceline_kernels_seconds(n, rows, to.encode()), file
         )
     except (KernelError, MissingExtraError) as error:
         return KernelStatus(reason=str(error))
-    for name in left:
+    for name in amx_types:
         library.paceline_kernels_leave(amx.TYPES[name])
     _library = library
     active = library.paceline_kernels_path().decode()
-    return KernelStatus(f"{active} ({', '.join(left)} by AMX)" if left else active)
+    return KernelStatus(f"{active} ({', '.join(amx_types)} by AMX)" if amx_types else active)
 
 
-def _loaded(file: Path) -> ctypes.CDLL:
-    """Raises KernelError for a file that is no such library."""
+def _load_library(file: Path) -> ctypes.CDLL:
+    """Load the library and declare its functions. Raises KernelError for another file."""
     try:
         library = ctypes.CDLL(str(file))
         for name in ("enter", "path", "paths", "foreign"):
@@ -78,8 +79,9 @@ def _loaded(file: Path) -> ctypes.CDLL:
 
 
 def fits_memory(sizes: Sequence[int], name: object) -> bool:
-    """Return whether a model whose files have these sizes can be loaded with the kernels. A line on stderr
-    says where only the room is missing."""
+    """Return whether a model with files of these sizes can use the kernels.
+
+    A line on stderr reports too little memory."""
     if not load_kernels().path:
         return False
     size, free = sum(sizes), free_memory()
@@ -93,30 +95,29 @@ def fits_memory(sizes: Sequence[int], name: object) -> bool:
 
 
 def set_enabled(on: bool) -> None:
-    """Whether loads and passes of this thread use the kernels from now on."""
+    """Switch the kernels on or off for loads and passes of this thread."""
     if _library is not None:
         _library.paceline_kernels_use(int(on))
 
 
 def paths() -> tuple[str, ...]:
-    """Return the instruction sets that this processor runs kernels of, the best first."""
+    """Return the instruction sets of kernels that this processor runs, the best first."""
     return () if _library is None else tuple(_library.paceline_kernels_paths().decode().split())
 
 
 def start_watching_ggml() -> None:
-    """Begin to note which operations ggml computes itself, in the whole process."""
+    """Start to record which operations ggml computes, in the whole process."""
     if _library is not None:
         _library.paceline_kernels_watch()
 
 
 def ggml_operations() -> tuple[str, ...]:
-    """Return the operations since `watch` whose rows may depend on what else is in a pass."""
+    """Return the recorded operations whose rows may depend on the other rows of a pass."""
     return () if _library is None else tuple(_library.paceline_kernels_foreign().decode().split())
 
 
 def covers_all_operations(compute: Callable[[], None]) -> bool:
-    """Return whether the kernels compute all that the passes of `compute` compute from several rows at
-    once."""
+    """Return whether the kernels compute all operations over several rows in the passes of `compute`."""
     if not load_kernels().path:
         return False
     with _watching:
@@ -124,5 +125,5 @@ def covers_all_operations(compute: Callable[[], None]) -> bool:
         try:
             compute()
         finally:
-            left = ggml_operations()
-    return not left
+            operations = ggml_operations()
+    return not operations

@@ -1,4 +1,4 @@
-"""Compile the kernels where that is still to do, and print the library's path."""
+"""Compile the kernels if needed, and print the library's path."""
 
 from __future__ import annotations
 

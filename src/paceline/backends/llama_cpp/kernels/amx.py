@@ -1,4 +1,4 @@
-"""Which types of weights ggml computes faster than our kernels do, on processors with AMX: measured once."""
+"""A comparison with ggml's AMX kernels, measured once: some weight types are faster with these."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from paceline.backends.llama_cpp.kernels.build import to_stderr
 from paceline.system.identity import cpu_name
 from paceline.system.whole import atomic_write
 
-# Of a product: by a type's number, rows of activations, and a buffer's name.
+# Seconds of a product, by a type's number, rows of activations and a buffer's name.
 Seconds = Callable[[int, int, str], float]
 
 AMX = "AMX"  # ggml's name for the type of buffer
 OWN_KERNELS = ""
 # ggml's numbers of the types that it has AMX kernels for.
 TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
-# What is compared: a prompt of so many tokens, and an answer in so many passes of so many rows.
+# The workload: a prompt of so many tokens, and an answer in so many passes of so many rows.
 PROMPT, PASSES, ROWS = 512, 128, 4
-# How much less time AMX has to take: what is left to it loses equal rows.
+# AMX has to be faster by this factor, since rows are not equal with it.
 MIN_ADVANTAGE = 1.1
 
 
 def types_faster_with_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
-    """Names of types. What was found is kept beside `library`."""
+    """Return the names of types that AMX computes faster. The result is cached beside `library`."""
     file = library.with_suffix(".amx.json")
     with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_bytes())
@@ -47,5 +47,5 @@ def types_faster_with_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
 
 
 def benchmark_seconds(seconds: Seconds, number: int, buffer: str) -> float:
-    """Seconds; negative where the buffer takes no such weights."""
+    """Return the workload's seconds; negative if the buffer takes no such weights."""
     return seconds(number, PROMPT, buffer) + PASSES * seconds(number, ROWS, buffer)

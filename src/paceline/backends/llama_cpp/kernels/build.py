@@ -1,4 +1,4 @@
-"""The library of kernels: compiled on this machine, once for each compiler, llama.cpp and set of sources."""
+"""The build of the kernels: once on a machine for each compiler, llama.cpp version and set of sources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Warn = Callable[[str], None]
 SOURCE_FOLDER = Path(__file__).parent
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-rtti", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
 LINKED = ("-shared", "-pthread", *(["-ldl"] if sys.platform == "linux" else []))
-ENTRY = "entry.cpp"  # is told which of the optional sources were compiled
+ENTRY = "entry.cpp"  # compiled with macros that name the compiled optional sources
 FMA = ("-mavx2", "-mfma", "-mf16c")
 X86 = {
     "path_avx2.cpp": ("WITH_AVX2", FMA),
@@ -44,7 +44,7 @@ ARM = {
     "path_neon.cpp": ("WITH_NEON", ("-march=armv8.2-a+dotprod",)),
     "path_i8mm.cpp": ("WITH_I8MM", ("-march=armv8.2-a+dotprod+i8mm",)),
 }
-# By architecture, sources that a compiler may not know the flags of: the macro that says so, and the flags.
+# By architecture, optional sources: a compiler may not know their flags. A macro names each, then its flags.
 OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "x86_64": X86,
     "amd64": X86,
@@ -52,11 +52,9 @@ OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "arm64": ARM,
 }
 COMPILERS = ("c++", "g++", "clang++")
-MAX_CACHED_LIBRARIES = (
-    4  # libraries in a folder: other versions of Paceline or llama.cpp may be in use beside this one
-)
-FAILURE_SUFFIX = ".failed"  # the suffix of a note that tells why a build failed
-FAILURE_SECONDS = 24 * 3600  # seconds, for which a build that failed is not tried again
+MAX_CACHED_LIBRARIES = 4  # several versions of Paceline or llama.cpp may share a folder
+FAILURE_SUFFIX = ".failed"  # of a file with the reason why a build failed
+FAILURE_SECONDS = 24 * 3600  # a failed build is not tried again for so long
 NO_COMPILER = (
     "no C++ compiler was found: install one (Debian: apt install g++; macOS: xcode-select --install)"
 )
@@ -65,7 +63,7 @@ COMPILING_NOTICE = "compiling kernels for this processor, which takes some tens 
 
 @dataclass(frozen=True)
 class BuildRecipe:
-    """Sources and the compiler for them. compiler: a command, empty where there is none."""
+    """Sources and their compiler. compiler: a command, empty if there is none."""
 
     folder: Path
     compiler: tuple[str, ...]
@@ -89,11 +87,11 @@ class BuildRecipe:
 
     @cached_property
     def name(self) -> str:
-        """The library's file. Raises KernelError for a compiler that does not run."""
+        """The library's file name. Raises KernelError if the compiler does not run."""
         identity = _identity(self.compiler)
         return f"{self.content}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
 
-    def compiling(self, source: str, work: Path, flags: Sequence[str]) -> list[str]:
+    def compile_command(self, source: str, work: Path, flags: Sequence[str]) -> list[str]:
         return [
             *self.compiler,
             *FLAGS,
@@ -109,9 +107,9 @@ def llama_version() -> str:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The command in CXX, or the first compiler there is; empty without one."""
-    if given := shlex.split(os.environ.get("CXX", "")):
-        return tuple(given)
+    """Return the command in CXX, or the first compiler that is installed; empty without one."""
+    if command := shlex.split(os.environ.get("CXX", "")):
+        return tuple(command)
     return next(((name,) for name in COMPILERS if shutil.which(name)), ())
 
 
@@ -126,23 +124,24 @@ def to_stderr(line: str) -> None:
 def library(
     recipe: BuildRecipe, folders: Sequence[Path] | None = None, *, warn: Warn = to_stderr, again: bool = False
 ) -> Path:
-    """Return the compiled library from a cache folder, built where it is not there. Raises KernelError.
+    """Return the library from a cache folder, and build it if needed. Raises KernelError.
 
-    folders: cache folders, the preferred one first. again: try a build that failed before."""
+    folders: cache folders in order of preference. again: repeat a build that failed recently."""
     folders = [folder / "kernels" for folder in caches()] if folders is None else folders
     if (path := _found(recipe, folders)) is not None:
         with suppress(OSError):
-            os.utime(path)  # the libraries that were used last are kept
+            os.utime(path)  # the most recently used libraries are kept
         return path
     for folder in folders:
-        with suppress(OSError):  # a disk that is full, or not ours
+        with suppress(OSError):  # the next folder may be writable
             return _cached(recipe, folder, warn, again)
     raise KernelError("no cache folder can be written to (PACELINE_HOME names another)")
 
 
 def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
-    """Return a library that is there; without a compiler, one that any compiler made of the same sources.
-    Raises KernelError where there is neither."""
+    """Return a cached library, if any; without a compiler, one of the same sources by any compiler.
+
+    Raises KernelError without a compiler and a library."""
     if recipe.compiler:
         return next((path for folder in folders if (path := folder / recipe.name).is_file()), None)
     for folder in folders:
@@ -152,8 +151,7 @@ def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
 
 
 def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
-    """Return the library in a cache folder, built by the first process that wants it. Raises OSError where
-    the folder cannot be written to, and KernelError."""
+    """Return the library in a cache folder, built under a lock if needed. Raises OSError or KernelError."""
     make_private_folder(folder)
     path = folder / recipe.name
     failed = path.with_suffix(FAILURE_SUFFIX)
@@ -177,14 +175,14 @@ def _cached(recipe: BuildRecipe, folder: Path, warn: Warn, again: bool) -> Path:
 
 
 def mark_failed(path: Path, reason: str) -> None:
-    """Remove a library that cannot be loaded; it is not built again before a failed build would be."""
+    """Remove a library that cannot be loaded, and record the failure like that of a build."""
     with suppress(OSError):
         path.unlink()
         path.with_suffix(FAILURE_SUFFIX).write_text(reason, "utf-8")
 
 
 def _failure(note: Path) -> str:
-    """Why a build failed not long ago; "" if none did."""
+    """Return why a recent build failed; "" if none did."""
     try:
         recent = time.time() - note.stat().st_mtime < FAILURE_SECONDS
         return note.read_text("utf-8") if recent else ""
@@ -193,21 +191,20 @@ def _failure(note: Path) -> str:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the libraries that were not used for longest, and old notes of failures."""
+    """Remove the least recently used libraries, and old failures."""
     libraries = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
-    selected = {path.stem for path in libraries[:MAX_CACHED_LIBRARIES]}
+    recent = {path.stem for path in libraries[:MAX_CACHED_LIBRARIES]}
     for path in folder.iterdir():
-        beside = path.suffix in (".so", ".json") and path.name.partition(".")[0] not in selected
-        if beside or (path.suffix == FAILURE_SUFFIX and not _failure(path)):
+        unused = path.suffix in (".so", ".json") and path.name.partition(".")[0] not in recent
+        if unused or (path.suffix == FAILURE_SUFFIX and not _failure(path)):
             path.unlink(missing_ok=True)
 
 
 def build(recipe: BuildRecipe, work: Path) -> Path:
-    """The library, compiled in the folder `work`. An optional source that cannot be compiled is left out.
-    Raises KernelError."""
+    """Compile the library in the folder `work`, without optional sources that fail. Raises KernelError."""
     sources = [source for source in recipe.sources if source != ENTRY]
     flags = {source: recipe.optional.get(source, ("", ()))[1] for source in sources}
-    results = run_all([recipe.compiling(source, work, flags[source]) for source in sources], work)
+    results = run_all([recipe.compile_command(source, work, flags[source]) for source in sources], work)
     compiled, macros = [ENTRY], []
     for source, result in zip(sources, results, strict=True):
         if result.ok:
@@ -215,7 +212,7 @@ def build(recipe: BuildRecipe, work: Path) -> Path:
             macros += [f"-D{recipe.optional[source][0]}"] if source in recipe.optional else []
         elif source not in recipe.optional:
             raise KernelError(_refusal(recipe, source, result.output))
-    (entry,) = run_all([recipe.compiling(ENTRY, work, macros)], work)
+    (entry,) = run_all([recipe.compile_command(ENTRY, work, macros)], work)
     if not entry.ok:
         raise KernelError(_refusal(recipe, ENTRY, entry.output))
     out = work / "kernels.so"
@@ -227,7 +224,7 @@ def build(recipe: BuildRecipe, work: Path) -> Path:
 
 
 def _identity(compiler: Sequence[str]) -> str:
-    """The first line of what a compiler tells of itself. Raises KernelError."""
+    """Return the first line of a compiler's version. Raises KernelError if it does not run."""
     try:
         done = subprocess.run(
             [*compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
@@ -245,6 +242,6 @@ def _refusal(recipe: BuildRecipe, what: str, text: str) -> str:
 
 
 def first_error(text: str) -> str:
-    """The first line of a compiler's output that tells of an error, or else the first line."""
+    """Return the first line of a compiler's output with an error, or else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
     return next((line for line in lines if "error" in line.lower()), lines[0])

@@ -1,4 +1,4 @@
-"""Programs that run side by side and end with this process."""
+"""Concurrent subprocesses that end with this process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from typing import NamedTuple
 from paceline.speculative.errors import KernelError
 from paceline.system.leaving import cleanup_on_exit
 
-TIMEOUT_SECONDS = 900.0  # seconds for all commands of a call
+TIMEOUT_SECONDS = 900.0  # for all commands of a call
 
 
 class CommandResult(NamedTuple):
+    """Success and the whole output of a command."""
+
     ok: bool
-    output: str  # everything that the program printed
+    output: str
 
 
 def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult]:
-    """Run the commands side by side; their temporary files go to `work`. On any exception, Ctrl-C included,
-    those that are running are killed. Raises KernelError for one that cannot start or takes too long."""
+    """Run commands concurrently, with temporary files in `work`. Any exception kills those that still run.
+
+    Raises KernelError if a command cannot start or takes too long."""
     import psutil
 
     until = time.monotonic() + TIMEOUT_SECONDS
@@ -32,11 +35,11 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
     logs = [work / f"{number}.log" for number in range(len(commands))]
 
     def stop() -> None:
-        # By what they were started with: one that an interrupt kept from being noted here is ended, too.
+        # Found by their environment: an interrupt may come before a process is in `running`.
         for child in psutil.Process().children():
             with suppress(psutil.Error, OSError):
                 if child.environ().get("TMPDIR") == str(work):
-                    os.killpg(child.pid, signal.SIGKILL)  # what a compiler has started, too
+                    os.killpg(child.pid, signal.SIGKILL)  # also a compiler's children
 
     with cleanup_on_exit(stop):
         try:
@@ -57,7 +60,7 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
 
 
 def _start(command: Sequence[str], work: Path, log: Path) -> subprocess.Popen[bytes]:
-    """In a process group of its own: Ctrl-C in a terminal reaches it only through this process."""
+    """Start a command in a new session, so that Ctrl-C reaches it only through this process."""
     env = {**os.environ, "TMPDIR": str(work), "LC_ALL": "C"}
     with log.open("wb") as out:
         try:
