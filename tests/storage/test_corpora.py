@@ -104,6 +104,21 @@ def test_a_manifest_that_is_none_is_refused(home: Path, vocab: Vocab, text: byte
         find_corpus("mine")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens": "12"}, {"documents": None}, {"n_vocab": 6.5}, {"kinds": [["ngram"]]}, {"model": 1},
+        {"skipped": []}, {"skipped": {"empty": "1"}}, {"sources": ["src"]}, {"sources": [{"path": "src"}]},
+    ],
+)  # fmt: skip
+def test_a_manifest_with_a_value_of_a_wrong_type_is_refused(
+    home: Path, vocab: Vocab, changes: dict[str, Any]
+) -> None:
+    make(home / "mine", vocab, **changes)
+    with pytest.raises(ModelError, match="is damaged, or of another version"):
+        find_corpus("mine")
+
+
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "é", "x" * 65, "a\n"])
 def test_names_that_are_no_plain_words_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="a corpus cannot be named"):

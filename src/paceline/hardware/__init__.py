@@ -1,1 +1,1 @@
-"""What this machine has, and what it lets us use."""
+"""The hardware of this machine, and the share of it that this process may use."""

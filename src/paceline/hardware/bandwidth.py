@@ -1,4 +1,4 @@
-"""The memory bandwidth of this machine, which bounds the decoding of one token."""
+"""Measure the memory bandwidth, which bounds the decoding of one token."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from paceline.speculative.errors import PacelineError
 
 MAX_SECONDS = 0.2  # of reading
-N_ROUNDS = 5  # of which the fastest counts: other programs only ever take something away
-PIECE_BYTES = 1 << 20  # bytes read at a time: long beside a call from Python, short beside a round
-SIZE = 1 << 30  # bytes that are read, beyond nearly every cache
-MAX_MEMORY_SHARE = 4  # of the free memory at most one over this is taken
-LEAST = 64 << 20
+N_ROUNDS = 5  # the fastest counts: other programs can only slow a round down
+PIECE_BYTES = 1 << 20  # per numpy call: long beside the call, short beside a round
+SIZE = 1 << 30  # bytes, more than nearly every cache
+MAX_MEMORY_SHARE = 4  # at most 1/4 of the free memory
+LEAST = 64 << 20  # bytes
 
 
 def memory_bandwidth(threads: int) -> float:
-    """Return the bytes a second that so many threads read together. Raises PacelineError if memory or threads
-    do not suffice."""
+    """Return the bytes per second that these threads read together.
+
+    Raises PacelineError without enough memory or threads.
+    """
     size = min(SIZE, free_memory() // MAX_MEMORY_SHARE)
     if size < LEAST:
         raise PacelineError("too little memory is free to measure how fast it is read: close other programs")
@@ -42,8 +44,7 @@ def free_memory() -> int:
 
 
 def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) -> float:
-    """Return bytes a second. Every thread reads memory that it has written itself, so that on a NUMA machine
-    the memory lies near the thread."""
+    """Return bytes per second. Each thread reads memory that it has written, which NUMA places near it."""
     rates = []
     with ExitStack() as stack:
         try:
@@ -59,13 +60,13 @@ def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) 
                 ]
                 read = sum(done.result() for done in reading)
                 rates.append(read / max(1e-9, clock() - began))
-        except (MemoryError, RuntimeError) as error:  # a limit of memory, or of threads
+        except (MemoryError, RuntimeError) as error:  # RuntimeError: a limit of threads
             raise PacelineError(f"could not be measured ({str(error) or 'out of memory'})") from error
     return max(rates)
 
 
 def _written_memory(size: int) -> Sequence[NDArray[np.int64]]:
-    """Return pieces of written memory: what was never written has no memory behind it."""
+    """Return pieces of written memory; unwritten pages are not backed by memory."""
     return [np.ones(PIECE_BYTES // 8, np.int64) for _ in range(max(1, size // PIECE_BYTES))]
 
 
@@ -74,7 +75,7 @@ def _read(memory: Sequence[NDArray[np.int64]], until: float, clock: Callable[[],
     read = 0
     while True:
         for piece in memory:
-            np.bitwise_or.reduce(piece)  # numpy's fastest way to look at every byte
+            np.bitwise_or.reduce(piece)  # numpy's fastest way to read every byte
             read += PIECE_BYTES
             if clock() >= until:
                 return read

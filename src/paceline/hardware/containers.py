@@ -1,4 +1,4 @@
-"""What a container may use of its machine: control groups (version 2), as the process sees them."""
+"""The limits of a container: control groups (version 2), as this process sees them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
 @dataclass(frozen=True)
 class Limits:
-    """What control groups allow; None: no limit.
+    """The limits of control groups; None is no limit.
 
-    known: whether there are control groups.
-    cpus: processors' worth of time (a quota of 1.5 is 150 ms in every 100 ms).
-    cpuset: processors it may run on. memory: bytes.
-    container: what it is called, "" where nothing tells.
-    stat: the file that tells of throttling by that quota.
+    known: True if there are control groups. cpus: the quota in processors. cpuset: usable processors.
+    memory: bytes. container: docker, podman and so on, or "". stat: the quota's file of throttling counters.
     """
 
     known: bool = False
@@ -46,7 +43,7 @@ def read(files: SystemFiles) -> Limits:
         cpuset=min((cpus for cpus in sets if cpus), key=len, default=None),
         memory=min(filter(None, memories), default=None),
         container=_container(files),
-        # A group is told of its own quota's throttling, and of no other's.
+        # The group of the quota counts its throttling.
         stat=f"{holder}/cpu.stat" if holder else "",
     )
 
@@ -61,7 +58,7 @@ def throttled(files: SystemFiles, limits: Limits) -> float | None:
 
 
 def _mount(files: SystemFiles) -> tuple[str, str] | None:
-    """Return where control groups are mounted, and which group is there."""
+    """Return the mount point of control groups, and the group that is mounted there."""
     for line in (files.text(MOUNTS) or "").splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split()
@@ -71,8 +68,10 @@ def _mount(files: SystemFiles) -> tuple[str, str] | None:
 
 
 def _folders(files: SystemFiles) -> list[str]:
-    """Return the visible folders of the process's group and of the groups above it. A container without a
-    cgroup namespace gets the host's name of its group, and sees only the end of that path."""
+    """Return the visible folders of the process's group and of the groups above it.
+
+    A container without a cgroup namespace has the host's name of its group, but sees only the end of it.
+    """
     lines = (files.text(GROUPS) or "").splitlines()
     group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
     mount = _mount(files)
@@ -80,7 +79,7 @@ def _folders(files: SystemFiles) -> list[str]:
         return []
     place, root = mount
     path = PurePosixPath(group)
-    if ".." in path.parts:  # a group beside ours: what holds it cannot be seen
+    if ".." in path.parts:  # a sibling group, whose parents are invisible
         path = PurePosixPath("/")
     if root != "/":
         path = "/" / path.relative_to(root) if path.is_relative_to(root) else PurePosixPath("/")

@@ -24,8 +24,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Cores:
-    """The processors of the machine, and those that this process may use. known: False if they were only
-    counted."""
+    """The processors of the machine, and those that this process may use. known: False for mere counts."""
 
     cpus: tuple[Cpu, ...]
     allowed: frozenset[int]
@@ -45,7 +44,7 @@ class Cores:
 
     @property
     def smt(self) -> bool:
-        """Return whether some processors share a core."""
+        """Return True if some processors share a core."""
         return self.physical < self.logical
 
     @property
@@ -65,8 +64,7 @@ def allowed_here() -> frozenset[int] | None:
 
 
 def read(files: SystemFiles, allowed: frozenset[int] | None, system: str = "") -> Cores:
-    """Read the cores of a machine; psutil counts them where /sys does not tell. allowed: see `allowed_here`;
-    None for all. system: platform.system(), for tests."""
+    """Read the cores from /sys, else count them. allowed: usable processors, None for all."""
     linux = (system or platform.system()) == "Linux"
     cores = _linux(files, allowed) if linux else None
     return _count_cores(allowed) if cores is None else cores
@@ -80,7 +78,7 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
         files.note_read_error("cores", f"{CPU}/online")
         return None
     usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
-    if not usable:  # a sandbox that shows another machine's
+    if not usable:  # a sandbox may show another machine's /sys
         return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
@@ -101,7 +99,7 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
 
 
 def _core(files: SystemFiles, n: int, numbers: list[int]) -> int | None:
-    """Return the lowest number among the processors that share a core; None if the file does not tell."""
+    """Return the lowest number among the processors that share a core; None if unknown."""
     siblings = files.cpus(f"{CPU}/cpu{n}/topology/thread_siblings_list")
     return min(siblings & set(numbers)) if siblings and n in siblings else None
 
@@ -113,7 +111,7 @@ def _efficiency_cores(files: SystemFiles) -> frozenset[int]:
 
 
 def _count_cores(allowed: frozenset[int] | None) -> Cores:
-    """Count the processors. Those of one core are assumed to follow each other."""
+    """Count the processors, and assume that those of one core are adjacent."""
     import psutil
 
     logical = os.cpu_count() or 1

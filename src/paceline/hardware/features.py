@@ -1,4 +1,4 @@
-"""What the processor can do, and what of it the installed build of the engine makes use of."""
+"""Instruction sets of the processor, and those that the installed engine uses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from paceline.hardware.files import SystemFiles
 
 CPUINFO = "/proc/cpuinfo"
-# llama.cpp's names (ggml_cpu_get features), and the flag of /proc/cpuinfo that stands for each. What makes no
-# difference to a matrix product is left out.
+# Instruction sets for matrix products by llama.cpp's names, with their flags in /proc/cpuinfo.
 X86 = {
     "AVX": "avx",
     "AVX2": "avx2",
@@ -36,8 +35,7 @@ ARM = {
 
 @dataclass(frozen=True)
 class CpuFeatures:
-    """In llama.cpp's names. there: of the processor; used: of those, by the engine; unused: the others. used
-    and unused are None where no engine could be asked."""
+    """Instruction sets by llama.cpp's names. there: all. used, unused: None without an engine."""
 
     there: tuple[str, ...]
     used: tuple[str, ...] | None = None
@@ -45,7 +43,7 @@ class CpuFeatures:
 
 
 def flags(files: SystemFiles) -> frozenset[str] | None:
-    """Of all processors alike: on a machine of different ones, what every one of them has."""
+    """Return the flags that all processors have, or None."""
     found = [
         frozenset(line.partition(":")[2].split())
         for line in (files.text(CPUINFO) or "").splitlines()
@@ -58,16 +56,12 @@ def flags(files: SystemFiles) -> frozenset[str] | None:
 
 
 def cpu_features(has: frozenset[str], engine: str | None) -> CpuFeatures:
-    """has: see `flags`. engine: what `llama_print_system_info` says; None without one."""
+    """Compare the processor's flags with the output of `llama_print_system_info`, None without an engine."""
     names = ARM if "asimd" in has else X86  # x86 has an "sme", too
     there = tuple(name for name, flag in names.items() if flag in has)
     if engine is None:
         return CpuFeatures(there)
-    built = built_with(engine)
+    # A text such as "CPU : AVX = 1 | FMA = 1 | ".
+    built = {name for name, enabled in re.findall(r"(\w+) = (\d+)", engine) if int(enabled) > 0}
     used = tuple(name for name in there if name in built)
     return CpuFeatures(there, used, tuple(name for name in there if name not in built))
-
-
-def built_with(engine: str) -> frozenset[str]:
-    """The features that are switched on in a text such as "CPU : AVX = 1 | FMA = 1 | "."""
-    return frozenset(name for name, value in re.findall(r"(\w+) = (\d+)", engine) if int(value) > 0)

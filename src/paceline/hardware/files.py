@@ -1,4 +1,4 @@
-"""Small system files (/sys, /proc) below any root, so that tests can read recorded trees."""
+"""Read small system files (/sys, /proc) below any root; tests use recorded trees."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 MOST = 4 << 20  # bytes of one file: /proc/cpuinfo of 512 processors is about 1 MB
 MOST_CPUS = 1 << 16
-DIGITS = 20  # fewer than these fit into 64 bits
+DIGITS = 20  # numbers of fewer digits fit into 64 bits
 
 
 class SystemFiles:
-    """root: "/" for the machine itself. read_errors: what could not be read and why, a line each."""
+    """System files below a root. read_errors: a line for each unreadable file."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
@@ -42,15 +42,14 @@ class SystemFiles:
         return None if text is None else cpu_list(text)
 
     def note_read_error(self, what: str, path: str) -> None:
-        """Note that `path`, which tells `what`, is missing or has no usable content."""
-        there = (self.root / path.lstrip("/")).exists()
-        self.read_errors.append(f"{what}: {path} {'cannot be used' if there else 'is not there'}")
+        """Note that `path`, the source of `what`, is missing or unusable."""
+        exists = (self.root / path.lstrip("/")).exists()
+        self.read_errors.append(f"{what}: {path} {'cannot be used' if exists else 'is not there'}")
 
 
 def parse_nonnegative(text: str) -> int | None:
-    """Return a number from 0 on, of at most 64 bits; None for any other text."""
-    good = text.isascii() and text.isdecimal() and len(text) < DIGITS
-    return int(text) if good else None
+    """Return a number of at most 64 bits; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < DIGITS else None
 
 
 def cpu_list(text: str) -> frozenset[int] | None:

@@ -16,7 +16,7 @@ VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x10de": "NVIDIA"}
 
 @dataclass(frozen=True)
 class Gpu:
-    """A graphics processor. memory, free: bytes, or None. shared: the GPU uses the machine's memory."""
+    """A graphics processor. memory, free: bytes, or None. shared: True if it uses the machine's memory."""
 
     vendor: str
     name: str
@@ -29,8 +29,7 @@ class Gpu:
 def read(
     files: SystemFiles, nvml: Any = None, system: str = "", memory: int | None = None
 ) -> tuple[Gpu, ...]:
-    """Read the GPUs. nvml: the module pynvml; by default the installed one. memory: bytes of the machine,
-    which an Apple GPU shares."""
+    """Read the GPUs. nvml: the module pynvml. memory: bytes of the machine, for Apple GPUs."""
     if (system or platform.system()) == "Darwin":
         return (Gpu("Apple", "Apple GPU", memory, shared=True),) if platform.machine() == "arm64" else ()
     found = _nvidia(files, nvml)
@@ -47,7 +46,7 @@ def _nvidia(files: SystemFiles, nvml: Any) -> tuple[Gpu, ...]:
             return ()
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver: there is no such GPU, or none that can be used
+    except nvml.NVMLError:  # no driver, so no usable GPU
         return ()
     try:
         driver = _text(nvml.nvmlSystemGetDriverVersion())
@@ -64,18 +63,18 @@ def _device(nvml: Any, index: int, driver: str) -> Gpu:
     name = _text(nvml.nvmlDeviceGetName(handle))
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError:  # where it shares the machine's (GB10, Jetson)
+    except nvml.NVMLError:  # shared memory (GB10, Jetson)
         return Gpu("NVIDIA", name, shared=True, driver=driver)
     return Gpu("NVIDIA", name, int(memory.total), int(memory.free), driver=driver)
 
 
 def _text(value: Any) -> str:
-    """Return text; older versions of the module answer in bytes."""
+    """Return text; older versions of pynvml return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _drm(files: SystemFiles, known: set[str]) -> list[Gpu]:
-    """Read the cards' folders; the display adapters of virtual machines are left out."""
+    """Read the cards of known vendors, without the display adapters of virtual machines."""
     out = []
     for card in files.names(CARDS, "card"):
         device = f"{CARDS}/{card}/device"

@@ -1,4 +1,4 @@
-"""What this machine has for decoding, and how much of it this process may use."""
+"""Probe the hardware that matters for decoding, and the limits of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.system.identity import cpu_name
 
 @dataclass(frozen=True)
 class MemoryInfo:
-    """Bytes. limit: the container's. total is the machine's."""
+    """The machine's memory in bytes. limit: of the container."""
 
     total: int
     available: int
@@ -33,12 +33,10 @@ class MemoryInfo:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a machine has.
+    """The hardware of a machine; None means unknown.
 
-    offload: whether the engine can use a GPU; None where it was not asked.
-    bandwidth: bytes a second, None where it was not measured.
-    read_errors: what could not be read, a line each.
-    kernels: the engine's kernels of our own, or why it has none; None where it was not asked.
+    offload: True if the engine can use a GPU. bandwidth: bytes per second. read_errors: a line each.
+    kernels: Paceline's kernels for the engine, or why there are none.
     """
 
     system: str
@@ -55,21 +53,17 @@ class Hardware:
     kernels: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """What `doctor --json` prints under "hardware"."""
-        found = self.cores
+        """Return the object "hardware" of `doctor --json`."""
+        cores = self.cores
         return {
             "system": self.system,
             "processor": self.processor,
             "cores": {
-                "physical": found.physical,
-                "logical": found.logical,
-                "performance": found.of_kind(PERFORMANCE),
-                "efficiency": found.of_kind(EFFICIENCY),
-                "sockets": found.sockets,
-                "smt": found.smt,
-                "machine": len(found.cpus),
-                "allowed": sorted(found.allowed),
-                "known": found.known,
+                **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt", "known")},
+                "performance": cores.of_kind(PERFORMANCE),
+                "efficiency": cores.of_kind(EFFICIENCY),
+                "machine": len(cores.cpus),
+                "allowed": sorted(cores.allowed),
             },
             "limits": asdict(self.limits)
             | {"cpuset": None if self.limits.cpuset is None else sorted(self.limits.cpuset)},
@@ -91,8 +85,10 @@ def probe(
     offload: bool | None = None,
     bandwidth: float | None = None,
 ) -> Hardware:
-    """Never raises: what cannot be read is told in `read_errors`. files: another tree than this machine's;
-    its processors may all be used then. engine: what llama.cpp says of its build. bandwidth: as measured."""
+    """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
+
+    engine: llama.cpp's description of its build. bandwidth: as measured.
+    """
     here = files is None
     files = files or SystemFiles()
     system = platform.system() if here else "Linux"

@@ -23,12 +23,11 @@ class ThreadAdvice:
 
 
 def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
-    """Advise one thread a physical core: SMT siblings share the units that decoding saturates. Efficiency
-    cores are left out, because a pass goes from one matrix to the next when the slowest thread is done.
+    """Advise one thread per physical core, without efficiency cores: all threads wait for the slowest.
 
-    A quota is rounded down, 1.5 processors to one thread. A throttled thread stands still for the rest of
-    the period, and the others wait for it by spinning, which burns the rest of the quota (ollama issue
-    17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4)."""
+    A quota is rounded down. Other threads spin while they wait for a throttled one, which burns the rest of
+    the quota (ollama issue 17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4).
+    """
     threads = cores.of_kind(PERFORMANCE) or cores.physical
     why = [f"one thread a physical core ({threads})"]
     if cores.smt:
@@ -71,7 +70,7 @@ def logical_cores() -> int:
 
 
 def choose_threads(request: int | None) -> int:
-    """Return `asked` if the machine has that many processors; the advised number for None."""
+    """Return the requested number of threads, or the advised number for None. Raises UsageError."""
     if request is None:
         return min(physical_cores(), advised().threads)
     if request < 1:

@@ -1,4 +1,4 @@
-"""Tells vocabularies apart, so that stored token ids are only read with the one they were written with."""
+"""Fingerprints of vocabularies: stored token ids are only read with the vocabulary they were written with."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from weakref import WeakKeyDictionary
 
 from paceline.speculative.vocabulary import Vocab
 
-# Weak: a text's callable belongs to a loaded model, which must not be kept alive by a cache.
+# Weak: a cache must not keep the vocabulary's loaded model alive.
 _known: WeakKeyDictionary[Vocab, str] = WeakKeyDictionary()
 
 
 def vocab_fingerprint(vocab: Vocab) -> str:
-    """SHA-256, in hexadecimal, over the number of tokens and every token's text as the model file spells it:
-    equal where an id means the same. Padding counts: models of one family whose output layers differ in size
-    have different ones."""
+    """Return the SHA-256 over the number of tokens and every token's text, padding included."""
     if vocab not in _known:
         digest = hashlib.sha256(vocab.size.to_bytes(8, "little"))
         for token in range(vocab.size):
             text = vocab.text(token)
-            digest.update(len(text).to_bytes(4, "little") + text)  # with its length: no two lists look alike
+            digest.update(len(text).to_bytes(4, "little") + text)  # the length makes the encoding unique
         _known[vocab] = digest.hexdigest()
     return _known[vocab]

@@ -1,4 +1,4 @@
-"""The prefixes that say which kind of model a name means, where it is no path of a GGUF file."""
+"""Prefixes of model names that are no paths of GGUF files."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ VIEW_PREFIX = "view:"
 
 
 def is_toy(reference: str | os.PathLike[str]) -> bool:
-    """toy: or toy:seed=3,noise=0.3; a file that has such a name is a file."""
+    """Return True for toy: or toy:seed=3,noise=0.3, unless a file has that name."""
     return os.fspath(reference).startswith(TOY) and not os.path.exists(reference)  # noqa: PTH110
 
 
 def is_transformers(reference: str | os.PathLike[str]) -> bool:
-    """hf:FOLDER or hf:FILE; a folder that holds a config.json."""
-    # Path's own raises where one may not look.
+    """Return True for hf:FOLDER, hf:FILE, or a folder with config.json."""
+    # Path.is_file() raises in folders without permission.
     return os.fspath(reference).startswith(HF) or os.path.isfile(os.path.join(reference, "config.json"))  # noqa: PTH113, PTH118
 
 
 def model_path(reference: Path) -> Path:
-    """The file or folder itself, whichever engine is to open it: for who reads headers."""
+    """Return the file or folder without a backend's prefix, to read its header."""
     return Path(os.fspath(reference).removeprefix(HF))
 
 

@@ -1,8 +1,7 @@
-"""Where corpora are on this machine, and what each says of itself.
+"""Corpora on this machine, and their manifests.
 
-A corpus is a folder: manifest.json, and of `static.ngram` (an n-gram cache in llama.cpp's format) and
-`datastore` (a suffix array) what it was built with. Token ids mean nothing without their tokenizer, so the
-manifest holds the fingerprint of its vocabulary.
+A corpus is a folder with manifest.json and `static.ngram` (an n-gram cache in llama.cpp's format) or
+`datastore` (a suffix array), or both. The manifest has the fingerprint of the vocabulary.
 """
 
 from __future__ import annotations
@@ -32,15 +31,18 @@ DATASTORE = "datastore"
 KINDS = {"ngram": STATIC, "datastore": DATASTORE}
 SOURCE_COUNTS = ("files", "documents", "bytes", "tokens")  # of every source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What a corpus is called for the instant in which another takes its place.
+# The name of a corpus while a new one takes its place.
 REPLACED_NAME = re.compile(rf"\.({NAME.pattern})\.old")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """model: the file's name whose tokenizer it was made with; n_vocab, fingerprint: of its vocabulary.
-    sources: one for every path given, with path, files, documents, bytes and tokens. skipped: how many files
-    or lines were not taken, by reason. created: UTC, ISO 8601. paceline: the version that built it."""
+    """The description of a corpus.
+
+    model: file name of the tokenizer's model. n_vocab, fingerprint: of its vocabulary.
+    sources: path and SOURCE_COUNTS of each source. skipped: files and lines left out, by reason.
+    created: UTC, ISO 8601. paceline: the version that built it.
+    """
 
     name: str
     kinds: tuple[str, ...]
@@ -62,30 +64,39 @@ class Manifest:
         return {"version": VERSION} | asdict(self)
 
     def is_of(self, vocab: Vocab) -> bool:
-        """Whether it was built with this vocabulary."""
+        """Return True for a corpus that was built with this vocabulary."""
         return self.n_vocab == vocab.size and self.fingerprint == vocab_fingerprint(vocab)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read a corpus's manifest. Raises ModelError where it is damaged or of another version."""
+        """Read a corpus's manifest. Raises ModelError for a damaged one and for another version."""
         path = folder / MANIFEST
         try:
             data = json.loads(path.read_bytes())
             if data.pop("version") != VERSION:
                 raise ValueError("of another version")
             manifest = cls(**data | {name: tuple(data[name]) for name in ("kinds", "sources")})
-            if not set(manifest.kinds) <= set(KINDS):
-                raise ValueError("of another kind")
+            manifest._check_types()
         except OSError as error:
             raise ModelError(f"{path}: cannot be read ({error.strerror}); build the corpus again") from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ModelError(f"{path}: is damaged, or of another version; build the corpus again") from error
         return manifest
 
+    def _check_types(self) -> None:
+        """Raise ValueError, TypeError, KeyError or AttributeError for a value that was not written here."""
+        texts = [self.name, self.model, self.fingerprint, self.created, self.paceline]
+        texts += [source["path"] for source in self.sources]
+        counts = [self.tokens, self.documents, self.n_vocab, *self.skipped.values()]
+        counts += [source[name] for source in self.sources for name in SOURCE_COUNTS]
+        valid = all(isinstance(text, str) for text in texts) and all(type(count) is int for count in counts)
+        if not valid or not set(self.kinds) <= set(KINDS):
+            raise ValueError("of another type or kind")
+
 
 @dataclass(frozen=True)
 class Corpus:
-    """static: its n-gram cache; datastore: the folder of its suffix array; None where it has none."""
+    """A corpus. static: its n-gram cache, or None. datastore: the folder of its suffix array, or None."""
 
     folder: Path
     manifest: Manifest
@@ -100,7 +111,7 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Return the bytes on disk."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
 
@@ -109,6 +120,7 @@ def corpora_folder() -> Path:
 
 
 def check_name(name: str) -> str:
+    """Return a valid name of a corpus. Raises UsageError for any other."""
     if not NAME.fullmatch(name):
         raise UsageError(
             f"a corpus cannot be named {name!r}: use up to 64 letters, digits, dots, dashes and underscores, "
@@ -118,7 +130,7 @@ def check_name(name: str) -> str:
 
 
 def names() -> list[str]:
-    """Of all corpora, sound or not."""
+    """Return the names of all corpora, even of damaged ones."""
     root = corpora_folder()
     if not root.is_dir():
         return []
@@ -129,8 +141,10 @@ def names() -> list[str]:
 
 
 def find_corpus(name_or_path: str | Path) -> Corpus:
-    """What is a name is looked for among the corpora; what has a separator in it is a folder's path. Raises
-    UsageError where there is none, ModelError where it is damaged or of a newer version."""
+    """Find a corpus by its name, or by its folder's path if the text has a separator.
+
+    Raises UsageError if there is none, ModelError for a damaged or newer one.
+    """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
         folder = expand_user(name_or_path)
@@ -146,7 +160,7 @@ def find_corpus(name_or_path: str | Path) -> Corpus:
 
 
 def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
-    """`find_corpus`, and VocabError unless it was built with this vocabulary."""
+    """Find a corpus of this vocabulary. Raises VocabError for another one, and like `find_corpus`."""
     corpus = find_corpus(name_or_path)
     manifest = corpus.manifest
     if not manifest.is_of(vocab):
@@ -162,7 +176,7 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
 
 
 def replace(new: Path, folder: Path) -> None:
-    """Give `new` the name of `folder`, and remove what had it. Raises OSError."""
+    """Replace `folder` by the folder `new`. Raises OSError."""
     with folder_lock(folder.parent):
         _restore_replaced(folder.parent)
         old = folder.with_name(f".{folder.name}.old")
@@ -179,18 +193,18 @@ def replace(new: Path, folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Raises OSError."""
+    """Remove a corpus. Raises OSError."""
     with folder_lock(folder.parent):
         shutil.rmtree(folder)
 
 
 def _restore_replaced(root: Path) -> None:
-    """A corpus that was about to be replaced by a process that was killed gets its name back."""
+    """Rename corpora back that a killed process was about to replace."""
     for path in root.glob(".*.old"):
         if not (match := REPLACED_NAME.fullmatch(path.name)):
             continue
         if (root / match[1]).exists():
             shutil.rmtree(path, ignore_errors=True)
             continue
-        with suppress(PermissionError):  # of somebody else, whose it is to repair
+        with suppress(PermissionError):  # another user's
             path.rename(root / match[1])

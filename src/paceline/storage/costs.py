@@ -1,4 +1,4 @@
-"""Measured costs on the disk: one JSON file for each model, build of the engine, and way to run it."""
+"""Measured pass costs on disk: one JSON file per model, build of the engine, and settings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from paceline.system.home import Key, Warn
 
 @dataclass(frozen=True)
 class MeasurementEffort:
-    """Seconds spent on so many depths and rows."""
+    """The effort of a measurement: seconds, context lengths (depths) and batch tokens (rows)."""
 
     seconds: float = 0.0
     depths: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
 
     def covers(self, other: MeasurementEffort) -> bool:
-        """Whether `other` would find nothing new."""
+        """Return True if a measurement with effort `other` would add nothing."""
         return (
             self.seconds >= other.seconds
             and set(self.depths) >= set(other.depths)
@@ -35,8 +35,7 @@ NO_EFFORT = MeasurementEffort()
 
 @dataclass
 class CachedCosts:
-    """What is known of one model. step: see DecodingCosts. effort: what it was measured with; more need not
-    be there, since what takes too long is left out."""
+    """The cached costs of one model. step: see DecodingCosts. effort: of the measurement that began them."""
 
     cost: PassCosts
     step: float = 0.0
@@ -44,17 +43,17 @@ class CachedCosts:
 
 
 def path_of(key: Key) -> Path:
-    """Where the costs are kept of what `key` tells."""
+    """Return the file of the costs for `key`."""
     return home.record_path("costs", key)
 
 
 def load(key: Key, warn: Warn) -> CachedCosts | None:
-    """Return what was kept, or None; of what cannot be used or believed `warn` is told."""
-    found = home.load_record("costs", key, _read, warn, "costs are measured again")
-    if found is not None and (wrong := implausibility(found.cost.table)):
-        warn(f"{path_of(key)}: costs that no machine has ({wrong}); they are measured again")
+    """Return the cached costs, or None. `warn` is called about damaged and implausible ones."""
+    cached = home.load_record("costs", key, _read, warn, "costs are measured again")
+    if cached is not None and (reason := implausibility(cached.cost.table)):
+        warn(f"{path_of(key)}: costs that no machine has ({reason}); they are measured again")
         return None
-    return found
+    return cached
 
 
 def _read(data: Mapping[str, Any]) -> CachedCosts:
@@ -65,6 +64,6 @@ def _read(data: Mapping[str, Any]) -> CachedCosts:
 
 
 def store(key: Key, cached: CachedCosts, warn: Warn) -> bool:
-    """Where the disk refuses, `warn` is told, and it is False."""
-    found = {"cost": cached.cost.as_dict(), "step": cached.step, "effort": asdict(cached.effort)}
-    return home.write_record("costs", key, found, warn, "costs are measured again next time")
+    """Write the costs. If that fails, call `warn` and return False."""
+    record = {"cost": cached.cost.as_dict(), "step": cached.step, "effort": asdict(cached.effort)}
+    return home.write_record("costs", key, record, warn, "costs are measured again next time")

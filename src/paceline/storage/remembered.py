@@ -1,8 +1,7 @@
-"""Past outputs of a project, kept for the drafters that learn from them (`--remember`).
+"""Past outputs of a project, stored for the drafters that learn from them (`--remember`).
 
-One file of JSON lines a project and vocabulary, in the user's own data folder, so that nothing appears in the
-project itself. The first line names the project, each other one is an output. A line that is no output, as a
-process that was killed may leave one, is passed over.
+There is one file of JSON lines per project and vocabulary, in the user's data folder. The first line names
+the project, all others are outputs. Incomplete lines of killed processes are skipped.
 """
 
 from __future__ import annotations
@@ -23,19 +22,14 @@ from paceline.system.home import home, make_private_folder
 from paceline.system.locks import folder_lock
 from paceline.system.whole import atomic_write
 
-MAX_LEARNED_TOKENS = 1_000_000  # tokens that are learned from
-MAX_BYTES = 8 << 20  # of a file: of a longer one the older half goes
-PROJECT_MARKERS = (".git", ".paceline")  # of a project's folder
+MAX_LEARNED_TOKENS = 1_000_000
+MAX_BYTES = 8 << 20  # of a file; the older half of a longer one is dropped
+PROJECT_MARKERS = (".git", ".paceline")
 
 
 @dataclass(frozen=True)
 class HistoryInfo:
-    """What is remembered of one project in one vocabulary.
-
-    project: None where the file does not tell.
-    outputs, tokens: how many.
-    bytes: on the disk.
-    """
+    """Counts of one project's history in one vocabulary. bytes: on disk. project: None if unknown."""
 
     path: Path
     bytes: int
@@ -45,11 +39,10 @@ class HistoryInfo:
 
 
 class AnswerHistory:
-    """A project's past outputs in one vocabulary.
+    """A project's past outputs in one vocabulary; several processes may use it at once.
 
-    Several processes may use it at once; what was added is on the disk when `add` returns.
-    warn: told, once, why an output could not be added, and nothing more is added then: an answer is worth
-    more than its memory. Without it `add` raises RememberedError.
+    warn: called once if an output cannot be written; later outputs are dropped then. Without it `add` raises
+    RememberedError.
     """
 
     def __init__(
@@ -57,37 +50,37 @@ class AnswerHistory:
     ) -> None:
         self.path, self.project = path, project
         self._size, self._warn, self._adding = vocab.size, warn, True
-        with self._alone():  # what cannot be used is told before anything is decoded
+        with self._alone():  # fail before anything is decoded
             os.close(_private(str(path), os.O_CREAT | os.O_APPEND | os.O_WRONLY))
 
     @classmethod
     def open(cls, vocab: Vocab, project: Path, warn: Callable[[str], None] | None = None) -> Self:
-        """The project's store below `home()`; made where there is none. Raises RememberedError."""
+        """Open or create the project's history below `home()`. Raises RememberedError."""
         project = project.resolve()
         return cls(
             _folder() / f"{_short(project)}-{vocab_fingerprint(vocab)[:16]}.jsonl", project, vocab, warn
         )
 
     def outputs(self, limit: int = MAX_LEARNED_TOKENS) -> Iterator[list[int]]:
-        """The newest ones, of together at most `limit` tokens; the oldest of those first."""
+        """Return the newest outputs of at most `limit` tokens in all, the oldest first."""
         with self._alone():
             lines = self.path.read_bytes().splitlines() if self.path.exists() else []
-        found: list[list[int]] = []
+        outputs: list[list[int]] = []
         for line in reversed(lines):
             tokens = _tokens(line)
-            # A token that does not exist would be drafted, and end the request.
+            # Drafting a token outside the vocabulary would end the request.
             if tokens and max(tokens) < self._size:
                 if (limit := limit - len(tokens)) < 0:
                     break
-                found.append(tokens)
-        return reversed(found)
+                outputs.append(tokens)
+        return reversed(outputs)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """One more output."""
+        """Append an output; it is on disk when this returns."""
         if not self._adding or not tokens:
             return
         try:
-            self._add(json.dumps(list(map(int, tokens)), separators=(",", ":")).encode() + b"\n")
+            self._append(json.dumps(list(map(int, tokens)), separators=(",", ":")).encode() + b"\n")
         except RememberedError as error:
             if self._warn is None:
                 raise
@@ -95,7 +88,7 @@ class AnswerHistory:
             self._warn(f"neither this answer nor later ones will be remembered: {error}")
 
     def close(self) -> None:
-        """What is added after it is not remembered. No file is open between two calls."""
+        """Ignore later outputs. No file is open between calls."""
         self._adding = False
 
     def __enter__(self) -> Self:
@@ -104,12 +97,12 @@ class AnswerHistory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, line: bytes) -> None:
+    def _append(self, line: bytes) -> None:
         with self._alone():
             with open(self.path, "a+b", opener=_private) as file:
                 if not (size := file.seek(0, os.SEEK_END)):
                     file.write(self._head())
-                elif file.seek(size - 1) and file.read(1) != b"\n":  # its writer was killed
+                elif file.seek(size - 1) and file.read(1) != b"\n":  # left by a killed process
                     file.write(b"\n")
                 file.write(line)
                 file.flush()
@@ -129,7 +122,7 @@ class AnswerHistory:
             part.write_bytes(b"".join((self._head(), *reversed(newest))))
 
     def _head(self) -> bytes:
-        return json.dumps({"project": str(self.project)}).encode() + b"\n"  # a path need not be text
+        return json.dumps({"project": str(self.project)}).encode() + b"\n"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -146,28 +139,28 @@ class AnswerHistory:
 
 
 def project_of(folder: Path) -> Path:
-    """The nearest folder from `folder` up with a .git or .paceline in it; `folder` itself where none has."""
+    """Return the nearest folder upwards with .git or .paceline in it; else `folder`."""
     folder = folder.resolve()
     above = (folder, *folder.parents)
     return next((one for one in above if any((one / mark).exists() for mark in PROJECT_MARKERS)), folder)
 
 
 def describe(project: Path | None) -> list[HistoryInfo]:
-    """All that is remembered of `project`, in whatever vocabulary; for None, of every project."""
+    """Describe the histories of `project`, or of all projects, in every vocabulary."""
     name = "*" if project is None else f"{_short(project.resolve())}-*"
     return [_described(path) for path in sorted(_folder().glob(f"{name}.jsonl")) if path.is_file()]
 
 
 def forget(project: Path | None) -> list[HistoryInfo]:
-    """Remove all that `describe` tells of, and say what it was. Raises RememberedError."""
-    gone = describe(project)
-    for value in gone:
+    """Remove the histories of `project`, or of all projects, and describe them. Raises RememberedError."""
+    histories = describe(project)
+    for history in histories:
         try:
             with folder_lock(_folder()):
-                value.path.unlink(missing_ok=True)
+                history.path.unlink(missing_ok=True)
         except OSError as error:
-            raise RememberedError(f"{value.path}: cannot be removed ({error.strerror})") from error
-    return gone
+            raise RememberedError(f"{history.path}: cannot be removed ({error.strerror})") from error
+    return histories
 
 
 def _folder() -> Path:
@@ -183,13 +176,13 @@ def _private(name: str, flags: int) -> int:
 
 
 def _tokens(line: bytes) -> list[int]:
-    """Of one line; empty where it is no output."""
-    found = _value(line)
-    whole_numbers = isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
-    return found if whole_numbers else []
+    """Return the tokens of a line; empty for a line that is no output."""
+    tokens = _parse(line)
+    valid = isinstance(tokens, list) and all(type(token) is int and token >= 0 for token in tokens)
+    return tokens if valid else []
 
 
-def _value(line: bytes) -> Any:
+def _parse(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -199,16 +192,11 @@ def _value(line: bytes) -> Any:
 def _described(path: Path) -> HistoryInfo:
     try:
         content = path.read_bytes()
-    except OSError:  # gone by now, or not ours to read
+    except OSError:  # removed meanwhile, or not readable
         return HistoryInfo(path, 0, None, 0, 0)
-    head, *rest = content.splitlines() or [b""]
-    value = _value(head)
-    project = value.get("project") if isinstance(value, dict) else None
+    first, *rest = content.splitlines() or [b""]
+    head = _parse(first)
+    name = head.get("project") if isinstance(head, dict) else None
+    project = Path(name) if isinstance(name, str) else None
     outputs = [tokens for tokens in map(_tokens, rest) if tokens]
-    return HistoryInfo(
-        path,
-        len(content),
-        Path(project) if isinstance(project, str) else None,
-        len(outputs),
-        sum(map(len, outputs)),
-    )
+    return HistoryInfo(path, len(content), project, len(outputs), sum(map(len, outputs)))

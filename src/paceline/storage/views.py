@@ -1,4 +1,4 @@
-"""The parts of models that were found to draft best for them: one JSON file for each model's weights."""
+"""The best self-speculative view of each model, on disk: one JSON file per model's weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ FOLDER = "views"
 
 @dataclass(frozen=True)
 class CachedView:
-    """words: which view, as the command line has it. agreement: the share of tokens that it guesses right
-    behind the model's own text, of `judged` that took no part in the search; share: of the model's time that
-    one of its tokens takes; method: how it was found, of so many `tries`."""
+    """A search result. words: the view's option. agreement: share of `judged` held-out tokens that match.
+
+    share: time of a token relative to the model's. method, tries: of the search.
+    """
 
     words: str
     agreement: float
@@ -25,13 +26,13 @@ class CachedView:
 
 
 def load_view(model: str, warn: Warn) -> CachedView | None:
-    """Return the view that was kept of a model, by the fingerprint of its weights, or None."""
-    otherwise = "search again (paceline views search)"
+    """Return the cached view of a model, by the fingerprint of its weights, or None."""
+    remedy = "search again (paceline views search)"
     return home.load_record(
-        FOLDER, {"model": model}, lambda value: CachedView(**value["view"]), warn, otherwise
+        FOLDER, {"model": model}, lambda record: CachedView(**record["view"]), warn, remedy
     )
 
 
 def store_view(model: str, view: CachedView, warn: Warn) -> bool:
-    """Where the disk refuses, `warn` is told, and it is False."""
+    """Write a view. If that fails, call `warn` and return False."""
     return home.write_record(FOLDER, {"model": model}, {"view": asdict(view)}, warn, "the view is not kept")

@@ -21,7 +21,7 @@ from peak import peak_megabytes
 from paceline.speculative.errors import ModelError
 from paceline.models.headers.header import read_model_facts
 from paceline.models.headers.gguf_header import read_header
-for reader in (read, read_header):
+for reader in (read_model_facts, read_header):
     try:
         reader(sys.argv[1])
     except ModelError as error:

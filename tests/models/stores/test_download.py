@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -269,6 +270,7 @@ def test_a_name_that_no_file_can_have_is_refused_before_anything_is_made(hub: Hu
         (401, "GatedRepo", PacelineError, ["user/repo is gated", "accept its terms at http", "HF_TOKEN"]),
         (404, "RepoNotFound", UsageError, ["has no user/repo, or it is private"]),
         (403, "", PacelineError, ["does not let this token read it"]),
+        (429, "", PacelineError, ["answers with the error 429; try again later"]),
         (500, "", PacelineError, ["answers with the error 500; try again later"]),
     ],
 )
@@ -300,6 +302,14 @@ def test_a_full_disk_is_noticed_before(hub: Hub, monkeypatch: pytest.MonkeyPatch
     refused(PacelineError, "has 300.00 kB", "200.00 kB free", "HF_HUB_CACHE")
     assert hub.ranges_asked() == []
     pulled(f"user/repo:{Q8}")
+
+
+def test_a_disk_that_fills_up_meanwhile_is_one_line(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(download.os, "fsync", full)
+    refused(PacelineError, "user/repo: cannot be written", "No space left on device", "HF_HUB_CACHE")
 
 
 def test_a_download_that_another_process_makes_is_left_to_it(

@@ -248,7 +248,7 @@ def test_ctrl_c_ends_the_search(home: Path, made: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(stores, "read_model_facts", counted)
     monkeypatch.setattr(stores, "ThreadPoolExecutor", Pool)
     # One thread reads one header after the other, and the first one that is done ends it.
-    monkeypatch.setattr(stores, "AT_ONCE", 1)
+    monkeypatch.setattr(stores, "READER_THREADS", 1)
     with pytest.raises(KeyboardInterrupt):
         list_models([home], tick=stopping(at), environ={"HOME": str(home)})
     assert len(asked) <= 2

@@ -1,7 +1,7 @@
-"""Whether one model can draft for another, told from their headers alone.
+"""Compatibility of a draft with a target, judged from their headers.
 
-A shared vocabulary is what loading the two would accept (vocab/shared.py, after llama.cpp). A translation
-stands on the tokens that vocab/intersection.py would pair.
+The rules of a shared vocabulary are those of vocab/shared.py, after llama.cpp; translations use the token
+pairs of vocab/intersection.py.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
 
 SAME, COMPATIBLE, MAPPABLE, INCOMPATIBLE = "same", "compatible", "mappable", "incompatible"
 T = TypeVar("T")
-MAX_SHOWN = 3  # token texts that differ
+MAX_SHOWN = 3  # differing tokens
 MAX_SHOWN_BYTES = 32  # of a token's text
 
 
 @dataclass(frozen=True)
 class Compatibility:
-    """The verdict on a draft model, with all that was compared.
+    """The verdict on a draft model, with all comparisons.
 
-    target, draft: their files.
-    verdict: SAME (every token, flag and special token), COMPATIBLE (an id means the same to both), MAPPABLE
-    (--cross-vocab can translate) or INCOMPATIBLE.
-    reasons: in the order of a table; what agrees is a note without a text.
+    target, draft: paths.
+    verdict: SAME (identical vocabularies), COMPATIBLE (equal ids), MAPPABLE (--cross-vocab) or INCOMPATIBLE.
+    reasons: in display order; an agreement is a note without text.
     """
 
     target: str
@@ -46,9 +45,9 @@ class Compatibility:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do, in the order of the reasons; for an unusable draft only about what is fatal."""
-        reported = [r for r in self.reasons if r.advice and (self.usable or r.weight == FATAL)]
-        return tuple(dict.fromkeys(reason.advice for reason in reported))
+        """Return the advice of all reasons; for an unusable draft, only of fatal reasons."""
+        relevant = [r for r in self.reasons if r.advice and (self.usable or r.weight == FATAL)]
+        return tuple(dict.fromkeys(reason.advice for reason in relevant))
 
     def reason(self, field: str) -> CompatibilityReason | None:
         return next((reason for reason in self.reasons if reason.field == field), None)
@@ -59,14 +58,14 @@ class Compatibility:
 
 @dataclass(frozen=True)
 class ModelVocabulary:
-    """A model's tokenizer, and the vocabulary that llama.cpp would make of it."""
+    """A model's tokenizer, and the vocabulary that llama.cpp would load."""
 
     facts: ModelFacts
     tokenizer: TokenizerFacts
 
     @classmethod
     def of(cls, facts: ModelFacts) -> ModelVocabulary | None:
-        """Return None for a model without tokens."""
+        """Return the vocabulary; None for a model without tokens."""
         return cls(facts, facts.tokenizer) if facts.tokenizer and facts.tokenizer.texts else None
 
     @cached_property
@@ -79,51 +78,47 @@ class ModelVocabulary:
 
     @cached_property
     def emitted_texts(self) -> list[bytes]:
-        """The texts that tokens stand for; those that end a text stand for none (vocab/lexicon.py)."""
+        """Return the texts of all tokens that emit text (vocab/lexicon.py)."""
         tokens = (token for token in range(self.vocab.size) if token not in self.vocab.eos)
         return [piece for token in tokens if (piece := self.vocab.piece(token))]
 
-    def describe_token(self, tokens: Iterable[int | None], *, added: bool = False) -> str | None:
-        """Return tokens as a table shows them: "1 <s>, added"; None without one."""
+    def describe_tokens(self, tokens: Iterable[int | None], *, added: bool = False) -> str | None:
+        """Describe tokens for display: "1 <s>, added"; None without tokens."""
         shown = [f"{token} {display_bytes(self.texts[token])}" for token in tokens if token is not None]
         return ", ".join(shown + ["added"] * added) if shown else None
 
 
 def compare(target: ModelFacts, draft: ModelFacts) -> Compatibility:
-    """Compare two models, read with their tokenizers; one without a tokenizer cannot be drafted with."""
+    """Compare two models that were read with their tokenizers."""
     return next(compare_all(target, [draft]))
 
 
 def compare_all(target: ModelFacts, drafts: Iterable[ModelFacts]) -> Iterator[Compatibility]:
-    """Compare each draft, with the target's side, slow to make of many tokens, made once."""
+    """Compare several drafts; the target's vocabulary, slow to build, is built once."""
     ours = ModelVocabulary.of(target)
     for draft in drafts:
-        found = list(fitness.reasons(target, draft))
+        reasons = list(fitness.reasons(target, draft))
         same, theirs = False, ModelVocabulary.of(draft)
         if ours and theirs:
-            about_tokens = list(_vocabularies(ours, theirs))
+            tokens = list(_vocabularies(ours, theirs))
             same = _same(ours, theirs)
-            weights = {reason.weight for reason in about_tokens}
-            if MAPPING in weights and all(reason.weight != FATAL for reason in found):
-                about_tokens += _translation(ours, theirs)
-            found = about_tokens + found
+            mapped = any(reason.weight == MAPPING for reason in tokens)
+            if mapped and all(reason.weight != FATAL for reason in reasons):
+                tokens += _translation(ours, theirs)
+            reasons = tokens + reasons
         else:
             role = "draft" if ours else "target"
             text = f"the {role} has no tokenizer: tokens cannot be compared"
-            found.insert(
-                0, CompatibilityReason("tokenizer", None, None, FATAL, text, "take a file that has one")
-            )
-        weights = {reason.weight for reason in found}
-        verdict = (
-            INCOMPATIBLE
-            if FATAL in weights
-            else MAPPABLE
-            if MAPPING in weights
-            else SAME
-            if same
-            else COMPATIBLE
-        )
-        yield Compatibility(str(target.path), str(draft.path), verdict, tuple(found))
+            reason = CompatibilityReason("tokenizer", None, None, FATAL, text, "take a file that has one")
+            reasons.insert(0, reason)
+        weights = {reason.weight for reason in reasons}
+        if FATAL in weights:
+            verdict = INCOMPATIBLE
+        elif MAPPING in weights:
+            verdict = MAPPABLE
+        else:
+            verdict = SAME if same else COMPATIBLE
+        yield Compatibility(str(target.path), str(draft.path), verdict, tuple(reasons))
 
 
 def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
@@ -139,28 +134,29 @@ def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Co
         pres = _both(ours, theirs, lambda side: side.tokenizer.pre or None)
         yield CompatibilityReason("pre-tokenizer", *pres, NOTE, text)
     text = "another token begins a text" if a.bos != b.bos else "only one of them begins every text with it"
-    bos = _both(ours, theirs, lambda side: side.describe_token([side.vocab.bos], added=side.vocab.add_bos))
+    bos = _both(ours, theirs, lambda side: side.describe_tokens([side.vocab.bos], added=side.vocab.add_bos))
     yield compared("BOS", *bos, (a.add_bos, a.bos) == (b.add_bos, b.bos), text)
     text = "other tokens end an answer" if a.eos != b.eos else "only one of them ends every text with it"
     eos = _both(
-        ours, theirs, lambda side: side.describe_token(sorted(side.vocab.eos), added=side.vocab.add_eos)
+        ours, theirs, lambda side: side.describe_tokens(sorted(side.vocab.eos), added=side.vocab.add_eos)
     )
-    yield compared("EOS", *eos, a.eos == b.eos and a.add_eos == b.add_eos, text)
-    apart = abs(a.size - b.size)
-    text = f"{apart:,} apart: at most {MAX_SIZE_DIFFERENCE} may be padding"
-    if apart <= MAX_SIZE_DIFFERENCE:
-        text = f"{apart:,} apart, taken for padding; vLLM wants them equal" if apart else ""
-    weight = MAPPING if apart > MAX_SIZE_DIFFERENCE else NOTE
+    yield compared("EOS", *eos, (a.add_eos, a.eos) == (b.add_eos, b.eos), text)
+    difference = abs(a.size - b.size)
+    weight, text = NOTE, ""
+    if difference > MAX_SIZE_DIFFERENCE:
+        weight, text = MAPPING, f"{difference:,} apart: at most {MAX_SIZE_DIFFERENCE} may be padding"
+    elif difference:
+        text = f"{difference:,} apart, taken for padding; vLLM wants them equal"
     yield CompatibilityReason("vocabulary size", a.size, b.size, weight, text)
     yield _texts(ours, theirs)
 
 
-def _both(ours: ModelVocabulary, theirs: ModelVocabulary, say: Callable[[ModelVocabulary], T]) -> tuple[T, T]:
-    return say(ours), say(theirs)
+def _both(ours: ModelVocabulary, theirs: ModelVocabulary, get: Callable[[ModelVocabulary], T]) -> tuple[T, T]:
+    return get(ours), get(theirs)
 
 
 def _same_pre_tokenizer(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
-    """Whether no difference is known: a folder for transformers does not name llama.cpp's pre-tokenizer."""
+    """Return False if the pre-tokenizers are known to differ; a transformers folder does not name one."""
     names = {
         side.tokenizer.pre or "default"
         for side in (ours, theirs)
@@ -170,19 +166,19 @@ def _same_pre_tokenizer(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
 
 
 def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReason:
-    """Compare the tokens' texts; control tokens with the first few ids may be named differently."""
+    """Compare the token texts, except for the control tokens with the first few ids."""
     pairs = zip(ours.texts[FIRST_COMPARED_ID:], theirs.texts[FIRST_COMPARED_ID:], strict=False)
     differing = [i for i, (a, b) in enumerate(pairs, FIRST_COMPARED_ID) if a != b]
     if not differing:
         return CompatibilityReason("token texts", None, None, NOTE, "the same")
     common = min(ours.vocab.size, theirs.vocab.size) - FIRST_COMPARED_ID
-    shown = _both(ours, theirs, lambda side: side.describe_token(differing[:MAX_SHOWN]))
+    shown = _both(ours, theirs, lambda side: side.describe_tokens(differing[:MAX_SHOWN]))
     text = f"{len(differing):,} of {common:,} ids mean something else, from {differing[0]:,} on"
     return CompatibilityReason("token texts", *shown, MAPPING, text)
 
 
 def _same(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
-    """Compare what compatible models may differ in: the first texts, sizes, every special token and flag."""
+    """Return True for identical vocabularies, including sizes, special tokens and flags."""
     a, b = ours.tokenizer, theirs.tokenizer
     return (
         ours.texts == theirs.texts
@@ -193,7 +189,7 @@ def _same(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
 
 
 def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
-    """Tell how far --cross-vocab gets: with the tokens that say the same in both."""
+    """Yield the share of tokens that --cross-vocab can translate one to one."""
     n, total = len(set(ours.emitted_texts) & set(theirs.emitted_texts)), len(ours.emitted_texts)
     common = f"{n:,} of {total:,}", f"{n:,} of {len(theirs.emitted_texts):,}"
     family = f" ({ours.facts.family})" if ours.facts.family else ""
@@ -202,20 +198,20 @@ def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Com
         text = "none: nothing can be translated"
         yield CompatibilityReason("tokens in common", *common, FATAL, text, advice)
         return
-    as_it_is, better = "", f"better take a draft of the target's family{family} and vocabulary"
-    if ours.facts.format == theirs.facts.format == "gguf":  # the commands read nothing else
+    translate, better = "", f"better take a draft of the target's family{family} and vocabulary"
+    if ours.facts.format == theirs.facts.format == "gguf":  # required by both commands
         target, draft = _both(ours, theirs, lambda side: shlex.quote(str(side.facts.path)))
-        as_it_is = f"draft with it as it is: paceline run -m {target} -md {draft} --cross-vocab auto"
+        translate = f"draft with it as it is: paceline run -m {target} -md {draft} --cross-vocab auto"
         better += (
             f"; or give this one the target's: paceline transplant {draft} --vocab-of {target} -o OUT.gguf"
         )
     share = f"{n / total:.1%} of the target's translate one to one"
-    yield CompatibilityReason("tokens in common", *common, NOTE, share, as_it_is)
+    yield CompatibilityReason("tokens in common", *common, NOTE, share, translate)
     families = _both(ours, theirs, lambda side: side.facts.family or None)
     yield CompatibilityReason("family", *families, NOTE, "", better)
 
 
 def display_bytes(text: bytes) -> str:
-    """Return the beginning of a token's text; what is no UTF-8 as escapes."""
+    """Return the beginning of a token's text, with invalid UTF-8 escaped."""
     short = text[:MAX_SHOWN_BYTES].decode(errors="backslashreplace")
     return short + "…" if len(text) > MAX_SHOWN_BYTES else short

@@ -1,4 +1,4 @@
-"""What decides, beside the vocabulary, how well one model drafts for another: told from headers."""
+"""Properties other than the vocabulary that decide how well a model drafts for another, from headers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from paceline.models.headers.facts import ATTENTION, ModelFacts
 from paceline.speculative.policy.speedup_formulas import distinct_experts
 
-# fatal: nothing can be drafted. mapping: tokens have to be translated. warning: it costs speed, or may.
-# note: worth knowing.
+# fatal: drafting is impossible. mapping: tokens must be translated. warning: a possible loss of speed.
 FATAL, MAPPING, WARNING, NOTE = ("fatal", "mapping", "warning", "note")
 
-# llama.cpp's architectures that write no text from left to right, by what they are.
+# llama.cpp's architectures that do not generate text from left to right.
 NO_LANGUAGE_MODELS = {
     "an embedding model": {
         *("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3"),
@@ -26,20 +25,16 @@ NO_LANGUAGE_MODELS = {
     "a draft head of another model": {"eagle3", "dflash", "gemma4-assistant"},
 }
 KINDS = {arch: kind for kind, archs in NO_LANGUAGE_MODELS.items() for arch in archs}
-ROWS = 4  # of the pass that the price of experts is told for
+ROWS = 4  # batch tokens of the pass that the cost of experts is stated for
 HARDLY_SMALLER = 0.5  # of the target's parameters
-# What looks like a marker of a chat template: <|im_start|>, <start_of_turn>, [INST].
+# Markers of chat templates, such as <|im_start|>, <start_of_turn> and [INST].
 MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,20}\]")
-MAX_MARKERS = 3  # shown
+MAX_MARKERS = 3  # in a message
 
 
 @dataclass(frozen=True)
 class CompatibilityReason:
-    """One thing that speaks for or against a draft model.
-
-    field: what was looked at. target, draft: what each says; None for nothing.
-    text: what that means, or empty. advice: what to do about it, or empty.
-    """
+    """A compared property of target and draft, None if absent. text: the consequence. advice: the remedy."""
 
     field: str
     target: str | int | None
@@ -107,7 +102,7 @@ def context(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReas
 
 
 def template(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
-    """The draft reads the target's tokens, and so the target's template."""
+    """Compare the chat templates: in chats the draft receives the target's template."""
     ours, theirs = target.chat_template or "", draft.chat_template or ""
     unknown = sorted({*MARKER.findall(ours)} - {*MARKER.findall(theirs)})
     weight, text = NOTE, ""
@@ -115,7 +110,7 @@ def template(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityRea
         text = "the target has none, so that there are no chats"
     elif unknown:
         shown = ", ".join(unknown[:MAX_MARKERS])
-        weight = WARNING if theirs else NOTE  # perhaps a base model
+        weight = WARNING if theirs else NOTE  # without a template it may be a base model
         text = f"the draft reads the target's, and may not know {shown}: in chats it may be right less often"
-    lengths = [f"{len(one):,} characters" if one else None for one in (ours, theirs)]
+    lengths = [f"{len(template):,} characters" if template else None for template in (ours, theirs)]
     yield CompatibilityReason("chat template", lengths[0], lengths[1], weight, text)

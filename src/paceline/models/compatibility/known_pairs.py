@@ -1,8 +1,7 @@
-"""Draft models that are known to fit, by the target's family: what to download where nothing here fits.
+"""Known draft models by the target's family, to download if no installed model fits.
 
-Kept in known_pairs.json, each with its source, and with what of it was looked at and what is only recalled.
-Heads (EAGLE-3, MTP, DFlash) are not in it: they are no models by themselves, and nothing here can use them
-yet."""
+The table known_pairs.json cites a source for each pair. It has no draft heads (EAGLE-3, MTP, DFlash).
+"""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ from pathlib import Path
 from paceline.models.headers.facts import ModelFacts
 
 FILE = Path(__file__).with_name("known_pairs.json")
-SMALLER = 3  # times that a draft has to be smaller than its target
+SMALLER = 3  # required ratio of target to draft parameters
 
 
 @dataclass(frozen=True)
 class KnownPair:
     """A draft model for a family of targets.
 
-    targets: patterns of the target's family or name, in small letters; not those of `excluded`.
-    least: parameters of the target. draft: a reference for `paceline pull`; largest: its parameters.
-    caveat: may be empty. source: an address; empty where the pair is only recalled.
+    targets, excluded: patterns of the target's family or name, in lower case.
+    least: the target's minimum parameters. draft: a reference for `paceline pull`. largest: draft parameters.
+    caveat, source: may be empty.
     """
 
     targets: tuple[str, ...]
@@ -57,7 +56,7 @@ def known_pairs() -> tuple[KnownPair, ...]:
 
 
 def known_drafts(target: ModelFacts) -> list[KnownPair]:
-    """Return what a target of this family and size is known to take; the best first."""
+    """Return the known drafts for a target of this family and size, the best first."""
     return [pair for pair in known_pairs() if pair.fits(target)]
 
 
@@ -66,5 +65,5 @@ def _any(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def _named(name: str) -> str:
-    """Meta Llama 3.1 8B Instruct, as patterns are written."""
+    """Return a name as in patterns: meta-llama-3.1-8b-instruct."""
     return re.sub(r"[\s_]+", "-", name.strip().lower())

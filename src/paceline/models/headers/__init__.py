@@ -1,1 +1,1 @@
-"""What a model's files say of it, read without its weights."""
+"""Facts of a model from its files, read without the weights."""

@@ -1,4 +1,4 @@
-"""Reading the header of a file that may lie about itself: forward, and within fixed limits."""
+"""A forward reader for the header of an untrusted file, with fixed limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class InvalidFile(Exception):  # noqa: N818  # becomes a ModelError that names t
 
 
 class Cursor:
-    """A position in a header. What has been read stays in one buffer, which grows as it is needed."""
+    """A position in a header, whose bytes are read into a growing buffer."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.size = size
@@ -32,7 +32,7 @@ class Cursor:
         return self.size - self.position
 
     def require_bytes(self, size: int, what: str) -> None:
-        """Raise Refused unless the file has so many bytes left, and a header may have them."""
+        """Raise InvalidFile unless the file and the limits have room for `size` more bytes."""
         if size > self.left:
             raise InvalidFile(
                 f"{what} needs {size:,} bytes and the file has {self.left:,} left: it is damaged or was not "
@@ -66,7 +66,7 @@ class Cursor:
         return self.take(size, what)
 
     def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
-        """Read so many strings. This is the hot loop: a vocabulary with its merges is half a million."""
+        """Read `count` strings. This is the hot loop: a vocabulary with its merges has half a million."""
         self.require_bytes(8 * count, what)
         self._strings += count
         if self._strings > MAX_STRINGS:
@@ -91,12 +91,12 @@ class Cursor:
         return found
 
     def _fill(self, size: int, what: str) -> None:
-        """Make sure that the buffer has so many bytes from the position on."""
+        """Ensure that the buffer has `size` bytes after the position."""
         end = self.position + size
         if end <= len(self._buffer):
             return
         self.require_bytes(size, what)
-        # Twice as much each time: a header is copied a bounded number of times.
+        # Doubling the buffer bounds the number of copies.
         self._buffer += self._file.read(
             max(end, min(2 * len(self._buffer), MAX_HEADER_BYTES), BLOCK_BYTES) - len(self._buffer)
         )

@@ -1,17 +1,17 @@
-"""Which tokens end a generation: those that llama.cpp takes for one (src/llama-vocab.cpp)."""
+"""The tokens that end a generation, as in llama.cpp (src/llama-vocab.cpp)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# By text, whatever the file calls them.
+# By text, independent of the file's special token ids.
 _ENDS = {
     b"<|eot_id|>", b"<|im_end|>", b"<|end|>", b"<|return|>", b"<|call|>", b"<|flush|>", b"<|calls|>",
     b"<end_of_turn>", b"<|endoftext|>", b"</s>", b"<|eom_id|>", b"<EOT>", b"_<EOT>", b"[EOT]", b"[EOS]",
     b"<|end_of_text|>", b"<end_of_utterance>", b"<eos>", b"<turn|>", b"<|tool_response>", b"[e~[",
     "<｜end▁of▁sentence｜>".encode(),
 }  # fmt: skip
-# Where the file names none: a model that goes on to the next file of a repository has ended too.
+# Defaults: a model that continues with the next file of a repository has ended, too.
 _FILL_IN = {
     "fim_pad": (b"<|fim_pad|>", b"<fim-pad>", b"<fim_pad>", b"<PAD>", b"[PAD]"),
     "fim_rep": (b"<|fim_repo|>", b"<|repo_name|>", b"<fim-repo>", b"<REPO>", b"<reponame>"),
@@ -20,7 +20,7 @@ _FILL_IN = {
 
 
 def end_tokens(texts: Sequence[bytes], special: Mapping[str, int]) -> frozenset[int]:
-    """special: see TokenizerFacts. Ids that are no token's are left out."""
+    """Return the ids of all end tokens. special: see TokenizerFacts."""
     wanted = _ENDS.union(*_FILL_IN.values())
     found: dict[bytes, int] = {}
     for token, text in enumerate(texts):
@@ -39,7 +39,7 @@ def end_tokens(texts: Sequence[bytes], special: Mapping[str, int]) -> frozenset[
         b"<|flush|>" in spelled and spelled & {b"<|call|>", b"<|calls|>"}
     ):
         others.add(b"<|end|>")
-    # Gemma 4 and PLaMo have </s> for a text like others.
+    # In Gemma 4 and PLaMo </s> is ordinary text.
     if spelled & {b"<|tool_response>", b"<|plamo:eos|>"}:
         others.add(b"</s>")
     return frozenset(token for token in ends if texts[token] not in others)

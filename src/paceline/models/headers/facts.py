@@ -1,4 +1,4 @@
-"""What a model's files say of it, without its weights."""
+"""The facts of a model and of its tokenizer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ATTENTION, HYBRID, RECURRENT = "attention", "hybrid", "recurrent"
-# llama.cpp's names of architectures (0.3.36's, src/llama-arch.cpp) that have no plain KV cache.
+# Architectures without a plain KV cache, by llama.cpp's names (src/llama-arch.cpp of 0.3.36).
 RECURRENT_ARCHS = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
 HYBRID_ARCHS = frozenset(
     {
@@ -20,12 +20,12 @@ HYBRID_ARCHS = frozenset(
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """kind: llama.cpp's word for the type (SPM, BPE, WPM, UGM, RWKV, PLaMo-2). pre: the pre-tokenizer, as the
-    file names it; empty where it does not. texts: every token as the file spells it, by id; types: those of
-    llama.cpp (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte), may be empty. special: role
-    (bos, eos, eot, eom, unk, sep, pad, mask, fim_pre, ...) to id, of those that the file names. add_bos,
-    add_eos, add_space_prefix: None where the file does not say. ends: every id that is known to end a
-    generation."""
+    """A tokenizer as a model's files define it; None means unspecified.
+
+    kind: llama.cpp's type (SPM, BPE, WPM, UGM, RWKV, PLaMo-2). pre: pre-tokenizer.
+    texts: token texts by id. types: llama.cpp's token types (see vocabulary.py), or empty.
+    special: ids by role (bos, eos, eot, eom, unk, sep, pad, mask, fim_pre, ...). ends: ids of end tokens.
+    """
 
     kind: str
     pre: str
@@ -40,14 +40,14 @@ class TokenizerFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """files: all that belong to the model, the first one being what is loaded (of the format hf the folder).
-    format: gguf or hf (a folder with config.json). family: as its makers call it, in small letters, without
-    size (qwen2.5, llama-3.2); a guess from names. parameters: of all tensors; None where unknown.
-    quantisation: the file type (Q4_K_M, BF16, ...). size: bytes on disk, of an hf folder its weights. n_ctx:
-    trained context. experts, experts_used: 0 without. memory: how it remembers (ATTENTION, HYBRID,
-    RECURRENT). sliding_window: 0 without. kv_bytes: of one token of context at F16 in the cache, with those
-    layers that stop growing at a window; 0 where unknown. pooling: not 0: its states are pooled, or it is not
-    causal: no language model. tokenizer: None where it was not read, or there is none."""
+    """The facts of a model; None, 0 or empty means unknown or absent.
+
+    files: all files of the model; the first, for hf the folder, is loaded. format: gguf or hf.
+    family: a guess from names, in lower case, without size (qwen2.5, llama-3.2).
+    quantisation: the file type (Q4_K_M, BF16, ...). size: bytes of the files, for hf of the weights.
+    n_ctx: trained context. memory: ATTENTION, HYBRID or RECURRENT.
+    kv_bytes: KV cache bytes of one token at F16. pooling: not 0 for embedding and non-causal models.
+    """
 
     files: tuple[Path, ...]
     format: str
@@ -76,5 +76,5 @@ class ModelFacts:
 
 
 def cache_kind(arch: str) -> str:
-    """Return the kind of memory of llama.cpp's architecture of this name."""
+    """Return ATTENTION, HYBRID or RECURRENT for an architecture of llama.cpp."""
     return RECURRENT if arch in RECURRENT_ARCHS else HYBRID if arch in HYBRID_ARCHS else ATTENTION

@@ -1,4 +1,4 @@
-"""Reading and writing GGUF files as raw parts, so that unchanged parts are copied bit for bit."""
+"""Read and write GGUF files as raw parts, so that unchanged parts are copied bit for bit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ ROLE = ("tokenizer.ggml.", "_token_id")
 
 
 class GGUFFile:
-    """An open GGUF file: the header is read at once, weights only row by row.
+    """A GGUF file: the header in memory, and the weights mapped. Raises ModelError for a damaged file.
 
-    values: the metadata without arrays. fields: each key with its raw bytes. Raises ModelError for a file
-    that is damaged or lies.
+    values: the metadata without arrays. fields: the raw bytes of each key.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,9 +72,9 @@ def block_size(kind: int) -> tuple[int, int]:
 
 
 class TensorRows:
-    """A matrix (or a vector: one number a row) that is read row by row, as float32.
+    """A tensor that is read row by row as float32; a vector has rows of one number.
 
-    size: rows. width: numbers in a row. Raises ModelError for a type of weights that cannot be read here.
+    size: rows. width: numbers in a row. Raises ModelError for an unsupported type of weights.
     """
 
     def __init__(self, file: GGUFFile, tensor: TensorInfo) -> None:
@@ -86,7 +85,6 @@ class TensorRows:
         self.width = tensor.shape[0] if self.dims else 1
         elements, size = block_size(tensor.type)
         try:
-            # A mapping, of which only the requested rows are read.
             self._data = file.weights(tensor).reshape(self.size, self.width // elements * size)
             self.type = gguf.GGMLQuantizationType(tensor.type)
             self.rows(np.zeros(1, np.int64))
@@ -97,7 +95,7 @@ class TensorRows:
             ) from error
 
     def rows(self, ids: np.ndarray[Any, Any] | slice) -> np.ndarray[Any, Any]:
-        """Return the rows [len(ids), width]; of a vector one column."""
+        """Return the rows as an array [len(ids), width]."""
         import gguf
 
         return np.asarray(gguf.quants.dequantize(self._data[ids], self.type), np.float32)
@@ -105,7 +103,7 @@ class TensorRows:
 
 @dataclass(frozen=True)
 class TensorToWrite:
-    """A tensor to write. dims: in GGUF's order, the row's length first. size: bytes."""
+    """A tensor to write. dims: in GGUF's order, the row length first. size: bytes."""
 
     name: str
     dims: tuple[int, ...]
@@ -128,7 +126,10 @@ def copy_part(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
 def quantise_part(
     name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
 ) -> TensorToWrite:
-    """Return a tensor of this type made of float32 rows. Raises ModelError for weights beyond F16's range."""
+    """Return a quantised tensor of float32 rows.
+
+    Raises UsageError for an unsuitable row length; its blocks raise ModelError for weights beyond F16.
+    """
     import gguf
 
     block, size = gguf.GGML_QUANT_SIZES[kind]
@@ -160,7 +161,7 @@ def number_field(key: str, value: int | float) -> bytes:
 
 
 def list_field(field: bytes, keep: Sequence[int]) -> bytes:
-    """Return a raw array of numbers with these elements alone."""
+    """Return a raw field, an array of numbers, with only the elements `keep`."""
     start = 8 + int.from_bytes(field[:8], "little") + 4
     inner, _count = struct.unpack_from("<IQ", field, start)
     numbers = np.frombuffer(field, NUMBERS[inner], offset=start + 12)
@@ -168,7 +169,7 @@ def list_field(field: bytes, keep: Sequence[int]) -> bytes:
 
 
 def is_number_list(field: bytes, count: int) -> bool:
-    """Whether a raw field is an array of so many numbers."""
+    """Return True if a raw field is an array of `count` numbers."""
     start = 8 + int.from_bytes(field[:8], "little")
     if int.from_bytes(field[start : start + 4], "little") != ARRAY:
         return False
@@ -189,7 +190,7 @@ def write_gguf(
     alignment: int,
     tick: Callable[[], None],
 ) -> None:
-    """Write the whole file; `tick` is called after each tensor."""
+    """Write the file; `tick` is called after each tensor."""
     file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))
     for field in fields:
         file.write(field)
@@ -203,7 +204,7 @@ def write_gguf(
     for part in parts:
         written = 0
         for block in part.blocks():
-            file.write(np.ascontiguousarray(block).data)  # tofile() would not say that a disk is full
+            file.write(np.ascontiguousarray(block).data)  # tofile() does not report a full disk
             written += block.nbytes
         if written != part.size:
             raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")

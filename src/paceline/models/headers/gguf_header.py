@@ -1,8 +1,9 @@
-"""The header of a GGUF file, read with every claim compared with the bytes that are there.
+"""A GGUF header reader for untrusted files: every count is checked against the bytes in the file.
 
-gguf.GGUFReader maps the whole file and believes its counts; this one must survive files that lie.
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused is what llama.cpp refuses
-(ggml/src/gguf.cpp), and what no model needs."""
+gguf.GGUFReader maps the whole file and trusts its counts. This reader rejects what llama.cpp rejects
+(ggml/src/gguf.cpp), and sizes that no model needs.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from paceline.models.headers.plain_file import open_regular_file, os_error_reaso
 from paceline.speculative.errors import ModelError
 
 MAX_STRING = 4 << 20
-MAX_ARRAY = 32 << 20  # bytes; of all tokens' types 1 MiB
+MAX_ARRAY = 32 << 20  # bytes; the token types of a model take 1 MiB
 MAX_KEYS = 1 << 16
 MAX_NAME = 1 << 16
 MAX_TENSORS = 1 << 16
@@ -39,7 +40,7 @@ TYPES = {
     **{39: (32, 17), 40: (64, 36), 41: (128, 18), 42: (64, 18)},
 }
 STRING, ARRAY, BOOL = 8, 9, 7
-# Those of one size, by gguf's value type.
+# Value types of fixed size.
 NUMBERS: dict[int, np.dtype[Any]] = {
     kind: np.dtype(name)
     for kind, name in {
@@ -51,14 +52,14 @@ NUMBERS: dict[int, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class SkippedArray:
-    """An array that was not asked for: how many elements it has."""
+    """An array that was not read. count: its elements."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """shape: fastest dimension first, as the file has it. type: ggml's number. offset: from Header.data."""
+    """A tensor's entry. shape: fastest dimension first. type: ggml's number. offset: from GGUFHeader.data."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,13 +71,12 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
-# str, int, float, bool; of arrays a list of bytes, a numpy array, or what was not read.
 Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | SkippedArray
 
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """spans: where each key's raw field begins and ends. data: where the weights begin. size: of the file."""
+    """A header. spans: start and end of each raw field. data: offset of the weights. size: file size."""
 
     path: Path
     version: int
@@ -92,8 +92,10 @@ def keep_all_arrays(_key: str, _count: int) -> bool:
 
 
 def read_header(path: str | Path, keep: Callable[[str, int], bool] = keep_all_arrays) -> GGUFHeader:
-    """keep: of an array's key and length, whether it is wanted. Raises ModelError for a file that is no GGUF
-    file, is damaged or lies; time and memory stay bounded for any file."""
+    """Read a header in bounded time and memory. keep: decides by key and length whether an array is read.
+
+    Raises ModelError for a file that is no GGUF file or is damaged.
+    """
     path = Path(path)
     with open_regular_file(path) as file:
         try:
@@ -154,12 +156,11 @@ def _version(version: int) -> int:
 def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]) -> Value:
     what = _shown(key)
     if kind == STRING:
-        # A name that is misspelled is no reason to refuse what llama.cpp loads.
+        # llama.cpp accepts invalid UTF-8 in values.
         return cursor.string(MAX_STRING, what).decode("utf-8", "replace")
     if kind in NUMBERS:
-        number: int | float = np.frombuffer(cursor.take(NUMBERS[kind].itemsize, what), NUMBERS[kind])[
-            0
-        ].item()
+        raw = cursor.take(NUMBERS[kind].itemsize, what)
+        number: int | float = np.frombuffer(raw, NUMBERS[kind])[0].item()
         return bool(number) if kind == BOOL else number
     if kind != ARRAY:
         raise InvalidFile(f"{what} is of type {kind}, which GGUF does not have")
@@ -182,7 +183,7 @@ def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]
 
 
 def _tensor(cursor: Cursor) -> tuple[TensorInfo, int]:
-    """And its length in bytes."""
+    """Read a tensor's entry. Return it with the tensor's length in bytes."""
     name = _text(cursor.string(MAX_TENSOR_NAME, "a tensor's name"), "a tensor's name")
     n_dims = cursor.u32(repr(name))
     if n_dims > MAX_DIMS:
@@ -199,7 +200,7 @@ def _tensor(cursor: Cursor) -> tuple[TensorInfo, int]:
 
 
 def _check_offsets(tensors: list[TensorInfo], lengths: list[int], alignment: int, room: int) -> None:
-    """One behind the other, as llama.cpp wants them, and all within the file."""
+    """Require contiguous tensors, like llama.cpp, that end within the file."""
     expected = 0
     for tensor, length in zip(tensors, lengths, strict=True):
         if tensor.offset != expected:
@@ -215,7 +216,7 @@ def _check_offsets(tensors: list[TensorInfo], lengths: list[int], alignment: int
 
 
 def _shown(value: Value) -> str:
-    """What a file says, for a message: of one line, and short."""
+    """Return a value for a message, on one line and truncated."""
     return repr(value[:80] if isinstance(value, str) else value)[:100]
 
 

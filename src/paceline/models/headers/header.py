@@ -1,10 +1,9 @@
-"""The facts of a model from its files, without its weights: a GGUF file, the parts of one, or a folder."""
+"""Read the facts of a GGUF file, a split GGUF model, or a folder."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +18,26 @@ from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes_per_token
 from paceline.models.headers.plain_file import exists
 from paceline.speculative.errors import ModelError
 
-__all__ = [
-    "GGUFMetadata",
-    "read_gguf",
-    "read_header",
-    "read_model_facts",
-    "read_parts",
-    "read_tokenizer",
-    "split_part_paths",
-]
-
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
 _SAME = (
     *("bos", "eos", "eot", "eom", "cls", "mask"),
     *("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"),
 )
-# The deprecated words first: a later one overrules.
+# Deprecated names first: later entries override them.
 _ROLES = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
 _ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"} | {word: word for word in _SAME}
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE | re.DOTALL)
-_MAX_ARCH_CHARACTERS = 64  # characters of an architecture's name
-_MAX_PER_LAYER_ARRAY = 1 << 14  # elements: what is told for each layer, not for each token
+_MAX_ARCH_CHARACTERS = 64  # of an architecture's name
+_MAX_PER_LAYER_ARRAY = 1 << 14  # elements; longer arrays belong to the vocabulary
 
 
 def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
-    """Of a GGUF file, any part of one, or a folder with config.json. tokens: with the vocabulary, which takes
-    longer. Raises ModelError for anything else, and for files that are damaged or lie."""
+    """Read a GGUF file, any part of a split model, or a folder with config.json.
+
+    tokens: read the vocabulary, which takes longer. Raises ModelError for damaged or other files.
+    """
     from paceline.models.headers.hub_folder import read_folder
 
     path = Path(path)
@@ -55,9 +46,10 @@ def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
 
 
 def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
-    """What the file does not say stays unset: special tokens and flags have defaults in llama.cpp, which
-    models/headers/vocabulary.py knows. Raises ModelError: see read_header; and for a part that is missing."""
+    """Read a GGUF model. Raises ModelError for a damaged file or a missing part.
 
+    Absent special tokens and flags stay unset; models/headers/vocabulary.py knows llama.cpp's defaults.
+    """
     path = Path(path)
     parts = read_parts(path, tokens=tokens)
     first = GGUFMetadata(parts[0])
@@ -69,7 +61,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     return ModelFacts(
         files=tuple(part.path for part in parts),
         format="gguf",
-        # Files say "models", or a hash, where a converter knew no better.
+        # Some converters write "models" or a hash.
         name=printable_name(name) if family_of([name]) else file.stem,
         arch=arch,
         family=family_of([first.text("general.basename"), name, file.name]),
@@ -92,22 +84,35 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
 
 
 def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
-    """The headers of all files of a model, the first one's first. tokens: with the vocabulary. Raises
-    ModelError."""
-    keep = _with_tokens if tokens else _without_tokens
-    return _parts(read_header(path, keep), keep)
+    """Return the headers of all parts in order. tokens: with the vocabulary. Raises ModelError."""
 
+    def keep(key: str, count: int) -> bool:
+        if tokens and key in (_TOKENS, _TYPES):
+            return count <= MAX_STRINGS
+        return count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
 
-def _with_tokens(key: str, count: int) -> bool:
-    return (key in (_TOKENS, _TYPES) and count <= MAX_STRINGS) or _without_tokens(key, count)
-
-
-def _without_tokens(key: str, count: int) -> bool:
-    return count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
+    header = read_header(path, keep)
+    count = GGUFMetadata(header).number("split.count")
+    if count <= 1:
+        return [header]
+    paths = split_part_paths(path)
+    if len(paths) != count:
+        raise ModelError(
+            f"{path}: is one of {count} parts, and llama.cpp finds them by their names only: "
+            f"name them NAME-00001-of-{count:05d}.gguf and so on"
+        )
+    if missing := next((part for part in paths if not exists(part)), None):
+        raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
+    parts = [header if part == path else read_header(part, keep) for part in paths]
+    for i, part in enumerate(parts):
+        metadata = GGUFMetadata(part)
+        if metadata.number("split.count") != count or metadata.number("split.no") != i:
+            raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
+    return parts
 
 
 class GGUFMetadata:
-    """A header's keys, each of the type it must have."""
+    """Typed access to a header's metadata. All methods raise ModelError for a value of a wrong type."""
 
     def __init__(self, header: GGUFHeader) -> None:
         self.path, self._values = header.path, header.metadata
@@ -132,11 +137,11 @@ class GGUFMetadata:
         return value.count if isinstance(value, SkippedArray) else len(value)
 
     def number(self, key: str) -> int:
-        """Return 0 where there is none; of a list, one for each layer, the largest."""
+        """Return a number, 0 if absent; of a list with a number per layer, the largest."""
         return max(self.numbers(key), default=0)
 
     def numbers(self, key: str) -> list[int]:
-        """Return a list, or one number alone."""
+        """Return a list of numbers; a single number becomes a list."""
         value = self._get(key, None, int | np.ndarray | SkippedArray | None, "a whole number")
         found = np.ravel([] if value is None or isinstance(value, SkippedArray) else value)
         if found.size and (found.dtype.kind not in "iub" or isinstance(value, bool) or found.min() < 0):
@@ -154,7 +159,7 @@ class GGUFMetadata:
 
 
 def split_part_paths(path: Path) -> list[Path]:
-    """All that a model has by the name of one of them, there or not; of any other name this one."""
+    """Return the paths of all parts by the name of one, existing or not; of an unsplit model its path."""
     named = _PART.fullmatch(path.name)
     count = int(named[3]) if named else 0
     if named is None or not 1 <= int(named[2]) <= count:
@@ -162,29 +167,8 @@ def split_part_paths(path: Path) -> list[Path]:
     return [path.with_name(f"{named[1]}-{i:05d}-of-{named[3]}{named[4]}") for i in range(1, count + 1)]
 
 
-def _parts(header: GGUFHeader, keep: Callable[[str, int], bool]) -> list[GGUFHeader]:
-    """All headers of a model that was split into several files; this one alone where it was not."""
-    count = GGUFMetadata(header).number("split.count")
-    if count <= 1:
-        return [header]
-    paths = split_part_paths(header.path)
-    if len(paths) != count:
-        raise ModelError(
-            f"{header.path}: is one of {count} parts, and llama.cpp finds them by their names only: "
-            f"name them NAME-00001-of-{count:05d}.gguf and so on"
-        )
-    if missing := next((path for path in paths if not exists(path)), None):
-        raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
-    parts = [header if path == header.path else read_header(path, keep) for path in paths]
-    for i, part in enumerate(parts):
-        value = GGUFMetadata(part)
-        if value.number("split.count") != count or value.number("split.no") != i:
-            raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
-    return parts
-
-
 def read_tokenizer(metadata: GGUFMetadata) -> TokenizerFacts | None:
-    """None where there is no vocabulary."""
+    """Return the tokenizer; None for a model without a vocabulary."""
     model = metadata.text("tokenizer.ggml.model")
     if model in ("", "no_vocab", "none"):
         return None
@@ -197,7 +181,7 @@ def read_tokenizer(metadata: GGUFMetadata) -> TokenizerFacts | None:
         key = f"tokenizer.ggml.{word}_token_id"
         if key in metadata:
             token = metadata.numbers(key)
-            # llama.cpp keeps to its default where the number is no token's.
+            # llama.cpp ignores an invalid id, too.
             special |= {role: token[0]} if token and token[0] < len(texts) else {}
     return TokenizerFacts(
         kind=_KINDS.get(model, printable_name(model)),

@@ -1,4 +1,4 @@
-"""The facts of a model's folder as Hugging Face's libraries save it: config.json and what lies beside it."""
+"""Read the facts of a transformers folder: config.json and the files beside it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ Json = Mapping[str, Any]
 MAX_TEMPLATE = 4 << 20
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}  # bytes of a weight
-# Inside models for pictures or sound.
+_FILES = (
+    *("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"),
+    "chat_template.jinja",
+)
+# The language model's part of a multimodal config.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
-# llama.cpp's name, where it is not the same but for dashes and underscores.
+# llama.cpp's names that differ by more than dashes and underscores.
 _ARCHS = {
     "mistral": "llama",
     "mixtral": "llama",
@@ -44,19 +48,21 @@ _ARCHS = {
     "minimax": "minimax-01",
     "olmo": "olmo",
 }
-# Those that llama.cpp does not know.
+# Architectures unknown to llama.cpp.
 _RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
 _HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
-# Layers that keep a state, as layer_types or layers_block_type name them.
+# Recurrent layers in layer_types and layers_block_type.
 _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv"})
 
 
 def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
-    """tokens: with the vocabulary, for which there must be a tokenizer.json. Raises ModelError for a folder
-    without config.json, and for files that are not what they are called."""
+    """Read a folder. tokens: read the vocabulary from tokenizer.json, which must exist then.
+
+    Raises ModelError for a folder without config.json, and for damaged files.
+    """
     folder = Path(path)
     whole = _config(folder)
-    config = _text_model(whole)
+    config = next((part for key in _TEXT_PARTS if isinstance(part := whole.get(key), dict)), whole)
     model_type = _word(config, "model_type") or _word(whole, "model_type")
     if not model_type:
         raise ModelError(f"{folder / 'config.json'}: names no model_type: it is no model of transformers")
@@ -65,13 +71,13 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     weights, size = read_weights(folder)
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
-    name = _word(whole, "_name_or_path")
+    names = [*_folder_names(folder), _word(whole, "_name_or_path")]
     return ModelFacts(
-        files=(folder, *_files(folder, weights)),
+        files=(folder, *(folder / name for name in _FILES if exists(folder / name)), *weights),
         format="hf",
-        name=_name(folder, name),
+        name=printable_name(next((name for name in names if family_of([name])), names[0])),
         arch=arch,
-        family=family_of([*_folder_names(folder), name]),
+        family=family_of(names),
         parameters=size // WIDTHS[quantisation] or None if quantisation in WIDTHS else None,
         quantisation=quantisation,
         size=size,
@@ -97,7 +103,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
 
 
 def arch_of(model_type: str) -> str:
-    """llama.cpp's name for it; the same word where llama.cpp has none."""
+    """Return llama.cpp's name of an architecture; the same name if llama.cpp has none."""
     from gguf.constants import MODEL_ARCH_NAMES
 
     known = {*MODEL_ARCH_NAMES.values(), *RECURRENT_ARCHS, *HYBRID_ARCHS}
@@ -120,20 +126,13 @@ def _config(folder: Path) -> dict[str, Any]:
     raise ModelError(f"{folder}: is a folder without config.json: give a GGUF file, or a model's folder")
 
 
-def _text_model(config: dict[str, Any]) -> dict[str, Any]:
-    for part in _TEXT_PARTS:
-        if isinstance(inner := config.get(part), dict):
-            return inner
-    return config
-
-
 def _word(config: Json, key: str) -> str:
     value = config.get(key)
     return printable_name(value) if isinstance(value, str) else ""
 
 
 def _first_number(config: Json, *keys: str) -> int:
-    """The first of these keys that has a number; 0 where none has. Of a list the largest."""
+    """Return the number of the first key that has one, of a list the largest; 0 without."""
     for key in keys:
         if found := numbers(config.get(key)):
             return max(found)
@@ -141,58 +140,35 @@ def _first_number(config: Json, *keys: str) -> int:
 
 
 def _memory(arch: str, config: Json) -> str:
-    states = _recurrent_layers(config)
-    if arch in _RECURRENT or (states and all(states)):
+    lists = (config.get(key) for key in ("layer_types", "layers_block_type"))
+    layers = next((one for one in lists if isinstance(one, list) and len(one) <= 1 << 16), [])
+    recurrent = [isinstance(layer, str) and layer in _STATES for layer in layers]
+    if arch in _RECURRENT or (recurrent and all(recurrent)):
         return RECURRENT
-    return HYBRID if arch in _HYBRID or any(states) else cache_kind(arch)
-
-
-def _recurrent_layers(config: Json) -> list[int]:
-    """For each layer whether it keeps a state in place of a cache; empty where that is not told."""
-    for key in ("layer_types", "layers_block_type"):
-        if isinstance(found := config.get(key), list) and len(found) <= 1 << 16:
-            return [int(isinstance(kind, str) and kind in _STATES) for kind in found]
-    return []
+    return HYBRID if arch in _HYBRID or any(recurrent) else cache_kind(arch)
 
 
 def _quantisation(whole: Json, config: Json) -> str:
-    value = whole.get("quantization_config", config.get("quantization_config"))
-    if isinstance(value, dict):
-        return (_word(value, "quant_method") or "quantised").upper()
-    reported = [_word(it, key) for it in (config, whole) for key in ("dtype", "torch_dtype")]
-    return next((DTYPES[name] for name in reported if name in DTYPES), "")
+    settings = whole.get("quantization_config", config.get("quantization_config"))
+    if isinstance(settings, dict):
+        return (_word(settings, "quant_method") or "quantised").upper()
+    dtypes = [_word(one, key) for one in (config, whole) for key in ("dtype", "torch_dtype")]
+    return next((DTYPES[name] for name in dtypes if name in DTYPES), "")
 
 
 def _template(folder: Path) -> str | None:
-    """A file of its own, or what tokenizer_config.json holds: one, or several with names."""
-    if exists(alone := folder / "chat_template.jinja"):
-        return read_text(alone, MAX_TEMPLATE)
-    found = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(found, list):
-        named = {str(it.get("name")): it.get("template") for it in found if isinstance(it, dict)}
-        found = named.get("default", next(iter(named.values()), None))
-    return found if isinstance(found, str) and found else None
+    """Return the template in chat_template.jinja, or the default one in tokenizer_config.json."""
+    if exists(file := folder / "chat_template.jinja"):
+        return read_text(file, MAX_TEMPLATE)
+    template = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):
+        by_name = {str(one.get("name")): one.get("template") for one in template if isinstance(one, dict)}
+        template = by_name.get("default", next(iter(by_name.values()), None))
+    return template if isinstance(template, str) and template else None
 
 
 def _folder_names(folder: Path) -> Iterable[str]:
-    """The folder's own name; in the hub's cache, models--USER--REPO/snapshots/REVISION, the repository's."""
+    """Yield the repository's name in the hub's cache, and the folder's name."""
     if folder.parent.name == "snapshots":
         yield folder.parent.parent.name.rpartition("--")[2]
     yield folder.absolute().name
-
-
-def _name(folder: Path, text: str) -> str:
-    names = [*_folder_names(folder), text]
-    return printable_name(next((name for name in names if family_of([name])), names[0]))
-
-
-def _files(folder: Path, weights: Iterable[Path]) -> Iterable[Path]:
-    names = (
-        "config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "generation_config.json",
-        "chat_template.jinja",
-    )
-    yield from (folder / name for name in names if exists(folder / name))
-    yield from weights

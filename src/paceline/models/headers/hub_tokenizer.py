@@ -1,6 +1,7 @@
-"""tokenizer.json as llama.cpp's converter would write it into a GGUF file, so that both can be compared.
+"""Read tokenizer.json as llama.cpp's converter would write it to a GGUF file, for comparison.
 
-After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-cpp-python 0.3.36."""
+After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-cpp-python 0.3.36.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +13,23 @@ from typing import Any
 from paceline.models.headers.end_tokens import end_tokens
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.plain_file import exists, read_json
+from paceline.models.headers.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from paceline.speculative.errors import ModelError
 
 Json = Mapping[str, Any]
 MAX_SIZE = 64 << 20  # bytes; Gemma 3's has 33 MB
 MAX_TOKENS = 1 << 22
-MAX_NUMBER = 1 << 48  # no size or count in a config is larger; JSON's may have 4,300 digits
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+MAX_NUMBER = 1 << 48  # of a size or count; a JSON number may have 4,300 digits
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<｜.*｜>|<unused.*>", re.DOTALL)
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
-    """config: config.json, the text model's values before the others. Raises ModelError where there is no
-    tokenizer.json, or it is not what it says."""
+    """Read a folder's tokenizer. config: config.json, the text model's part first.
+
+    Raises ModelError for a missing or damaged tokenizer.json.
+    """
     path = folder / "tokenizer.json"
     if not exists(path):
         raise ModelError(
@@ -64,12 +67,12 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """Empty where there is no such file."""
+    """Return a file's JSON object; empty without a file. Raises ModelError."""
     return read_json(path) if exists(path) else {}
 
 
 def numbers(value: Any) -> list[int]:
-    """Of one or a list; what is no size, count or id is left out."""
+    """Return the valid sizes, counts or ids in a value or a list."""
     values = value if isinstance(value, list) else [value]
     return [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]
 
@@ -80,14 +83,14 @@ def _kind(data: Json, model: Json, arch: str) -> str:
         return "WPM"
     if name == "Unigram":
         return "UGM"
-    # Gemma 4's is BPE to llama.cpp, though it spells bytes as SentencePiece does.
+    # llama.cpp treats Gemma 4 as BPE, though its byte tokens are those of SentencePiece.
     if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in _steps(data):
         return "SPM"
     return "BPE"
 
 
 def _steps(data: Json) -> Iterator[Any]:
-    """Yield the pre-tokenizer's steps."""
+    """Yield the types of the pre-tokenizer's steps."""
     first = data.get("pre_tokenizer")
     if isinstance(first, dict):
         inner = first.get("pretokenizers")
@@ -110,7 +113,7 @@ def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:
 
 
 def _added_tokens(path: Path, data: Json) -> dict[int, tuple[str, bool]]:
-    """Return the text of each added token by id, and whether it is special."""
+    """Return the text of each added token by id, and True for special tokens."""
     listed = data.get("added_tokens") or []
     found: dict[int, tuple[str, bool]] = {}
     for it in listed if isinstance(listed, list) else [listed]:
@@ -128,10 +131,10 @@ def _tokens(
     kind: str,
     model: Json,
 ) -> tuple[list[bytes], list[int]]:
-    """Texts and types by id. What no one names is padding."""
+    """Return token texts and types by id. Unnamed ids are padding."""
     named = {token: text for text, token in vocab}
     size = max((*named, *added), default=-1) + 1
-    if size > 2 * (len(named) + len(added)) + 65536:  # a few ids apart would make millions of texts
+    if size > 2 * (len(named) + len(added)) + 65536:  # a few large ids would make millions of texts
         raise ModelError(f"{path}: has {len(named) + len(added):,} tokens with ids up to {size - 1:,}")
     unknown = model.get("unk_token")
     texts = [b"[PAD%d]" % token for token in range(size)]
@@ -155,12 +158,14 @@ def _tokens(
 
 
 def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) -> dict[str, int]:
-    """tokenizer_config.json names them by text, config.json by id; the first counts. A list of ids the
-    converter passes over, and generation_config.json it does not read."""
+    """Return special ids by role: by text in tokenizer_config.json, else by id in config.json.
+
+    Like the converter, ignore lists of ids and generation_config.json.
+    """
     found: dict[str, int] = {}
     for role in _ROLES:
-        it = settings.get(f"{role}_token")
-        text = it.get("content") if isinstance(it, dict) else it
+        entry = settings.get(f"{role}_token")
+        text = entry.get("content") if isinstance(entry, dict) else entry
         token = ids.get(_encoded(text)) if isinstance(text, str) else None
         if token is None:
             id_ = config.get(f"{role}_token_id")
@@ -171,8 +176,7 @@ def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) 
 
 
 def _add_bos_eos(data: Json, settings: Json) -> tuple[bool | None, bool | None]:
-    """Return whether BOS and EOS are put around a text: as the settings say, or else by the template, such as
-    [BOS, the text]. None where neither tells."""
+    """Return whether BOS and EOS are added, by settings or post-processor; None if unknown."""
     bos, eos = (settings.get(f"add_{role}_token") for role in ("bos", "eos"))
     if not isinstance(bos, bool):
         last = str(data.get("post_processor"))

@@ -1,4 +1,4 @@
-"""What one token of context takes in the key/value cache."""
+"""The size of a token in the KV cache."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 F16 = 2
-MAX_LAYERS = 1 << 16  # no model has so many
-# Where the file does not say which layers attend: every so many (llama.cpp, src/models).
+MAX_LAYERS = 1 << 16
+# Default intervals of attention layers by architecture (llama.cpp, src/models).
 _INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What the cache's size depends on.
+    """The dimensions that determine the cache's size.
 
-    count: layers of the model itself, without those that guess further tokens.
-    heads, kv_heads: one number, or one for each layer.
-    key, value: numbers a head; 0 for n_embd / heads.
-    compressed: keys and values are kept as one vector (DeepSeek's MLA).
-    recurrent: for each layer, whether it keeps a state instead; or interval: every so many-th does not.
+    count: layers without those of multi-token prediction. heads, kv_heads: one number, or one per layer.
+    key, value: head dimensions; 0 for n_embd / heads. mla: one vector for keys and values (DeepSeek).
+    recurrent: flags of layers without a KV cache; or interval: the distance of layers with one.
     """
 
     arch: str
@@ -35,19 +33,15 @@ class AttentionShape:
 
 
 def kv_bytes_per_token(layers: AttentionShape) -> int:
-    """Return the bytes at F16; 0 where the numbers are not known. Layers with a window, or that share another
-    layer's cache, count in full."""
+    """Return the bytes at F16; 0 if unknown. Sliding-window layers and shared caches count in full."""
     most = max(layers.heads, default=0)
     if not most or layers.count > MAX_LAYERS:
         return 0
     plain = layers.n_embd // most
     key, value = layers.key or plain, 0 if layers.mla else layers.value or plain
-    selected = layers.kv_heads or layers.heads
-    return (
-        F16
-        * (key + value)
-        * sum(_per_layer(selected, i) for i in range(layers.count) if not _is_recurrent(layers, i))
-    )
+    per_layer = layers.kv_heads or layers.heads
+    attending = (i for i in range(layers.count) if not _is_recurrent(layers, i))
+    return F16 * (key + value) * sum(_per_layer(per_layer, i) for i in attending)
 
 
 def _is_recurrent(layers: AttentionShape, i: int) -> bool:
@@ -58,5 +52,5 @@ def _is_recurrent(layers: AttentionShape, i: int) -> bool:
 
 
 def _per_layer(values: Sequence[int], i: int) -> int:
-    """Return a layer's number, of one for all or one for each layer."""
+    """Return the value of layer i from a list of one per layer, or of one for all layers."""
     return values[i] if i < len(values) else values[-1] if len(values) == 1 else 0

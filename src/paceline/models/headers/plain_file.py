@@ -1,4 +1,4 @@
-"""Opening what somebody else wrote: regular files only, and never waiting for a writer."""
+"""Open untrusted files: regular files only, never blocking on a pipe."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any, BinaryIO
 
 from paceline.speculative.errors import ModelError, UsageError
 
-# A vocabulary of 262,000 tokens with its 514,000 merges has 1.8 million.
-MAX_VALUES = 5 << 20
+MAX_VALUES = 5 << 20  # of JSON; a vocabulary of 262,000 tokens with its 514,000 merges has 1.8 million
 
 
 def open_regular_file(path: Path) -> BinaryIO:
-    """`path` for reading, links followed. Raises ModelError for what is no file, or cannot be opened."""
+    """Open a regular file for reading, links followed. Raises ModelError for anything else."""
     try:
-        # A named pipe without a writer would hold its reader for ever.
+        # Opening a pipe without a writer would block.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -29,12 +28,12 @@ def open_regular_file(path: Path) -> BinaryIO:
 
 
 def require_gguf_path(path: Path) -> None:
-    """The mistakes of who names a GGUF file: UsageError, or ModelError for what is no file at all."""
+    """Raise UsageError unless `path` is a readable file; ModelError for a pipe or device."""
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
     if not path.exists():
         raise UsageError(f"{path}: no such file; give the path of a .gguf model")
-    if not path.is_file():  # a named pipe would hold its reader for ever
+    if not path.is_file():
         raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
     try:
         path.open("rb").close()
@@ -43,12 +42,12 @@ def require_gguf_path(path: Path) -> None:
 
 
 def exists(path: Path) -> bool:
-    """False too for what may not be looked at, where Path's own raises."""
+    """Return whether a path exists; False in a folder without permission, where Path.exists() raises."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def is_encodable_path(text: str) -> bool:
-    """False for a zero byte, and for half a character, which JSON can spell: Python raises for them."""
+    """Return False for a NUL or a lone surrogate, which JSON can contain and open() rejects."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -56,7 +55,7 @@ def is_encodable_path(text: str) -> bool:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """A small text file, whole. Raises ModelError where it has more than `limit` bytes, or is no UTF-8."""
+    """Read a text file. Raises ModelError for more than `limit` bytes and for invalid UTF-8."""
     try:
         with open_regular_file(path) as file:
             content = file.read(limit + 1)
@@ -71,8 +70,7 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def read_json(path: Path, limit: int = 8 << 20) -> dict[str, Any]:
-    """A file with one JSON object. Raises ModelError where it is none, larger than `limit`, or nested or long
-    beyond any need."""
+    """Read a JSON object. Raises ModelError for anything else, more than `limit` bytes, or deep nesting."""
     text = read_text(path, limit)
     if sum(map(text.count, ",[{")) > MAX_VALUES:
         raise ModelError(f"{path}: has more values than any model needs")

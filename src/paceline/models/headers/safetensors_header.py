@@ -1,4 +1,4 @@
-"""The weights in a model's folder, weighed and never opened."""
+"""The weight files of a model's folder, and their size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _PATH = re.compile(r"[/\\:\0]")
 
 
 def read_weights(folder: Path) -> tuple[list[Path], int]:
-    """Return the files that hold a model's weights, and their bytes; none at all is fine. Raises ModelError
-    where one that an index names is missing."""
+    """Return the weight files of a folder, if any, and their bytes. Raises ModelError for a missing one."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = folder / f"{name}.index.json"
         files = _listed(index) if exists(index) else [folder / name] if exists(folder / name) else []
@@ -38,5 +37,5 @@ def _listed(index: Path) -> list[Path]:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether it can be a file's in a folder. JSON can spell half a character, which no path takes."""
+    """Return whether a name is a valid file name without folders; lone surrogates are not printable."""
     return bool(name.strip(".")) and name.isprintable() and not _PATH.search(name)

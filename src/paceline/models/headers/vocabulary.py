@@ -1,12 +1,12 @@
-"""A vocabulary as llama.cpp would load it, told from a model's header alone.
+"""The vocabulary that llama.cpp would load, from a model's header.
 
-What a file leaves out has a default there, by the type of the tokenizer (llama-vocab.cpp, as of
-llama-cpp-python 0.3.36): so a BPE file that names no BOS token has token 11, which is often a comma.
+llama.cpp has defaults for absent values, by the type of the tokenizer (llama-vocab.cpp of llama-cpp-python
+0.3.36): a BPE file without a BOS token gets token 11, often a comma.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from paceline.models.headers.facts import TokenizerFacts
@@ -14,22 +14,22 @@ from paceline.speculative.vocabulary import Vocab
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 COMMA = 11
-# BOS and EOS, where the file names none.
+# Default ids of BOS and EOS.
 BOS = {"SPM": 1, "WPM": 101, "BPE": COMMA, "PLaMo-2": 1}
 EOS = {"SPM": 2, "BPE": COMMA, "UGM": 1, "PLaMo-2": 2}
 NO_BOS = frozenset({"chatglm-bpe", "glm4", "glm5", "gemma4"})
 NO_EOS = frozenset({"gemma4"})
-# Pre-tokenizers of BPE that come with a BOS; every SPM and WPM does.
+# BPE pre-tokenizers that add BOS by default, like all SPM and WPM tokenizers.
 WITH_BOS = {
     "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
     "tekken", "chameleon",
 }  # fmt: skip
-ALWAYS_WITH_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # whatever the file says
-SPACE_MARKER = "▁".encode()  # what stands for a space in SPM, and in a few BPE
+ALWAYS_WITH_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # the file's flag is ignored
+SPACE_MARKER = "▁".encode()  # the space of SPM and of the BPE tokenizers below
 SPACED_BPE = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe"})
-# Tokens of gpt-oss that are shown as text, whatever the file calls them.
+# Tokens of gpt-oss that emit text, whatever their type.
 VISIBLE_CONTROL_TOKENS = frozenset({b"<|channel|>", b"<|message|>", b"<|start|>", b"<|constrain|>"})
-# For filling in the middle; they say no text, whatever the file calls them.
+# Fill-in-the-middle tokens, which emit no text, whatever their type.
 INFILL_TOKENS = frozenset(
     text.encode()
     for text in (
@@ -45,15 +45,14 @@ INFILL_TOKENS = frozenset(
 
 
 def _byte_level() -> dict[str, int]:
-    """GPT-2's printable stand-ins for bytes, and the bytes."""
+    """Return the bytes by GPT-2's printable substitutes."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
 BYTE_LEVEL = _byte_level()
-# Bytes of a token; of a longer one what llama.cpp makes of it, whose length is squared, is not followed.
-MAX_UNK_BYTES = 256
+MAX_UNK_BYTES = 256  # of a token; llama.cpp's rendering of unknown characters is quadratic
 
 
 def make_vocab(tokenizer: TokenizerFacts) -> Vocab:
@@ -75,10 +74,10 @@ def make_vocab(tokenizer: TokenizerFacts) -> Vocab:
 
 
 def special_id(tokenizer: TokenizerFacts, role: str) -> int | None:
-    """role: bos or eos. What the file names, or else what llama.cpp assumes; None where that is no token."""
+    """Return the file's bos or eos, or llama.cpp's default; None if that is no token."""
     defaults, without = (BOS, NO_BOS) if role == "bos" else (EOS, NO_EOS)
-    assumed = None if tokenizer.pre in without else defaults.get(tokenizer.kind)
-    for id_ in (tokenizer.special.get(role), assumed):
+    default = None if tokenizer.pre in without else defaults.get(tokenizer.kind)
+    for id_ in (tokenizer.special.get(role), default):
         if id_ is not None and 0 <= id_ < len(tokenizer.texts):
             return id_
     return None
@@ -120,22 +119,23 @@ def _piece(
 
 
 def _bpe(stored: bytes) -> bytes:
-    spelled = stored.decode(errors="replace")
+    text = stored.decode(errors="replace")
     try:
-        return bytes(map(BYTE_LEVEL.__getitem__, spelled))
+        return bytes(map(BYTE_LEVEL.__getitem__, text))
     except KeyError:
-        # Spelled as llama.cpp does: no text says it, so that it is never taken for one.
+        # llama.cpp's rendering, which occurs in no text.
         if len(stored) > MAX_UNK_BYTES:
             return b"[UNK_BYTE_%s]" % stored
-        known: Mapping[str, int] = BYTE_LEVEL
         return b"".join(
-            bytes([known[c]]) if c in known else b"[UNK_BYTE_0x%s%s]" % (c.encode().hex().encode(), stored)
-            for c in spelled
+            bytes([BYTE_LEVEL[c]])
+            if c in BYTE_LEVEL
+            else b"[UNK_BYTE_0x%s%s]" % (c.encode().hex().encode(), stored)
+            for c in text
         )
 
 
 def _byte(stored: bytes) -> bytes:
-    """Of <0x0A>."""
+    """Return the byte of a token such as <0x0A>."""
     try:
         return bytes([int(stored[3:5], 16)])
     except ValueError:

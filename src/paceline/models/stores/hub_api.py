@@ -1,7 +1,6 @@
-"""The Hugging Face hub, or the server that HF_ENDPOINT names: what it has of a model, and why it says no.
+"""Repository listings of the Hugging Face hub (or of HF_ENDPOINT), and its errors in plain words.
 
-Commit, files' names and hashes become names of files here: they come from the listing alone, and are checked
-before any is used.
+Commit and hashes become local file names: they come from the listing alone, and are validated before use.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from paceline.speculative.printable import truncated
 
 HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
-HUB_TIMEOUT_SECONDS = 30.0  # seconds that the hub may say nothing before it is given up
+HUB_TIMEOUT_SECONDS = 30.0
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -26,7 +25,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A large file of a repository. sha256: also its name among the cache's blobs."""
+    """A large file of a repository. sha256: also the name of its blob in the cache."""
 
     name: str
     size: int
@@ -42,7 +41,7 @@ def host() -> str:
 
 
 def headers() -> dict[str, str]:
-    """What the hub is told of us, the token included."""
+    """Return the HTTP headers of a request, the token included."""
     from importlib.metadata import version
 
     from huggingface_hub.utils import build_hf_headers
@@ -51,7 +50,7 @@ def headers() -> dict[str, str]:
 
 
 def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
-    """The current revision of a repository, and its GGUF files."""
+    """Return the current revision of a repository, and its GGUF files by name. Raises PacelineError."""
     from huggingface_hub import HfApi
 
     try:
@@ -62,7 +61,7 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
         if not _COMMIT.fullmatch(commit):
             raise ValueError("no commit")
         ggufs = (one for one in info.siblings or () if one.rfilename.lower().endswith(".gguf"))
-        files = [_remote(one) for one in ggufs if one.lfs]  # git keeps no model itself, which is large
+        files = [_remote(one) for one in ggufs if one.lfs]  # small files without LFS are no models
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise PacelineError(
             f"{host()}: does not answer as a Hugging Face hub does; see HF_ENDPOINT"
@@ -71,7 +70,7 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
 
 
 def _remote(value: Any) -> RemoteFile:
-    """said: a RepoSibling, in which anything may stand. Raises ValueError, TypeError or KeyError."""
+    """Convert a RepoSibling with unvalidated contents. Raises ValueError, TypeError or KeyError."""
     size, sha256 = value.size or 0, value.lfs["sha256"]
     if not _SHA256.fullmatch(sha256) or type(size) is not int:
         raise ValueError("no such hash or size")
@@ -80,7 +79,7 @@ def _remote(value: Any) -> RemoteFile:
 
 @contextmanager
 def translate_hub_errors(name: str) -> Iterator[None]:
-    """What is raised while the hub is asked, in a line that says what to do."""
+    """Turn errors of the hub, the connection and the disk into a UsageError or PacelineError of one line."""
     import httpx2
     from huggingface_hub import errors
 
@@ -90,7 +89,7 @@ def translate_hub_errors(name: str) -> Iterator[None]:
         raise PacelineError(
             f"{name} is gated: accept its terms at {endpoint()}/{name}, then {LOG_IN}"
         ) from error
-    except errors.RepositoryNotFoundError as error:  # what is private is not told from what is not there
+    except errors.RepositoryNotFoundError as error:  # the hub does not distinguish private from missing
         raise UsageError(f"{host()} has no {name}, or it is private: see to its name, or {LOG_IN}") from error
     except (errors.RemoteEntryNotFoundError, errors.RevisionNotFoundError) as error:
         raise PacelineError(
@@ -104,10 +103,17 @@ def translate_hub_errors(name: str) -> Iterator[None]:
         raise PacelineError(
             f"no connection to {host()} ({reason(error)}); --offline uses what is on this machine already"
         ) from error
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the terminal of a progress bar
+            raise
+        raise PacelineError(
+            f"{name}: cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); make "
+            "room there, or name another folder with HF_HUB_CACHE"
+        ) from error
 
 
 def reason(error: Exception) -> str:
-    """Why a connection failed, which may quote what the server sent."""
+    """Return why a connection failed; the text may quote the server, so it is truncated."""
     return truncated(str(error), 200) or type(error).__name__
 
 

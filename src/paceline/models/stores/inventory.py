@@ -1,6 +1,6 @@
-"""The models that a machine has: of Ollama, the Hugging Face cache, LM Studio, llama.cpp, and in folders.
+"""The models on this machine: Ollama, the Hugging Face cache, LM Studio, llama.cpp, and folders.
 
-Only headers are read, several at a time, and what was read before is kept.
+Only headers are read, several at a time, and their contents are cached.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from paceline.speculative.printable import printable
 from paceline.system.home import expand_user
 from paceline.system.identity import cached, file_fingerprint
 
-AT_ONCE = 8  # headers; mostly they wait for the disk
+READER_THREADS = 8  # reading headers mostly waits for the disk
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
-# Drafters that read the target's hidden states, and no model by themselves.
-DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})
+DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draft heads
 
 
 @dataclass(frozen=True)
 class InstalledModel:
-    """A model that was found. Files of one content are one model, or it would be its own best draft.
+    """An installed model. Copies of a file are one model: a copy must not become its draft.
 
-    reference: what a user types for it. store: where it was found first. also: its other references.
+    reference: the name a user types. store: where it was found first. also: further references.
     """
 
     facts: ModelFacts
@@ -75,8 +74,7 @@ class InstalledModel:
 
 @dataclass(frozen=True)
 class Inventory:
-    """models: by family, the small ones first. places: all folders that were looked at, each with the name of
-    what keeps its models there. notes: what was skipped and why, a line each."""
+    """The models by family and size, the searched folders by store, and a line for each skipped item."""
 
     models: list[InstalledModel]
     places: list[tuple[str, Path]]
@@ -94,10 +92,9 @@ def list_models(
     tick: Tick = no_progress,
     environ: Mapping[str, str] = os.environ,
 ) -> Inventory:
-    """Find all models, in the stores of other programs, in `folders` and in those of PACELINE_MODELS. What
-    cannot be used is a note and never an error.
+    """Find all models in the stores of other programs, in `folders` and in PACELINE_MODELS.
 
-    own: files of the zoo's, by what a user types for them. tick: see FolderSearch.
+    Unusable files become notes, never errors. own: the zoo's files by reference. tick: see FolderSearch.
     """
     search = FolderSearch(tick)
     stores = store_folders(environ)
@@ -107,15 +104,16 @@ def list_models(
             search.add_note(folder, "no such folder")
         stores.append((FOLDER, folder.absolute()))
     named: dict[Hashable, list[ModelCandidate]] = {}
-    for one in chain(
+    for candidate in chain(
         (ModelCandidate(path, reference, ZOO) for reference, path in (own or {}).items()),
         *(_candidates(store, path, search) for store, path in stores),
     ):
+        path = candidate.path
         try:
-            key: Hashable = file_id(one.path.stat()) if one.path.is_dir() else file_fingerprint(one.path)
-            named.setdefault(key, []).append(one)
+            key: Hashable = file_id(path.stat()) if path.is_dir() else file_fingerprint(path)
+            named.setdefault(key, []).append(candidate)
         except OSError as error:
-            search.add_note(one.path, f"cannot be read ({error.strerror})")
+            search.add_note(path, f"cannot be read ({error.strerror})")
     models = [_model(facts, named[key]) for key, facts in _facts(named, search).items()]
     return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
 
@@ -136,37 +134,35 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelC
 def _facts(
     named: Mapping[Hashable, Sequence[ModelCandidate]], search: FolderSearch
 ) -> dict[Hashable, ModelFacts]:
-    """Read the headers of those that are models."""
+    """Read the headers, and return the facts of the candidates that are models."""
     found = {}
-    pool = ThreadPoolExecutor(AT_ONCE, "headers")
+    pool = ThreadPoolExecutor(READER_THREADS, "headers")
     try:
-        answers = {key: pool.submit(_read, names[0].path) for key, names in named.items()}
-        for key, answer in answers.items():
-            generation = answer.result()
+        futures = {key: pool.submit(_read, names[0].path) for key, names in named.items()}
+        for key, future in futures.items():
+            facts = future.result()
             search.tick(MODELS)
-            if isinstance(generation, ModelFacts):
-                found[key] = generation
+            if isinstance(facts, ModelFacts):
+                found[key] = facts
             else:
-                search.notes.append(printable(generation))
+                search.notes.append(printable(facts))
     finally:
-        # Where the search was ended, the rest is not begun, and what was begun takes moments.
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for headers in the queue
     return found
 
 
 def _read(path: Path) -> ModelFacts | str:
-    """What the header says of a model, or why it is none."""
+    """Return the facts of a model, or why the file is no model."""
     try:
         facts = _facts_of(path)
-        if why := _no_model(facts):
-            return f"{path}: {why}"
     except ModelError as error:
         return str(error)
-    return facts
+    why = _no_model(facts)
+    return f"{path}: {why}" if why else facts
 
 
 def _no_model(facts: ModelFacts) -> str:
-    """What a GGUF file is that cannot be run; empty for a model."""
+    """Return why a file cannot be run; empty for a model."""
     if facts.arch == "clip":
         return "is a projector for pictures or sound, no model"
     if facts.arch in DRAFT_HEADS:
@@ -181,7 +177,7 @@ def _no_model(facts: ModelFacts) -> str:
 
 
 def _facts_of(path: Path) -> ModelFacts:
-    """Return what the files say, from the cache where none of them changed. Raises ModelError."""
+    """Return the facts from the headers, or from the cache if no file has changed. Raises ModelError."""
 
     def read_anew() -> ModelFacts:
         return read_model_facts(path, tokens=False)
@@ -200,14 +196,14 @@ def _facts_of(path: Path) -> ModelFacts:
 
 
 def _model(facts: ModelFacts, named: Sequence[ModelCandidate]) -> InstalledModel:
-    """named: where it was found, and what it is called there."""
-    first, *_ = order = sorted(named, key=lambda one: one.reference == str(one.path))  # a name before a path
-    references = dict.fromkeys(one.reference for one in order)
-    return InstalledModel(facts, first.store, first.reference, tuple(references)[1:])
+    """Combine all places of one model; a name goes before a path."""
+    order = sorted(named, key=lambda candidate: candidate.reference == str(candidate.path))
+    reference, *also = dict.fromkeys(candidate.reference for candidate in order)
+    return InstalledModel(facts, order[0].store, reference, tuple(also))
 
 
 def _unambiguous(models: Iterable[InstalledModel]) -> Iterator[InstalledModel]:
-    """Of two models of one name, as Ollama's two stores may have, the second is known by its path."""
+    """Replace a reference that is already taken by the path, as for the same name in two Ollama stores."""
     taken: set[str] = set()
     for model in models:
         if model.reference in taken:

@@ -1,11 +1,10 @@
-"""Ollama's store: a manifest for each name, and the files they name by their hashes.
+"""Ollama's store: a manifest for each name, and blobs named by their hashes.
 
     manifests/HOST/NAMESPACE/MODEL/TAG    JSON: layers, each with mediaType, digest and size
-    blobs/sha256-HEX                      what a layer is; sha256-HEX-partial while it is downloaded
+    blobs/sha256-HEX                      a layer; sha256-HEX-partial during a download
 
-As in Ollama's packages manifest and types/model. Newer versions keep manifests-v2 beside it, where a name is
-a link to a blob, the usual host is called ollama.com, and what is said may be a list of manifests, one for
-each of Ollama's engines.
+See Ollama's packages manifest and types/model. In manifests-v2 of newer versions a name is a link to a blob,
+the default host is ollama.com, and a manifest may be a list with an entry for each of Ollama's engines.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from paceline.models.stores.reference import LocalFile, Reference, parse
 from paceline.models.stores.search import FolderSearch, ModelCandidate
 from paceline.speculative.errors import UsageError
 
-USUAL_HOSTS = ("registry.ollama.ai", "ollama.com")  # are the same
+USUAL_HOSTS = ("registry.ollama.ai", "ollama.com")  # aliases
 USUAL_NAMESPACE = "library"
-# A host may have a port, and all but a namespace may have dots; never at the start.
 PART = {
     "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}"),
     "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
     "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
     "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
 }
-MANIFESTS = ("manifests-v2", "manifests")  # the first one is the newer
+MANIFESTS = ("manifests-v2", "manifests")  # newest first
 DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 LAYER = "application/vnd.ollama.image."
 MAX_MANIFESTS = 64  # manifests in a list
@@ -41,7 +39,7 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
     """Yield the models of the store."""
     known = set()
     for folder in MANIFESTS:
-        # In the order in which manifests_of has them.
+        # The same order as in manifests_of.
         paths = sorted(_manifests(root / folder, search), key=lambda path: path.parts[-4] != USUAL_HOSTS[0])
         for path in paths:
             parts = path.relative_to(root / folder).parts
@@ -57,15 +55,16 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
 
 
 def find_ollama_model(reference: Reference) -> LocalFile:
-    """Return the weights of a model that Ollama has pulled, from the first of its stores that has them.
-    Raises UsageError where none has, or not all of them."""
+    """Return the weights of a model from the first Ollama store that has them.
+
+    Raises UsageError if no store has them completely.
+    """
     search = FolderSearch()
     host, namespace, model = reference.name.split("/")
     for store in ollama_folders(os.environ):
         manifests = manifests_of(store, host, namespace, model, reference.tag)
-        there = next((path for path in manifests if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
-        # What the first of them says is not looked up in another one.
-        if there and (blob := weights(store, there, reference.ollama, search)) is not None:
+        first = next((path for path in manifests if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
+        if first and (blob := weights(store, first, reference.ollama, search)) is not None:
             return LocalFile(blob, blob.stat().st_size, blob.name[-64:])
     if search.notes:
         raise UsageError("; ".join(search.notes))
@@ -75,20 +74,20 @@ def find_ollama_model(reference: Reference) -> LocalFile:
 
 
 def ollama_display_name(host: str, namespace: str, model: str, tag: str) -> str:
-    """Return a name as `ollama list` shows it."""
+    """Return a name in the form of `ollama list`."""
     if host not in USUAL_HOSTS:
         return f"{host}/{namespace}/{model}:{tag}"
     return f"{model}:{tag}" if namespace == USUAL_NAMESPACE else f"{namespace}/{model}:{tag}"
 
 
 def manifests_of(root: Path, host: str, namespace: str, model: str, tag: str) -> list[Path]:
-    """Where a name's manifest may be, in the order in which Ollama looks."""
+    """Return the possible paths of a name's manifest, in Ollama's order."""
     hosts = [host, *(other for other in USUAL_HOSTS if host in USUAL_HOSTS and other != host)]
     return [root / folder / one / namespace / model / tag for folder in MANIFESTS for one in hosts]
 
 
 def _typeable(name: str) -> bool:
-    """Whether it is understood on the command line, too."""
+    """Return whether the command line understands this name."""
     try:
         return parse(f"ollama:{name}", lambda _path: False).ollama == name
     except UsageError:
@@ -96,7 +95,7 @@ def _typeable(name: str) -> bool:
 
 
 def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> Iterator[Path]:
-    # To this depth and no further, as Ollama does: a link in circles ends there.
+    # A fixed depth, as in Ollama, bounds circular links.
     for entry in search.folder(folder):
         if not entry.path.name.startswith(".") and entry.folder == (depth > 1):
             if depth > 1:
@@ -106,10 +105,12 @@ def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> It
 
 
 def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | None:
-    """The file that holds the weights of the model whose manifest is at `path`; None, and a note, where there
-    is none. name: as `ollama list` shows it."""
+    """Return the weights file of the manifest at `path`; None, and a note, without one.
+
+    name: as in `ollama list`.
+    """
     reference = f"ollama:{name}"
-    # Any of these may be a link to another disk.
+    # Each of these may be a link to another disk.
     inside = [os.path.realpath(top) for top in (root, root / "blobs", *(root / name for name in MANIFESTS))]
     if not any(Path(os.path.realpath(path)).is_relative_to(top) for top in inside):
         search.add_note(reference, "its manifest leads out of the store")
@@ -139,17 +140,19 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | N
 
 
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
-    """Digest and size of the layers of each type; of a list of manifests those of the first that has a model.
-    Raises what comes of a manifest that is none."""
+    """Return digest and size of the layers of each type; of a list, those of the first manifest with a model.
+
+    Raises ValueError, TypeError, KeyError or AttributeError for a malformed manifest.
+    """
     found: dict[str, list[tuple[str, int]]] = {}
     if "manifests" in manifest:
-        for one in manifest["manifests"][:MAX_MANIFESTS]:
-            if "layers" not in one:
-                path = root / "blobs" / f"sha256-{_hex(one['digest'])}"
-                if not exists(path):  # not every engine's is on every machine
+        for entry in manifest["manifests"][:MAX_MANIFESTS]:
+            if "layers" not in entry:
+                path = root / "blobs" / f"sha256-{_hex(entry['digest'])}"
+                if not exists(path):  # the manifest of another engine
                     continue
-                one = search.json(path) or {"layers": []}
-            if "model" in (found := _layers(root, {"layers": one["layers"]}, search)):
+                entry = search.json(path) or {"layers": []}
+            if "model" in (found := _layers(root, {"layers": entry["layers"]}, search)):
                 break
         return found
     for layer in manifest["layers"] or ():

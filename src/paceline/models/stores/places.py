@@ -1,4 +1,4 @@
-"""Where other programs keep their models."""
+"""The model folders of other programs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.models.stores.search import FolderSearch
 from paceline.system.home import expand_user
 
 OLLAMA, HUB, LM_STUDIO, LLAMA_CPP = "Ollama", "Hugging Face", "LM Studio", "llama.cpp"
-OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # where Linux runs it as a user of its own
+OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the system service on Linux
 
 
 def store_folders(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
-    """Where other programs keep their models: the name of each, and a folder that need not exist."""
+    """Return the model folders of other programs, each with the program's name. They need not exist."""
     home = home_of(environ)
 
     def first(*given: tuple[str, str]) -> Path | None:
@@ -41,14 +41,14 @@ def home_of(environ: Mapping[str, str]) -> Path:
 
 
 def ollama_folders(environ: Mapping[str, str]) -> list[Path]:
-    """OLLAMA_MODELS, or where it keeps models for one user and, as a service of Linux, for all."""
+    """Return OLLAMA_MODELS, or the folders of the user and of the system service."""
     if given := environ.get("OLLAMA_MODELS"):
         return [expand_user(given)]
     return [home_of(environ) / ".ollama" / "models", OLLAMA_SERVICE]
 
 
 def hub_folder(environ: Mapping[str, str]) -> Path:
-    """The Hugging Face cache, by the rules of huggingface_hub."""
+    """Return the folder of the Hugging Face cache, by the rules of huggingface_hub."""
     if given := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
         return expand_user(os.path.expandvars(given))
     base = environ.get("XDG_CACHE_HOME") or home_of(environ) / ".cache"
@@ -57,11 +57,11 @@ def hub_folder(environ: Mapping[str, str]) -> Path:
 
 
 def lm_studio(home: Path) -> list[Path]:
-    """Return LM Studio's folders, which moved in time; its settings may name another for models."""
-    found = []
-    for one in (home / ".lmstudio", home / ".cache" / "lm-studio"):
-        named = (FolderSearch().json(one / "settings.json") or {}).get("downloadsFolder")
-        if isinstance(named, str) and is_encodable_path(named) and Path(named).is_absolute():
-            found.append(Path(named))
-        found.append(one / "models")
-    return found
+    """Return the folders of LM Studio's present and older versions, and those that its settings name."""
+    folders = []
+    for base in (home / ".lmstudio", home / ".cache" / "lm-studio"):
+        configured = (FolderSearch().json(base / "settings.json") or {}).get("downloadsFolder")
+        if isinstance(configured, str) and is_encodable_path(configured) and Path(configured).is_absolute():
+            folders.append(Path(configured))
+        folders.append(base / "models")
+    return folders

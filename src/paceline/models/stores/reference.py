@@ -1,12 +1,12 @@
-"""What a user may call a model: a path, or a name in somebody's store. Nothing is downloaded here.
+"""Model references of the command line, parsed without downloading.
 
-    models/a.gguf           a path; one that exists wins over every other reading
-    ollama:llama3.2:3b      of Ollama's store; also ollama:user/name:tag
-    hf.co/user/repo:Q4_K_M  of the Hugging Face cache; also user/repo[:quant], hf:user/repo, a page's address
-    zoo:smollm2             a model of the zoo, of those that come with Paceline or with a package
+    models/a.gguf           a path; an existing path wins over every other reading
+    ollama:llama3.2:3b      Ollama's store; also ollama:user/name:tag
+    hf.co/user/repo:Q4_K_M  the Hugging Face cache; also user/repo[:quant], hf:user/repo, a page's address
+    zoo:smollm2             the zoo: models that come with Paceline or with a Python package
 
-Which file of a repository is meant is chosen as llama.cpp does it (common/download.cpp), except that it takes
-the first one where neither Q4_K_M nor Q8_0 is there, and we ask.
+A file of a repository is selected as in llama.cpp (common/download.cpp). Without Q4_K_M or Q8_0, llama.cpp
+takes the first file; Paceline requires a choice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from paceline.speculative.errors import UsageError
 
 PATH, OLLAMA, HUB, ZOO = "path", "ollama", "hub", "zoo"
 FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:smollm2"
-MAX_NAME_CHARACTERS = 512  # characters of a file's name in a repository
-MAX_PART_BYTES = 240  # bytes of one part of it: file systems take 255
+MAX_NAME_CHARACTERS = 512  # of a file name in a repository
+MAX_PART_BYTES = 240  # of one part of a file name: file systems take 255
 DEFAULT_QUANTISATIONS = ("Q4_K_M", "Q8_0")
-# Beside a model lie its image encoder, statistics of its activations, and heads that draft for it.
+# Image encoders, importance matrices and draft heads lie beside a model.
 NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 
 _WORD = r"[A-Za-z0-9_]"
@@ -32,9 +32,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
 _ADDRESS = re.compile(
     r"(?:hf:(?://)?|(?:https?:/{1,2})?(?:www\.)?(?:huggingface\.co|hf\.co)/)(.*)", re.IGNORECASE
 )
-# What a browser shows for a file: user/repo/blob/main/file.gguf?download=true
+# A browser's address of a file: user/repo/blob/main/file.gguf?download=true
 _PAGE = re.compile(r"([^/]+/[^/]+)/(?:tree|blob|resolve)/main(?:/([^?]*))?(?:\?.*)?")
-# What Windows takes for something else than a name.
+# Special names on Windows.
 _ODD = re.compile(r'[<>:"\\|?*]')
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
@@ -46,9 +46,12 @@ _LABEL = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """kind: PATH, OLLAMA, HUB or ZOO. name: the path; host/namespace/name of Ollama's; user/repo; of the zoo,
-    which need not have it. tag: Ollama's tag; a quantisation or a file's name in a repository, empty where it
-    is left open."""
+    """A parsed model reference.
+
+    kind: PATH, OLLAMA, HUB or ZOO.
+    name: the path; Ollama's host/namespace/name; USER/REPO; or a name of the zoo.
+    tag: Ollama's tag; a repository's quantisation or file name, empty for the default.
+    """
 
     kind: str
     name: str
@@ -64,14 +67,17 @@ class Reference:
 
     @property
     def ollama(self) -> str:
-        """As Ollama itself calls it."""
+        """Return the name that Ollama uses."""
         return f"{self.name.removeprefix('registry.ollama.ai/').removeprefix('library/')}:{self.tag}"
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file of a model on this machine. sha256: of all of it, as its store states it; empty where none does.
-    got: bytes that were downloaded just now. checked: the file has been found to have that sha256."""
+    """A model file on this machine.
+
+    sha256: as its store states it; empty if unknown.
+    downloaded_bytes: received by this call. hash_verified: True if this call verified sha256.
+    """
 
     path: Path
     size: int
@@ -82,8 +88,8 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of a repository: its files in order, all but those that are missing, and the word for its
-    quantisation (or its file's name, where that has none)."""
+    """One model of a repository. label: quantisation, or else the file name. files: the parts in order.
+    missing: the number of absent parts."""
 
     label: str
     stem: str
@@ -91,7 +97,7 @@ class Variant:
     missing: int = 0
 
     def has(self, word: str) -> bool:
-        """As a whole word of its name: Q4_K_M is no part of Q4_K_M_L."""
+        """Return whether the name contains a whole word: Q4_K_M_L does not contain Q4_K_M."""
         pattern = rf"(?<!{_WORD}){re.escape(word)}(?!{_WORD})"
         return re.search(pattern, self.stem, re.IGNORECASE) is not None
 
@@ -100,38 +106,38 @@ class Variant:
 
 
 def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Reference:
-    """Return what a user means. Raises UsageError for what is neither a path nor a name that any store could
-    have."""
+    """Parse a model reference. Raises UsageError for text that is neither a path nor a model name."""
     if text.strip() and exists(text):
         return Reference(PATH, text)
     head, _, rest = text.partition(":")
-    found: Reference | None = None
+    reference: Reference | None = None
     if head.lower() == "ollama":
-        found = _ollama(rest)
+        reference = _ollama(rest)
     elif head.lower() == "zoo":
-        found = Reference(ZOO, rest) if _are_names(rest) else None
+        reference = Reference(ZOO, rest) if _are_names(rest) else None
     elif (address := _ADDRESS.fullmatch(text)) is not None:
-        found = _hub(address[1])
+        reference = _hub(address[1])
     elif text.strip() and _looks_like_path(text):
-        found = Reference(PATH, text)
+        reference = Reference(PATH, text)
     elif text.count("/") == 1:
-        found = _hub(text)
-    if found is None:
-        raise UsageError(f"{_short(text)}: no such file, and no name of a model: give {FORMS}")
-    return found
+        reference = _hub(text)
+    if reference is None:
+        short = text if len(text) <= 100 else f"{text[:100]}..."
+        raise UsageError(f"{short}: no such file, and no name of a model: give {FORMS}")
+    return reference
 
 
 def _looks_like_path(text: str) -> bool:
-    # A drive of Windows is no scheme of an address, on any system.
+    # A Windows drive is not a URL scheme, on any system.
     if text[0] in "/.~" or re.match(r"[A-Za-z]:[\\/]", text):
         return True
-    if re.match(r"[a-z]{2,}:/", text, re.IGNORECASE):  # of another site than the hub's
+    if re.match(r"[a-z]{2,}:/", text, re.IGNORECASE):  # the address of another site
         return False
     if os.name == "nt" and re.match(r"[A-Za-z]:|\\", text):
         return True
-    # user/repo:file.gguf is of the hub; more slashes than it has names are a path.
-    of_hub = text.count("/") == 1 and ":" in text
-    return (text.lower().endswith(".gguf") and not of_hub) or text.count("/") > 1
+    # user/repo:file.gguf is a reference to the hub; text with more slashes is a path.
+    hub_like = text.count("/") == 1 and ":" in text
+    return (text.lower().endswith(".gguf") and not hub_like) or text.count("/") > 1
 
 
 def _ollama(rest: str) -> Reference | None:
@@ -146,102 +152,91 @@ def _hub(rest: str) -> Reference | None:
     if (page := _PAGE.fullmatch(rest)) is not None:
         rest, file = page[1], page[2] or ""
     name, colon, tag = rest.removesuffix("/").partition(":")
-    name, tag = name.removesuffix(".git"), tag or file  # .git: as git clones it
+    name, tag = name.removesuffix(".git"), tag or file  # .git: a clone address
     parts = name.split("/")
     if len(parts) != 2 or not _are_names(*parts, *(tag.split("/") if tag or colon else [])):
         return None
-    if any("--" in part or part[-1] in ".-" for part in parts):  # no repository can have such a name
+    if any("--" in part or part[-1] in ".-" for part in parts):  # no valid repository name
         return None
     return Reference(HUB, name, "" if tag.lower() == "latest" else tag)
 
 
 def _are_names(*parts: str) -> bool:
-    """Return whether parts of a path or of an address are harmless in both."""
+    """Return whether all parts are safe in a path and in an address."""
     return all(".." not in part and _NAME.fullmatch(part) for part in parts)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:100]}..."
-
-
 def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ...]:
-    """Of a repository's files those of the one model that is meant, in their order: more than one where it
-    was split. asked: a quantisation or a file's name; empty: Q4_K_M, else Q8_0, else the only one there is.
-    Raises UsageError, with the choices, where none or several could be meant, or a part is missing."""
-    names = list(names)
+    """Return the files of one model in a repository, in order; several if the model was split.
+
+    name: a quantisation or file name; empty for Q4_K_M, else Q8_0, else the only model.
+    Raises UsageError with the choices if no model or several match, or if a part is missing.
+    """
     models = variants(names)
     if not models:
         raise UsageError(
             f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF"
         )
-    found = matching_variants(models, name) if name else _usual(models)
-    if len(found) != 1:
-        labels = [one.label for one in found or models]
-        # Several of one quantisation are told apart by their files.
-        several = len(set(labels)) < len(labels)
-        lines = [one.files[0] for one in found] if found and several else list(dict.fromkeys(labels))
-        what = f"which one of {_listed(lines)}?" if found else f"has no {name}; there is {_listed(lines)}."
-        raise UsageError(f"{where}: {what} Name it after a colon, as in hf.co/{where}:{lines[0]}")
-    if found[0].missing:
+    for label in (name,) if name else DEFAULT_QUANTISATIONS:
+        if (matching := matching_variants(models, label)) or name:
+            break
+    else:
+        matching = models
+    if len(matching) != 1:
+        labels = [model.label for model in matching or models]
+        # Models of the same quantisation are distinguished by file name.
+        ambiguous = len(set(labels)) < len(labels)
+        choices = [m.files[0] for m in matching] if matching and ambiguous else list(dict.fromkeys(labels))
+        listed = ", ".join(choices[:24]) + (f" and {len(choices) - 24} more" if len(choices) > 24 else "")
+        problem = f"which one of {listed}?" if matching else f"has no {name}; there is {listed}."
+        raise UsageError(f"{where}: {problem} Name it after a colon, as in hf.co/{where}:{choices[0]}")
+    model = matching[0]
+    if model.missing:
         raise UsageError(
-            f"{where}: {found[0].missing} of the parts of {found[0].label} are missing; nothing can load it"
+            f"{where}: {model.missing} of the parts of {model.label} are missing; nothing can load it"
         )
-    return found[0].files
+    return model.files
 
 
 def variants(names: Iterable[str]) -> list[Variant]:
-    """The models among a repository's files, by name. What is no model is left out, and so is what could not
-    be a file in a folder of ours."""
+    """Return the models among a repository's files, by name. Unsafe file names are left out."""
     found: dict[tuple[str, int], dict[int, str]] = {}
     for name in sorted(filter(_is_model, names)):
         stem = name[: -len(".gguf")]
         part = _SPLIT.fullmatch(stem)
         key, i = ((part[1], int(part[3])), int(part[2])) if part else ((stem, 1), 1)
         found.setdefault(key, {})[i] = name
-    out = []
+    models = []
     for (stem, count), parts in found.items():
         files = tuple(parts[i] for i in sorted(parts) if 1 <= i <= count)
         if files:
-            out.append(Variant(_label(stem), stem, files, count - len(files)))
-    return out
+            models.append(Variant(_label(stem), stem, files, count - len(files)))
+    return models
 
 
 def _is_model(name: str) -> bool:
     file = PurePosixPath(name).name.lower()
-    return file.endswith(".gguf") and not any(word in file for word in NO_MODEL) and _is_usable(name)
-
-
-def _is_usable(name: str) -> bool:
-    """Whether a name that others chose can be that of a file in a folder of ours, on any system: on Windows
-    `C:x` and `..\\x` lead out of the folder, and `nul.gguf` is a device."""
+    if not file.endswith(".gguf") or any(word in file for word in NO_MODEL):
+        return False
     return name.isprintable() and len(name) <= MAX_NAME_CHARACTERS and all(map(_is_part, name.split("/")))
 
 
 def _is_part(part: str) -> bool:
+    """Return whether a part of a file name is safe on every system. On Windows `C:x` and `..\\x` leave the
+    folder, and `nul.gguf` is a device."""
     odd = not part or part[-1] in " ." or _ODD.search(part) or _DEVICE.fullmatch(part)
     return not odd and len(part.encode()) <= MAX_PART_BYTES
 
 
 def _label(stem: str) -> str:
     for part in reversed(PurePosixPath(stem).parts):
-        if found := _LABEL.findall(part):
-            return str(found[-1]).upper()
+        if labels := _LABEL.findall(part):
+            return str(labels[-1]).upper()
     return f"{PurePosixPath(stem).name}.gguf"
 
 
 def matching_variants(models: Sequence[Variant], name: str) -> list[Variant]:
-    """By a file's name, else by its quantisation, else by any other word of its name."""
-    named = [one for one in models if one.named(name)]
-    labelled = [one for one in models if one.label.lower() == name.lower()]
-    return named or labelled or [one for one in models if one.has(name)]
-
-
-def _usual(models: Sequence[Variant]) -> list[Variant]:
-    for label in DEFAULT_QUANTISATIONS:
-        if found := matching_variants(models, label):
-            return found
-    return list(models)
-
-
-def _listed(names: Sequence[str], most: int = 24) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    """Return the models with this file name, else this quantisation, else this word in the name."""
+    by_file = [model for model in models if model.named(name)]
+    by_label = [model for model in models if model.label.lower() == name.lower()]
+    return by_file or by_label or [model for model in models if model.has(name)]

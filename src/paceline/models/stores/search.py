@@ -1,8 +1,7 @@
-"""A search for models: where it has been, what it met on the way, and how it looks into folders.
+"""A search for models in folders that other programs, and perhaps other people, have written.
 
-What lies in a store was written by other programs, and perhaps by other people: a link may lead nowhere or in
-circles, a folder may be closed, a file may vanish or not be what its name says. Each is one note, and the
-search goes on.
+Broken or circular links, unreadable folders, vanished files and misnamed files each become a note, and the
+search continues.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from paceline.speculative.printable import printable
 
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 UNFINISHED = (".downloadinprogress", ".gguf.part", ".incomplete")
-ENDINGS = (".gguf", ".safetensors", "config.json", *UNFINISHED)  # that something follows from
-# Files beside a model that belong to it, as llama.cpp knows them by name (common/download.cpp).
+ENDINGS = (".gguf", ".safetensors", "config.json", *UNFINISHED)
+# Auxiliary files of a model, by llama.cpp's names (common/download.cpp).
 AUXILIARY_FILES = {
     "mmproj": "a projector for pictures or sound",
     "imatrix": "an importance matrix",
@@ -34,11 +33,11 @@ AUXILIARY_FILES = {
     "dflash-": "a draft head",
     "dspark-": "a draft head",
 }
-OTHERS = ("datasets--", "spaces--", "kernels--")  # what else huggingface_hub keeps beside models
+OTHERS = ("datasets--", "spaces--", "kernels--")  # repositories of huggingface_hub that are no models
 LARGEST_JSON = 1 << 20  # bytes; a manifest has about a thousand
 
 Tick = Callable[[str], None]
-FOLDERS, MODELS = "folders", "models"  # what a search ticks for
+FOLDERS, MODELS = "folders", "models"  # arguments of a Tick
 
 
 def no_progress(_what: str) -> None:
@@ -47,8 +46,8 @@ def no_progress(_what: str) -> None:
 
 @dataclass(frozen=True)
 class ModelCandidate:
-    """path: a file or folder that is a model if its header says so. reference: what a user types for it; its
-    path where no name would find it. store: the name of what keeps it."""
+    """A file or folder that may be a model. reference: the name a user types, or the path. store: the program
+    that owns the folder."""
 
     path: Path
     reference: str
@@ -57,8 +56,7 @@ class ModelCandidate:
 
 @dataclass(frozen=True)
 class FolderEntry:
-    """One name in a folder, links followed. folder: whether it leads to one; link: whether by a link. id: of
-    what it leads to, the same by every name."""
+    """A folder entry, links followed. folder: True for a folder. link: True for a link. id: see file_id."""
 
     path: Path
     folder: bool
@@ -67,8 +65,11 @@ class FolderEntry:
 
 
 class FolderSearch:
-    """tick: called with FOLDERS for every folder that is looked into, and with MODELS for every header; what
-    it raises ends the search. notes: a line for each thing that was skipped, fit to be printed."""
+    """A search through folders.
+
+    tick: called with FOLDERS or MODELS for every folder or header; its exceptions end the search.
+    notes: a printable line for each skipped item.
+    """
 
     def __init__(self, tick: Tick = no_progress) -> None:
         self.tick = tick
@@ -78,8 +79,10 @@ class FolderSearch:
         self.notes.append(printable(f"{what}: {why}"))
 
     def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[FolderEntry]:
-        """What is in a folder, by name; nothing where it does not exist. Neither pipes nor devices, and of
-        files only those that end so, in small letters: of millions of others nothing is asked."""
+        """Return the folders of a folder and its regular files with these endings, by name.
+
+        A missing folder is empty. Other files, perhaps millions, are not even looked at.
+        """
         self.tick(FOLDERS)
         found = []
         try:
@@ -99,17 +102,18 @@ class FolderSearch:
         try:
             value = path.stat()
         except OSError as error:
-            # Of what is no model nobody wants to hear.
             if path.suffix.lower() == ".gguf":
-                gone = isinstance(error, FileNotFoundError)
-                self.add_note(path, "its file is missing" if gone else f"cannot be read ({error.strerror})")
+                missing = isinstance(error, FileNotFoundError)
+                self.add_note(
+                    path, "its file is missing" if missing else f"cannot be read ({error.strerror})"
+                )
             return None
         if not stat.S_ISDIR(value.st_mode) and not stat.S_ISREG(value.st_mode):
             return None
         return FolderEntry(path, stat.S_ISDIR(value.st_mode), link, file_id(value))
 
     def json(self, path: Path) -> dict[str, Any] | None:
-        """A small file with one JSON object; None, and a note, where it is anything else."""
+        """Return the object in a small JSON file; None, and a note, for anything else."""
         try:
             value = json.loads(read_text(path, LARGEST_JSON))
         except ModelError as error:
@@ -124,14 +128,15 @@ class FolderSearch:
 
 
 def file_id(status: os.stat_result) -> tuple[int, int]:
-    """Of a file or folder, the same by every name it has."""
+    """Return an id of a file or folder that is the same for all its names."""
     return status.st_dev, status.st_ino
 
 
 def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
-    """Yield all models below `root`: GGUF files, the first ones of split models, and folders with config.json
-    and safetensors. Links to folders are followed, after the folders themselves and each once; hidden folders
-    are left alone."""
+    """Yield all models below `root`: GGUF files, first parts of split models, and folders with safetensors.
+
+    Linked folders come last, each once; hidden folders are skipped.
+    """
     seen: set[tuple[int, int]] = set()
     with contextlib.suppress(OSError):
         seen.add(file_id(root.stat()))
@@ -149,14 +154,14 @@ def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
         yield from models(folder, [entry for entry in entries if not entry.folder], search)
         inside = [entry for entry in below if not entry.path.name.startswith((".", *OTHERS))]
         links.extend(entry for entry in inside if entry.link)
-        # A folder may be there twice, too, where a disk is mounted so.
+        # Mounts can show a folder twice.
         new = [entry for entry in inside if not entry.link and entry.id not in seen]
         seen.update(entry.id for entry in new)
         folders += [entry.path for entry in reversed(new)]
 
 
 def models(folder: Path, files: Sequence[FolderEntry], search: FolderSearch) -> Iterator[Path]:
-    """Those that one folder's files are."""
+    """Yield the models among the files of one folder."""
     names = {entry.path.name.lower() for entry in files}
     if "adapter_config.json" in names:
         search.add_note(folder, "is an adapter, no model")

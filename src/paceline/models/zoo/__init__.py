@@ -1,5 +1,4 @@
-"""Models that need no download of their own: a tiny target and draft that ship with Paceline, to try and test
-everything with, and SmolLM2, a small real model that a Python package carries."""
+"""Models without a download: a tiny target and draft that ship with Paceline, and SmolLM2 from a package."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ from paceline.speculative.errors import UsageError
 
 @dataclass(frozen=True)
 class ZooModel:
-    """A model of the table as it is on this machine. path: None where it is not here, and `missing` says what
-    to do. size: of its file, in bytes; 0 where it is not here."""
+    """A zoo entry on this machine. path: None if absent; `missing` says what to do then. size: in bytes."""
 
     name: str
     path: Path | None
@@ -24,67 +22,60 @@ class ZooModel:
 
 
 def models_dir() -> Path:
-    """The folder of the shipped GGUF files."""
+    """Return the folder of the shipped GGUF files."""
     return MODELS
 
 
 def target_path() -> Path:
-    """The shipped target (Q8_0)."""
+    """Return the shipped target (Q8_0)."""
     return MODELS / "paceline-target.gguf"
 
 
 def draft_path() -> Path:
-    """The shipped draft (F16), which has the target's vocabulary."""
+    """Return the shipped draft (F16), which has the target's vocabulary."""
     return MODELS / "paceline-draft.gguf"
 
 
 def row(name: str) -> ZooEntry:
-    """Raises UsageError for a name that the table has not."""
-    for one in ZOO_ENTRIES:
-        if one.name == name:
-            return one
+    """Return the entry of this name. Raises UsageError if there is none."""
+    for entry in ZOO_ENTRIES:
+        if entry.name == name:
+            return entry
     raise UsageError(f"the zoo has no {name!r}: choose from {', '.join(one.name for one in ZOO_ENTRIES)}")
 
 
 def path(name: str) -> Path:
-    """Where its file is; the file is not looked into. Raises UsageError, with the command that gets it, where
-    it is not on this machine."""
-    one = row(name)
-    found = _wheel_file(one) if one.wheel else MODELS / one.file
-    if found is None or not found.is_file():
-        remedy = "install Paceline again"
-        if one.wheel is not None:
-            remedy = one.wheel.install if found is None else one.wheel.reinstall
+    """Return the path of a model's file. Raises UsageError with the install command if it is absent."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    entry = row(name)
+    remedy, file = "install Paceline again", MODELS / entry.file
+    if entry.wheel:
+        remedy = entry.wheel.reinstall
+        try:  # the package is not imported
+            file = Path(str(distribution(entry.wheel.package).locate_file(entry.file)))
+        except PackageNotFoundError:
+            remedy = entry.wheel.install
+    if not file.is_file():
         raise UsageError(f"zoo:{name} is not on this machine: {remedy}")
-    return found
+    return file
 
 
 def models() -> list[ZooModel]:
-    """All of the table, as `paceline zoo list` shows them."""
+    """Return all models of the zoo, as `paceline zoo list` shows them."""
     found = []
-    for one in ZOO_ENTRIES:
-        about = (one.parameters, one.description)
+    for entry in ZOO_ENTRIES:
+        about = (entry.parameters, entry.description)
         try:
-            file = path(one.name)
+            file = path(entry.name)
         except UsageError as error:
-            found.append(ZooModel(one.name, None, 0, *about, str(error).partition(": ")[2]))
+            found.append(ZooModel(entry.name, None, 0, *about, str(error).partition(": ")[2]))
         else:
-            found.append(ZooModel(one.name, file, file.stat().st_size, *about))
+            found.append(ZooModel(entry.name, file, file.stat().st_size, *about))
     return found
 
 
 def installed_real_models() -> dict[str, Path]:
-    """Those on this machine that have something to say, and their drafts, by what a user types for them."""
-    here = {one.name: one.path for one in models() if one.path is not None}
-    return {f"zoo:{one.name}": here[one.name] for one in ZOO_ENTRIES if one.name in here and not one.toy}
-
-
-def _wheel_file(one: ZooEntry) -> Path | None:
-    """Return the file as the package's own list has it, without importing it; None without the package."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    assert one.wheel is not None
-    try:
-        return Path(str(distribution(one.wheel.package).locate_file(one.file)))
-    except PackageNotFoundError:
-        return None
+    """Return the installed models that are no toys, by the names a user types."""
+    paths = {model.name: model.path for model in models() if model.path is not None}
+    return {f"zoo:{one.name}": paths[one.name] for one in ZOO_ENTRIES if one.name in paths and not one.toy}

@@ -1,10 +1,9 @@
-"""Make a model of any size that says exactly what a small one says (function-preserving widening).
+"""Function-preserving widening: a larger Llama model with exactly the output of a small one.
 
-After Net2Net (Chen et al. 2015, arXiv:1511.05641), for the Llama architecture. The residual stream d -> D is
-padded with zeros; each RMSNorm weight is scaled by sqrt(d/D) and its epsilon by d/D, which undoes the longer
-mean; new heads and new feed-forward columns meet zero output columns; new blocks have zero output matrices.
-Every other new weight is a small seeded random number, so that the matrix products cost what they would in a
-real model of that size. Speed can then be measured at 1B parameters while the text stays the small model's.
+After Net2Net (Chen et al. 2015, arXiv:1511.05641). The residual stream d -> D is padded with zeros. Each
+RMSNorm weight is scaled by sqrt(d/D) and its epsilon by d/D, which compensates for the longer mean. New heads
+and feed-forward columns meet zero output columns; new blocks have zero output matrices. All other new weights
+are small seeded random numbers, so that matrix products cost as much as in a real model of that size.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ CHUNK_ROWS = 4096
 def widen_tensor(
     name: str, shape: tuple[int, ...], old: TensorRows | None, scale: float, rng: np.random.Generator
 ) -> Iterator[Array]:
-    """Yield the new tensor in pieces of `CHUNK_ROWS` rows, float32; `old` is None in a new block.
+    """Yield the widened tensor in float32 pieces of `CHUNK_ROWS` rows; `old` is None in a new block.
 
-    Embedding, attention output and feed-forward down are zero outside the old part: they alone write to the
-    residual stream. Everything else only reads from it, or from a column that is multiplied by zero.
+    Embedding, attention output and feed-forward down are zero outside the old part, because only these write
+    to the residual stream.
     """
     if len(shape) == 1:
         norm = np.ones(shape, np.float32)
@@ -67,7 +66,7 @@ def widen_tensor(
 
 
 def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: int) -> list[bytes]:
-    """Return the source's fields, with those that the new dimensions set replaced."""
+    """Return the source's metadata fields with the new dimensions."""
     size = f"{layout.parameters / 1e6:.0f}M"
     fields = dict(file.fields)
     numbers: dict[str, int | float] = {
@@ -99,7 +98,7 @@ def write_plain(
     tables = {name: TensorRows(source, tensor) for name, tensor in source.tensors.items()}
 
     def rows(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
-        # A generator a tensor: its numbers depend on the seed and its name alone.
+        # One generator per tensor: the weights depend only on the seed and the tensor's name.
         rng = np.random.default_rng([seed, *name.encode()])
         return widen_tensor(name, shape, tables.get(name), scale, rng)
 
@@ -141,13 +140,11 @@ def inflate(
     force: bool = False,
     progress: Progress = lambda _phase, _done: None,
 ) -> tuple[Layout, int]:
-    """Write a Llama GGUF of about `parameters` weights (60M to 2B, within 5%) that behaves as `source`.
+    """Write a Llama GGUF of about `parameters` weights (60M to 2B, within 5%) with the outputs of `source`.
 
-    `ftype` is one of quantize.FTYPES; the quantised types go through F16 and llama.cpp's quantiser.
-    `progress(phase, fraction)` is called with phase "write" or "quantize". Nothing is left at `out` unless
-    the whole file was written; its bytes are counted beside the layout. Raises UsageError (sizes, types, an
-    existing file), ModelError (a source that can't be widened, no disk space) and PacelineError (a place that
-    can't be written to).
+    Return the layout and the file's bytes. `out` appears only when it is complete.
+    ftype: one of quantize.FTYPES. progress: called with "write" or "quantize" and a fraction.
+    Raises UsageError (size, type, existing file), ModelError (unsuitable source, full disk), PacelineError.
     """
     ftype = check_ftype(ftype)
     check_output(out, source, force=force)
@@ -166,5 +163,5 @@ def inflate(
                 progress("quantize", 0.0)
                 quantize(plain, part, ftype, name=out)
                 progress("quantize", 1.0)
-        size = part.stat().st_size  # of this file, whatever another process gives the name to
+        size = part.stat().st_size
     return layout, size

@@ -1,4 +1,4 @@
-"""The dimensions of a Llama GGUF file, those that a larger model gets, and the tensors that follow."""
+"""The dimensions of a Llama GGUF file, of a widened model, and the resulting tensors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ import numpy as np
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.speculative.errors import ModelError, UsageError
 
-ASPECT = 85  # width per block that models of 0.1B to 3B have, roughly
-WIDEST, DEEPEST = 4096, 80  # what is tried
+ASPECT = 85  # typical width per block of models from 0.1B to 3B
+WIDEST, DEEPEST = 4096, 80  # search limits
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The dimensions of a Llama GGUF file; whatever else it says is carried along unchanged.
-
-    tied: the embedding is the output matrix, too.
-    """
+    """The dimensions of a Llama GGUF file. tied: the embedding is also the output matrix."""
 
     width: int
     blocks: int
@@ -34,7 +31,7 @@ class Layout:
 
     @property
     def parameters(self) -> int:
-        """Weights in all tensors; a shared embedding counts once."""
+        """Return the weights of all tensors; a tied embedding counts once."""
         attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
         block = attention + 3 * self.width * self.feed_forward + 2 * self.width
         ends = self.vocab * self.width * (1 if self.tied else 2)
@@ -42,7 +39,7 @@ class Layout:
 
 
 def read_layout(file: GGUFFile) -> Layout:
-    """Return a file's dimensions; raises ModelError for a model that can't be widened."""
+    """Return a file's dimensions. Raises ModelError for a model that cannot be widened."""
     path = file.path
 
     def value(key: str) -> Any:
@@ -77,27 +74,22 @@ def read_layout(file: GGUFFile) -> Layout:
         eps=float(value("llama.attention.layer_norm_rms_epsilon")),
         tied="output.weight" not in file.tensors,
     )
-    _check_tensors(file, layout)
+    shapes = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
+    for name, shape in shapes.items() ^ dict(tensor_shapes(layout)).items():
+        raise ModelError(
+            f"{path}: {name} of {' x '.join(map(str, shape))} weights is missing, or there is no place "
+            "for it: only Llama models without biases, experts or other additions can be inflated"
+        )
     return layout
 
 
-def _check_tensors(file: GGUFFile, layout: Layout) -> None:
-    """Raise ModelError unless the file has just the tensors that its dimensions ask for."""
-    found = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
-    for name, shape in found.items() ^ dict(tensor_shapes(layout)).items():
-        raise ModelError(
-            f"{file.path}: {name} of {' x '.join(map(str, shape))} weights is missing, or there is no place "
-            "for it: only Llama models without biases, experts or other additions can be inflated"
-        )
-
-
 def choose_layout(source: Layout, parameters: int) -> Layout:
-    """The layout nearest to `parameters` weights, of ordinary proportions, that contains `source`.
+    """Return the layout of usual proportions nearest to `parameters` weights that contains `source`.
 
-    Raises UsageError when none comes within 5%.
+    Raises UsageError if none comes within 5%.
     """
     group = source.heads // source.kv_heads
-    step = source.head_dim * group  # of width, for one more key/value head
+    step = source.head_dim * group  # width of one more key/value head
     best: tuple[float, Layout] | None = None
     for kv_heads in range(max(source.kv_heads, -(-source.width // step)), max(64, WIDEST // step) + 1):
         width = kv_heads * step
@@ -121,7 +113,7 @@ def choose_layout(source: Layout, parameters: int) -> Layout:
 
 
 def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield each tensor's name and its shape, (rows, columns) or (width,), in file order."""
+    """Yield each tensor's name and shape, (rows, columns) or (width,), in file order."""
     d, f = layout.width, layout.feed_forward
     q, kv = layout.heads * layout.head_dim, layout.kv_heads * layout.head_dim
     yield "token_embd.weight", (layout.vocab, d)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paceline.speculative.errors import ModelError, UsageError
 
-# names of llama.cpp's file types (llama.h, enum llama_ftype); those that need importance weights are left out
+# llama.cpp's file types (llama.h, enum llama_ftype) that need no importance matrix
 FTYPES = {
     "F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10,
     "Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30,
@@ -23,7 +23,7 @@ BITS = {
 
 
 def check_ftype(ftype: str) -> str:
-    """The type's upper-case name; raises UsageError for one that the zoo doesn't write."""
+    """Return the file type's name in upper case. Raises UsageError for an unknown type."""
     name = ftype.upper()
     if name not in FTYPES:
         raise UsageError(f"unknown weight type {ftype!r}: use one of {', '.join(FTYPES)}")
@@ -31,31 +31,29 @@ def check_ftype(ftype: str) -> str:
 
 
 def quantize(source: Path, out: Path, ftype: str, name: Path | None = None) -> None:
-    """Write `source` as `ftype` to `out` (which it overwrites), on all cores.
+    """Write `source` as `ftype` to `out`, overwriting it, with all cores.
 
-    name: what an error calls the work; by default `source`. Raises ModelError when llama.cpp refuses.
+    name: the file named in errors; by default `source`. Raises ModelError if llama.cpp fails.
     """
     import llama_cpp
 
-    if not source.is_file():  # a pipe would hold llama.cpp for ever
+    if not source.is_file():  # llama.cpp would block on a pipe
         raise ModelError(f"{source}: is no file; give the path of a .gguf model")
-
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FTYPES[check_ftype(ftype)]
     params.nthread = os.cpu_count() or 1
-    # the shipped target is Q8_0 already when it is read back as a source
-    params.allow_requantize = True
-    with capture_errors() as value:
+    params.allow_requantize = True  # the shipped target is Q8_0 already
+    with capture_errors() as errors:
         code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
     if code != 0:
         out.unlink(missing_ok=True)
-        reason = value[0] if value else f"code {code}"
+        reason = errors[0] if errors else f"code {code}"
         raise ModelError(f"llama.cpp could not quantise {name or source} to {ftype}: {reason}")
 
 
 @contextlib.contextmanager
 def capture_errors() -> Iterator[list[str]]:
-    """llama.cpp reports every tensor on stderr: keep its errors only, and put its log back afterwards."""
+    """Collect llama.cpp's error messages and silence its other output, which reports every tensor."""
     import llama_cpp
 
     lines: list[str] = []

