@@ -227,7 +227,9 @@ FROM_C = """
     ids=["a second interrupt ends it", "what is ignored stays so, as with nohup", "in a callback from C"],
 )
 def test_signals_end_the_process_at_once_or_are_noted(script: str, code: int, out: bytes) -> None:
-    head = "import ctypes, signal, time\nfrom paceline.cli.interrupts import Interrupts, install_exit_handlers\n"
+    head = (
+        "import ctypes, signal, time\nfrom paceline.cli.interrupts import Interrupts, install_exit_handlers\n"
+    )
     args = [sys.executable, "-c", head + textwrap.dedent(script)]
     done = subprocess.run(args, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, out, b"")

@@ -47,7 +47,7 @@ def blocks(record: Record) -> list[Block]:
 def notes(record: Record) -> list[str]:
     if record["doubts"]:
         return [
-            f"{role}: {value}: the machine was too busy to tell; run again (--again) when it is calm"
+            f"{role}: {value}: the machine was too busy to tell; run again (--refresh) when it is calm"
             for role, value in record["doubts"].items()
         ]
     out = [
@@ -64,7 +64,7 @@ def notes(record: Record) -> list[str]:
         if noise > UNSTEADY_JITTER:
             out.append(
                 f"{role}: times of one and the same pass lie {noise:.1f}x apart; the machine is busy: "
-                "measure again later (--again)"
+                "measure again later (--refresh)"
             )
     return out
 
