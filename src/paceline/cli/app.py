@@ -153,7 +153,6 @@ def _discard_stdout() -> None:
 
 
 def main() -> None:
-    """Run the process's command line, and exit."""
     if sys.stdout is None:  # `>&-`
         sys.exit(CLOSED_PIPE)
     if sys.stderr is None:

@@ -132,7 +132,6 @@ def bench(
 
 
 def default_methods(models: Mapping[str, Any], *, full: bool) -> str:
-    """Return the methods that are measured if none are named."""
     drafted = models["draft"] is not None or models["target"] is None
     if not full:
         return "plain,auto,lookup" + ",model" * drafted

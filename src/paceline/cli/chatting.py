@@ -45,7 +45,6 @@ CONTEXT_ADVICE = "-c N for a larger one; /clear begins anew"
 
 
 def format_sampling(sampling: Sampling) -> str:
-    """Return the main sampling settings in one line."""
     return ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in SAMPLING_NAMES.items())
 
 
@@ -210,6 +209,5 @@ def _show(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Write a line to stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -60,7 +60,6 @@ def probe_hardware(target: str | None, threads: int | None, kernels: str) -> Har
 
 
 def show(hardware: Hardware) -> None:
-    """Print the hardware."""
     hardware_report.write(hardware.as_dict(), sys.stdout)
     sys.stdout.write("\n")
     sys.stdout.flush()  # the rest takes a while

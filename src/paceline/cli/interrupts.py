@@ -48,7 +48,6 @@ class Interrupts:
         self._deferred = False
 
     def defer_first(self) -> None:
-        """Let the first Ctrl-C only set `pressed`."""
         self._deferred = True
 
     def check(self) -> None:
@@ -101,7 +100,6 @@ class PendingInterrupt:
         self.pressed = False
 
     def forget(self) -> None:
-        """Reset `pressed`."""
         self.pressed = False
 
     def _note(self, _number: int, _frame: object) -> None:

@@ -75,12 +75,10 @@ def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
 
 
 def argument(metavar: str, help: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002
-    """Return a typer argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, rich_help_panel=panel, **more)
 
 
 def variable(name: str) -> str:
-    """Return the environment variable of an option's long name."""
     return "PACELINE_" + name.lstrip("-").replace("-", "_").upper()
 
 
@@ -136,7 +134,6 @@ def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:
 
 
 def format_random_seed(seed: int) -> str:
-    """Return the line that names a random seed."""
     return f"seed {seed} (by chance; --seed {seed} draws the same again)"
 
 

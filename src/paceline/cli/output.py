@@ -11,7 +11,6 @@ from paceline.speculative.printable import printable
 
 
 def print_json(record: Any) -> None:
-    """Write a record to stdout as one line of strict JSON."""
     sys.stdout.write(json.dumps(strict_json(record), allow_nan=False) + "\n")
 
 

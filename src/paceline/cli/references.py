@@ -69,7 +69,6 @@ def require_template(target: str) -> None:
 
 
 def base_model(name: str) -> ModelError:
-    """Return the error for a chat with a base model."""
     return ModelError(
         f"{name}: is a base model, without a chat template: use an instruct model, or paceline run with a "
         "plain prompt, without --chat, --system and --messages"
