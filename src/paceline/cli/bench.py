@@ -22,7 +22,7 @@ from paceline.cli.groups import (
 )
 from paceline.cli.help import GroupedCommand, GroupedGroup
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
-from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.options import OUTPUT, argument
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import LosslessError, PeerError, UsageError
@@ -58,11 +58,18 @@ PLAN_OPTIONS = OptionGroup(option_table(
      "Default: yes, but with --full, --rounds or --peer."),
     ("seed", int, 0, "--seed", "N", "The same seed draws the same texts."),
 ))  # fmt: skip
+PEER_OPTIONS = OptionGroup(option_table(
+    WHAT,
+    ("peer", list[str] | None, None, "--peer", "KIND",
+     "Another system: llama-server (or =PATH), transformers, openai=URL; may be repeated."),
+    env=False,
+))  # fmt: skip
 
 
 @app.callback(invoke_without_command=True, epilog=options.EPILOG)
 @with_option_groups(
     plan=PLAN_OPTIONS,
+    peers=PEER_OPTIONS,
     models=MODEL_OPTIONS,
     drafting=DRAFTING_OPTIONS,
     sampling=SAMPLING_OPTIONS,
@@ -72,16 +79,7 @@ def bench(
     *,
     context: typer.Context,
     plan: Any,
-    peer: Annotated[
-        list[str] | None,
-        option(
-            WHAT,
-            "--peer",
-            "KIND",
-            "Another system: llama-server (or =PATH), transformers, openai=URL; may be repeated.",
-            env=False,
-        ),
-    ] = None,
+    peers: Any,
     models: Any,
     drafting: Any,
     corpora: options.Corpora = None,
@@ -111,7 +109,7 @@ def bench(
 
     exact = drafting.pop("exact_greedy")
     loading = {name: value for name, value in resolve_models(models).items() if value is not None}
-    full, rounds = plan.pop("full"), plan["rounds"]
+    full, rounds, peers = plan.pop("full"), plan["rounds"], tuple(peers["peer"] or ())
     plan |= {
         "methods": plan["methods"] or default_methods(models, full=full),
         "size": plan["size"] or "",
@@ -120,10 +118,10 @@ def bench(
         "ignore_eos": not plan.pop("stop_at_eos"),
     }
     if plan["keep_prompts"] is None:
-        plan["keep_prompts"] = not (full or peer or rounds is not None)
+        plan["keep_prompts"] = not (full or peers or rounds is not None)
     loading |= {"exact_greedy": exact} | ({"corpora": list(corpora)} if corpora else {})
     return _run(
-        BenchPlan(models=loading, drafting=drafting, sampling=sampling, peers=tuple(peer or ()), **plan),
+        BenchPlan(models=loading, drafting=drafting, sampling=sampling, peers=peers, **plan),
         None if no_history else _open_history(history),
         None,
         as_json,

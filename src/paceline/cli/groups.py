@@ -61,7 +61,7 @@ def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[i
     """Return the parameters of a table of options.
 
     rows: name, type, default, option names, metavar, help and, for some, the minimum.
-    env: True if the options, other than flags, can be set in the environment.
+    env: True if the environment can set the options; flags can always be set.
     """
     return [
         inspect.Parameter(
@@ -118,12 +118,12 @@ MODEL_OPTIONS = OptionGroup(
 )  # fmt: skip
 
 
-def _model_options(*names: str) -> OptionGroup:
+def model_options(*names: str) -> OptionGroup:
     return OptionGroup([option for option in MODEL_OPTIONS.parameters if option.name in names], _models)
 
 
-DEVICE_OPTIONS = _model_options("model", "threads", "device", "dtype", "attention")  # for transformers only
-LLAMA_OPTIONS = _model_options("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
+DEVICE_OPTIONS = model_options("model", "threads", "device", "dtype", "attention")  # for transformers only
+LLAMA_OPTIONS = model_options("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
 
 
 def _given(**given: Any) -> dict[str, Any]:

@@ -82,19 +82,6 @@ def variable(name: str) -> str:
     return "PACELINE_" + name.lstrip("-").replace("-", "_").upper()
 
 
-DraftModel = Annotated[
-    str | None,
-    option(
-        MODELS,
-        "-md --model-draft",
-        "MODEL",
-        "A draft model: smaller, with the same vocabulary (or see --cross-vocab).",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    option(MODELS, "-t --threads", "N", "Default: one thread a physical core, within a container's quota."),
-]
 Drafters = Annotated[
     str | None,
     option(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli import options, replay_input
-from paceline.cli.groups import DRAFTING_OPTIONS, OptionGroup, option_table, with_option_groups
+from paceline.cli.groups import DRAFTING_OPTIONS, OptionGroup, model_options, option_table, with_option_groups
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import MODELS, argument, option
 from paceline.cli.output import print_json
@@ -16,17 +16,26 @@ from paceline.cli.references import file_option, resolve_models
 from paceline.speculative.errors import UsageError
 
 WHAT = "What is replayed"
-REPLAY_OPTIONS = OptionGroup(option_table(
-    WHAT,
-    ("chat_template", bool, False, "--chat-template", "", "Messages go through the model's chat template."),
-    ("methods", str, "lookup", "--methods", "NAMES",
-     "lookup,lookup+suffix; settings follow a colon: lookup:n_draft=12."),
-    ("limit", int, 0, "--limit", "N", "Replay the first N requests only; 0: all.", 0),
-    ("no_carryover", bool, False, "--no-carryover", "", "Forget all earlier requests before each request."),
-))  # fmt: skip
+DRAFT_OPTIONS = model_options("model_draft", "threads")
+REPLAY_OPTIONS = OptionGroup([
+    *option_table(
+        WHAT,
+        ("chat_template", bool, False, "--chat-template", "", "Apply the model's chat template to messages."),
+        ("methods", str, "lookup", "--methods", "NAMES",
+         "lookup,lookup+suffix; settings follow a colon: lookup:n_draft=12."),
+        ("limit", int, 0, "--limit", "N", "Replay the first N requests only; 0: all.", 0),
+        ("no_carryover", bool, False, "--no-carryover", "", "Forget earlier requests before each request."),
+    ),
+    *option_table(
+        "Speed",
+        ("cost_curve", Path | None, None, "--cost-curve", "FILE",
+         "Predict speeds by costs from `paceline doctor --json`. Default: the stored costs."),
+    ),
+    *option_table(MODELS, ("ctx_size", int, 0, "-c --ctx-size", "N", "Tokens of the draft's context.", 0)),
+])  # fmt: skip
 
 
-@with_option_groups(replayed=REPLAY_OPTIONS, drafting=DRAFTING_OPTIONS)
+@with_option_groups(replayed=REPLAY_OPTIONS, models=DRAFT_OPTIONS, drafting=DRAFTING_OPTIONS)
 def replay(
     *,
     files: Annotated[
@@ -44,20 +53,7 @@ def replay(
         ),
     ] = None,
     replayed: Any,
-    cost_curve: Annotated[
-        Path | None,
-        option(
-            "Speed",
-            "--cost-curve",
-            "FILE",
-            "Predict speeds by costs from `paceline doctor --json`. Default: the stored costs.",
-        ),
-    ] = None,
-    model_draft: options.DraftModel = None,
-    ctx_size: Annotated[
-        int, option(MODELS, "-c --ctx-size", "N", "Tokens of the draft's context.", minimum=0)
-    ] = 0,
-    threads: options.Threads = None,
+    models: Any,
     drafting: Any,
     corpora: options.Corpora = None,
     as_json: options.AsJson = False,
@@ -70,7 +66,9 @@ def replay(
     """
     if corpora and tokenizer is None:
         raise UsageError("--corpus: holds tokens of a model; name it with --tokenizer FILE.gguf")
-    model_draft = resolve_models({"draft": model_draft})["draft"]
+    models = resolve_models(models)
+    model_draft, threads = models["draft"], models["threads"]
+    cost_curve, limit = replayed["cost_curve"], replayed["limit"]
     drafting.pop("exact_greedy")  # there is no target
 
     import paceline
@@ -83,7 +81,6 @@ def replay(
     from paceline.system.identity import cpu_name
 
     costs = replay_input.costs_of(cost_curve, tokenizer, model_draft, threads)
-    limit = replayed["limit"]
     methods = methods_of(
         replayed["methods"], drafting, draft=model_draft is not None, costs=costs is not None
     )
@@ -92,7 +89,7 @@ def replay(
         traces = replay_input.read(files, text, limit, interrupts, template=replayed["chat_template"])
         draft = None
         if model_draft is not None:
-            draft = replay_input.draft_model(model_draft, methods, ctx_size, threads)
+            draft = replay_input.draft_model(model_draft, methods, replayed["ctx_size"], threads)
             stack.callback(draft.close)
         vocab = replay_input.vocabulary(text, traces, draft)
         context = ReplayContext(

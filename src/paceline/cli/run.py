@@ -19,12 +19,30 @@ from paceline.cli.groups import (
     with_option_groups,
 )
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag, option
+from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag
 from paceline.cli.output import print_note
 from paceline.cli.references import require_template, resolve_models
 from paceline.cli.texts import read_prompt
 from paceline.speculative.errors import UsageError
 
+PROMPT_OPTIONS = OptionGroup(option_table(
+    PROMPT,
+    ("option", str | None, None, "-p --prompt", "TEXT", "The same, as an option."),
+    ("file", Path | None, None, "-f --file", "FILE", "Read the prompt from a text file."),
+    env=False,
+))  # fmt: skip
+GENERATION_OPTIONS = OptionGroup([
+    *option_table(
+        GENERATION,
+        ("max_tokens", int, 256, "-n --n-predict", "N", "Most tokens to generate.", 1),
+        ("ignore_eos", bool, False, "--ignore-eos", "", "Go on after an end-of-text token."),
+    ),
+    *option_table(
+        GENERATION,
+        ("stop", list[str] | None, None, "--stop", "TEXT", "Stop before this text; may be repeated."),
+        env=False,
+    ),
+])  # fmt: skip
 OUTPUT_OPTIONS = OptionGroup(option_table(
     OUTPUT,
     ("compare", bool, False, "--compare", "", "Decode plainly first, then drafted, and compare them."),
@@ -36,7 +54,9 @@ OUTPUT_OPTIONS = OptionGroup(option_table(
 
 
 @with_option_groups(
+    prompt_source=PROMPT_OPTIONS,
     models=MODEL_OPTIONS,
+    request=GENERATION_OPTIONS,
     sampling=SAMPLING_OPTIONS,
     grammar=GRAMMAR_OPTIONS,
     drafting=DRAFTING_OPTIONS,
@@ -49,12 +69,7 @@ def run(
     prompt: Annotated[
         str | None, argument("PROMPT", "The text to complete; '-' or nothing reads stdin.", PROMPT)
     ] = None,
-    prompt_option: Annotated[
-        str | None, option(PROMPT, "-p --prompt", "TEXT", "The same, as an option.", env=False)
-    ] = None,
-    file: Annotated[
-        Path | None, option(PROMPT, "-f --file", "FILE", "Read the prompt from a text file.", env=False)
-    ] = None,
+    prompt_source: Any,
     system: SystemPrompt = None,
     messages: MessagesFile = None,
     chat: Annotated[
@@ -64,16 +79,7 @@ def run(
         ),
     ] = None,
     models: Any,
-    n_predict: Annotated[
-        int, option(GENERATION, "-n --n-predict", "N", "Most tokens to generate.", minimum=1)
-    ] = 256,
-    stop: Annotated[
-        list[str] | None,
-        option(GENERATION, "--stop", "TEXT", "Stop before this text; may be repeated.", env=False),
-    ] = None,
-    ignore_eos: Annotated[
-        bool, flag(GENERATION, "--ignore-eos", "Go on after an end-of-text token.")
-    ] = False,
+    request: Any,
     sampling: Any,
     seed: options.Seed = None,
     grammar: Any,
@@ -101,8 +107,9 @@ def run(
     initial_messages = first_messages(system, messages)
     if chat is False and initial_messages:
         raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
-    if messages is None or any(given is not None for given in (prompt, prompt_option, file)):
-        text = read_prompt(prompt, prompt_option, file)
+    sources = (prompt, prompt_source["option"], prompt_source["file"])
+    if messages is None or any(source is not None for source in sources):
+        text = read_prompt(*sources)
         conversation = [*initial_messages, {"role": "user", "content": text}]
     else:
         text, conversation = "", initial_messages
@@ -114,13 +121,8 @@ def run(
     if wants_chat:
         require_template(models["target"] or str(zoo.target_path()))
     with Interrupts() as interrupts, load(**models, drafters=draft, **drafting, **memory) as llm:
-        request = {
-            "max_tokens": n_predict,
-            "seed": seed,
-            "stop": stop or [],
-            "ignore_eos": ignore_eos,
-            "logprobs": logprobs,
-        } | grammar
+        request["stop"] = request["stop"] or []
+        request |= {"seed": seed, "logprobs": logprobs} | grammar
         completion = Completion(
             llm,
             request,

@@ -18,7 +18,7 @@ from paceline.cli.groups import (
     option_table,
     with_option_groups,
 )
-from paceline.cli.options import argument, option
+from paceline.cli.options import argument
 from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
@@ -30,6 +30,26 @@ REPLICAS = "Replicas"
 # Options that the servers of other engines have, too.
 SHARED = frozenset({"rest", "draft", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"})
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ADDRESS_OPTIONS = OptionGroup([
+    *option_table(
+        SERVER,
+        ("engine", str | None, None, "--engine", "NAME",
+         "Start the server of vllm or sglang; what follows -- goes to it."),
+        ("host", str, "127.0.0.1", "--host", "ADDRESS", "0.0.0.0: every interface."),
+        ("port", int, 8080, "--port", "N", "0 takes any that is free, and prints it.", 0),
+        ("api_key_file", Path | None, None, "--api-key-file", "FILE", "Keys, one a line."),
+    ),
+    *option_table(
+        SERVER,
+        ("api_key", list[str] | None, None, "--api-key", "KEY",
+         "Required of requests; may be repeated. (Others can see it in ps.)"),
+        ("trusted_proxy", list[str] | None, None, "--trusted-proxy", "ADDRESS",
+         "Its X-Forwarded-For names the client; may be repeated."),
+        ("alias", list[str] | None, None, "--alias", "NAME",
+         "The model's name in requests; may be repeated. Default: its name here."),
+        env=False,
+    ),
+])  # fmt: skip
 # The names are fields of ReplicaSettings.
 SETTINGS_OPTIONS = OptionGroup([
     *option_table(
@@ -63,6 +83,7 @@ SETTINGS_OPTIONS = OptionGroup([
 @with_option_groups(
     models=MODEL_OPTIONS,
     drafting=DRAFTING_OPTIONS,
+    address=ADDRESS_OPTIONS,
     settings=SETTINGS_OPTIONS,
     sampling=SERVER_SAMPLING_OPTIONS,
 )
@@ -73,47 +94,7 @@ def serve(
     draft: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
-    engine: Annotated[
-        str | None,
-        option(SERVER, "--engine", "NAME", "Start the server of vllm or sglang; what follows -- goes to it."),
-    ] = None,
-    host: Annotated[str, option(SERVER, "--host", "ADDRESS", "0.0.0.0: every interface.")] = "127.0.0.1",
-    port: Annotated[
-        int, option(SERVER, "--port", "N", "0 takes any that is free, and prints it.", minimum=0)
-    ] = 8080,
-    trusted_proxy: Annotated[
-        list[str] | None,
-        option(
-            SERVER,
-            "--trusted-proxy",
-            "ADDRESS",
-            "Its X-Forwarded-For names the client; may be repeated.",
-            env=False,
-        ),
-    ] = None,
-    api_key: Annotated[
-        list[str] | None,
-        option(
-            SERVER,
-            "--api-key",
-            "KEY",
-            "Required of requests; may be repeated. (Others can see it in ps.)",
-            env=False,
-        ),
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, option(SERVER, "--api-key-file", "FILE", "Keys, one a line.")
-    ] = None,
-    alias: Annotated[
-        list[str] | None,
-        option(
-            SERVER,
-            "--alias",
-            "NAME",
-            "The model's name in requests; may be repeated. Default: its name here.",
-            env=False,
-        ),
-    ] = None,
+    address: Any,
     settings: Any,
     sampling: Any,
 ) -> int:
@@ -121,14 +102,15 @@ def serve(
 
     http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end.
     """
-    given = dict(locals()) | sampling | settings
+    given = {"rest": rest, "draft": draft, "corpora": corpora, **address, **settings, **sampling}
+    engine, host, port = (address[name] for name in ("engine", "host", "port"))
 
     from paceline.models.resolve import default_name
 
     models["target"] = models["target"] or "zoo:smollm2"
-    names = alias or [default_name(models["target"])]
+    names = address["alias"] or [default_name(models["target"])]
     loading = {**models, "drafters": draft, "corpora": corpora or (), **drafting}
-    keys = read_keys(api_key, api_key_file)
+    keys = read_keys(address["api_key"], address["api_key_file"])
     if engine is not None or rest:
         from paceline.config import Drafting
         from paceline.integrations.export import EngineRequest, command, launch
@@ -181,7 +163,7 @@ def serve(
         config = ReplicaSettings(
             load=loading,
             alias=names,
-            trusted_proxy=trusted_proxy or [],
+            trusted_proxy=address["trusted_proxy"] or [],
             api_key=keys,
             hosts=[*LOCAL, host] if local and not keys else [],
             sampling=sampling,

@@ -28,6 +28,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def model(it: Mapping[str, Any]) -> str:
+    # repr escapes the file's texts.
     name, description = (repr(it[key])[1:-1] for key in ("name", "description"))
     altered = f", altered: {it['alters']}" if it.get("alters") else ""
     return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}{altered}"
