@@ -1,4 +1,4 @@
-"""What a user can set, checked where it is made."""
+"""The settings of drafting."""
 
 from __future__ import annotations
 
@@ -15,36 +15,32 @@ from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES
 
 T = TypeVar("T")
 POLICIES = ("fixed", "p_min", "rate")
-UNSET = -(1 << 31)  # a number that was left to the policy
-MAX_TOKENS = 4096  # of whatever is counted in tokens: far beyond what a pass can take
-# n_draft, width and p_split where they are left open.
-POLICY_CHOSEN_FIELDS = {
-    "rate": (31, 4, 0.3),
-    "p_min": (7, 1, 0.1),  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
-}
-POLICY_CHOSEN_FIELDS["fixed"] = POLICY_CHOSEN_FIELDS["p_min"]
+UNSET = -(1 << 31)  # the policy's default
+MAX_TOKENS = 4096  # of any setting in tokens
+# Defaults of n_draft, width and p_split. 7 tokens and the root fill 8 rows, the tile of many kernels.
+POLICY_CHOSEN_FIELDS = {"rate": (31, 4, 0.3), "p_min": (7, 1, 0.1), "fixed": (7, 1, 0.1)}
 VERIFY = ("auto", *VERIFICATION_RULES)
 CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """What is drafted, and how much of it.
+    """The settings of drafters and verification. Raises UsageError for invalid settings.
 
-    drafters: called in this order.
-    policy: who decides how much of their drafts is verified (speculative/policy/interface.py); left open,
-    "rate" for the preset auto and "p_min" for drafters that are named.
-    n_draft: longest draft.
-    width: most leaves of a draft tree (1: a chain).
+    drafters: names in the order they are called.
+    policy: the rule for the length of drafts (speculative/policy/interface.py); by default "rate" for the
+    drafter auto, and "p_min" otherwise.
+    n_draft: the longest draft.
+    width: most leaves of a draft tree; 1 is a chain.
     p_min, p_split: see Budget.
-    temperature: of the draft model; 0 drafts greedily, above it samples from its top_k.
+    temperature: of the draft model; 0 is greedy, larger values sample from its top_k.
     verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree, or token and
-    recursive where rows are long (verify.py).
-    least: how many tokens of one drafter are enough for those after it not to be called.
+    recursive for a large vocabulary (verify.py).
+    least: the number of tokens from which no further drafter is called.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
-    window, level, guesses: lookahead's columns, the length of its n-grams and how many of them it tries; they
-    set its room, in place of n_draft and width.
-    cross_vocab: how a draft model of another vocabulary is used: "tli" keeps to the tokens both have
+    window, level, guesses: lookahead's columns, length of n-grams and number of guesses; they replace n_draft
+    and width.
+    cross_vocab: the use of a draft model of another vocabulary: "tli" drafts common tokens
     (backends/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
 
     drafters: tuple[str, ...] = ("lookup", "model")
@@ -71,7 +67,7 @@ class Drafting:
         self._check_names()
         n_draft, width, p_split = POLICY_CHOSEN_FIELDS[self.policy]
         if self.verify in CHAIN_ONLY_RULES or self.cross_vocab == "slem":
-            width = 1  # which have no use for branches
+            width = 1
         for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
             if getattr(self, name) == UNSET:
                 object.__setattr__(self, name, value)
@@ -137,16 +133,16 @@ class Drafting:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is drafted."""
+        """True for plain decoding."""
         return self.drafters == ("none",)
 
     @property
     def budget(self) -> Budget:
-        # Under `rate`, which chooses from the tree, rows pay for a branch or two.
+        # The policy `rate` chooses from the tree, so two leaves have enough nodes.
         nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
         depth, width = self.n_draft, self.width
         if any(row.window for row in self.rows):
-            # The window's columns and the guesses, each of level - 1 nodes; the last column begins deepest.
+            # The window's columns and the guesses have level - 1 nodes each; the last column starts deepest.
             depth = self.level - 1 + max(0, self.window - 2)
             nodes, width = (self.window + self.guesses) * (self.level - 1), self.window + self.guesses
         return Budget(
@@ -159,8 +155,8 @@ class Drafting:
 
 
 def validate_drafting(kind: type[T], values: Mapping[str, Any]) -> T:
-    """`kind(**values)`, with an unknown name answered by the known ones."""
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # kind is one of our dataclasses
+    """Return `kind(**values)` for a dataclass of settings. Raises UsageError for an unknown name."""
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
     if unknown := sorted(set(values) - known):
         raise UsageError(f"unknown setting {', '.join(unknown)}: known are {', '.join(sorted(known))}")
     return kind(**values)

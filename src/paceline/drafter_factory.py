@@ -1,4 +1,4 @@
-"""From settings to a drafter: what each is made of. Half of the composition root (loading.py)."""
+"""Factories of drafters and policies, for the composition root (loading.py)."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ from paceline.vocab.translation import Translation
 
 PathLike = str | Path
 
-# The share of the target's usual tokens that a draft must have for TLI to be chosen. Measured in tokens per
-# pass of the target, with the embedded pair, one of the two reduced to so many merges: from 0.95 on TLI is
-# equal or ahead, by up to 9%; below it SLEM is, by up to 3% (docs/log/vocabularies.md).
+# From this share of common tokens on, TLI has as many tokens a pass as SLEM or up to 9% more; below it, SLEM
+# has up to 3% more (docs/log/vocabularies.md).
 MIN_COVERAGE = 0.95
 
 
 @dataclass(frozen=True)
 class Corpora:
-    """caches: static n-gram caches in llama.cpp's format. stores: folders of suffix arrays."""
+    """Indexes to draft from. caches: n-gram caches of llama.cpp; stores: folders of suffix arrays."""
 
     caches: tuple[Path, ...] = ()
     stores: tuple[Path, ...] = ()
 
     @property
     def available(self) -> list[str]:
-        """What drafters can use of them."""
-        return [what for what, files in ((NGRAMS, self.caches), (DATASTORE, self.stores)) if files]
+        """The kinds of indexes, as in the table of drafters."""
+        return [kind for kind, files in ((NGRAMS, self.caches), (DATASTORE, self.stores)) if files]
 
     @classmethod
     def find(cls, names: Sequence[PathLike], vocab: Vocab | None = None) -> Corpora:
-        """Of corpora by name or folder, and of cache files, which do not tell whose tokens they hold. With
-        `vocab` they must be that vocabulary's: VocabError."""
+        """Find corpora by name or folder, and n-gram caches by file.
+
+        Raises UsageError, or VocabError for a corpus of another vocabulary; cache files have none."""
         caches, stores = list[Path](), list[Path]()
         for name in names:
             path = expand_user(name)
-            # What is a bare name is a corpus's, whatever lies in the folder we are in.
+            # A bare name is a corpus, even if the current folder has such a file.
             if path.is_file() and (path.suffix or str(path) != path.name):
                 caches.append(path)
                 continue
-            found = find_corpus(name) if vocab is None else open_corpus(name, vocab)
-            caches += [] if found.static is None else [found.static]
-            stores += [] if found.datastore is None else [found.datastore]
+            corpus = find_corpus(name) if vocab is None else open_corpus(name, vocab)
+            caches += [] if corpus.static is None else [corpus.static]
+            stores += [] if corpus.datastore is None else [corpus.datastore]
         return cls(tuple(caches), tuple(stores))
 
 
@@ -79,17 +79,17 @@ REQUIREMENTS = {
 
 
 def check_needs(drafting: Drafting, available: Collection[str]) -> None:
-    """available: of what drafters use. Raises UsageError for a drafter that needs something else."""
+    """Raise UsageError for a drafter that needs something unavailable."""
     for row in drafting.rows:
         if not row.optional and (missing := row.missing(available)):
             raise UsageError(f"the drafter {row.name!r} needs {REQUIREMENTS[missing[0]]}")
 
 
 def make(name: str, parts: DrafterInputs) -> Drafter:
-    # A draft model whose text is translated drafts in a way of its own.
+    """Make a drafter by its name in the table; a draft model with a translation drafts by SLEM."""
     module = "slem" if name == MODEL_SOURCE and parts.translation is not None else name
-    made: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
-    return made
+    drafter: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
+    return drafter
 
 
 def make_drafter(
@@ -100,9 +100,10 @@ def make_drafter(
     costs: DecodingCosts | None = None,
     warn: Warn = lambda _: None,
 ) -> tuple[Drafter, Drafting]:
-    """What `drafting` names, called in that order; and `drafting` with what "auto" came to. The models need a
-    `text` where their vocabularies differ. Raises VocabError where those cannot be brought together, and
-    UsageError for a draft model that is missing, or cannot take back what the target rejects."""
+    """Make the drafters of the settings. Return them with the settings in which "auto" is resolved.
+
+    Models with different vocabularies need a `text`. Raises VocabError if the vocabularies cannot be mapped,
+    UsageError for a draft model that is missing or cannot roll back."""
     corpora, translation = corpora or NO_CORPORA, None
     if draft is not None:
         if draft.caps.rollback == "none":
@@ -120,16 +121,14 @@ def make_drafter(
         return make("none", parts), drafting
     auto = drafting.drafters == ("auto",)
     usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
-    rows = usable if auto else drafting.rows
-    made = [make(row.name, parts) for row in rows]
+    drafters = [make(row.name, parts) for row in (usable if auto else drafting.rows)]
     if auto or drafting.policy == "rate":
-        return PortfolioDrafter(made), drafting
-    return ComposedDrafter(made, drafting.least), drafting
+        return PortfolioDrafter(drafters), drafting
+    return ComposedDrafter(drafters, drafting.least), drafting
 
 
 def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: None) -> Backend:
-    """Return the part of `target` that is meant (backends/views.py): the one that was searched for, where
-    the reference names none. Raises UsageError."""
+    """Return a part of `target` (backends/views.py), by default the stored view. Raises UsageError."""
     if not isinstance(target, SupportsViews):
         raise UsageError(
             f"{reference}: no part of {target.path} can draft for it as it is loaded: views are for "
@@ -148,24 +147,20 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:
-    """Who decides. costs: what passes take here, which the policy `rate` needs and keeps up to date."""
+    """Make the policy. costs: those of passes, which the policy `rate` needs and updates."""
     if drafting.policy != "rate" or drafting.plain:
         return FixedPolicy(drafting.budget)
-    assert costs is not None  # who wants the rate measures first
-    budget = drafting.budget
+    assert costs is not None  # measured for this policy
+    it = drafting.budget
     return GoodputPolicy(
-        costs,
-        depth=budget.depth,
-        nodes=budget.nodes,
-        width=budget.width,
-        p_split=budget.p_split,
-        clock=clock,
+        costs, depth=it.depth, nodes=it.nodes, width=it.width, p_split=it.p_split, clock=clock
     )
 
 
 def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, Translation | None]:
-    """How the draft's tokens become the target's: `drafting` with what "auto" comes to, and the translation,
-    None where ids mean the same to both. Raises VocabError where they do not, or have nothing in common."""
+    """Return the settings in which "auto" is resolved, and the translation, None for a shared vocabulary.
+
+    Raises VocabError if the vocabularies differ and cross_vocab is off, or if they have no common token."""
     if drafting.cross_vocab in ("off", "auto"):
         try:
             check_shared(target.vocab, draft.vocab)
@@ -176,16 +171,14 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
     ours = Lexicon(target.vocab, lambda text: target.text.encode_continuation(text))
     theirs = Lexicon(draft.vocab, lambda text: draft.text.encode_continuation(text))
     translation = Translation(ours, theirs, Intersection.of(ours, theirs))
-    text_will_do = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
+    text_suffices = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":
-        trees = drafting.width > 1 and drafting.policy != "rate"  # which takes chains as they come
-        tli = (
-            not text_will_do
-            or trees
-            or translation.coverage(ours.encode(SAMPLE_TEXT.encode())) >= MIN_COVERAGE
-        )
-        chosen: dict[str, Any] = {"cross_vocab": "tli"} if tli else {"cross_vocab": "slem", "width": 1}
-        drafting = replace(drafting, **chosen)
+        trees = drafting.width > 1 and drafting.policy != "rate"  # "rate" accepts chains, too
+        sample = ours.encode(SAMPLE_TEXT.encode())
+        if trees or not text_suffices or translation.coverage(sample) >= MIN_COVERAGE:
+            drafting = replace(drafting, cross_vocab="tli")
+        else:
+            drafting = replace(drafting, cross_vocab="slem", width=1)
     if drafting.cross_vocab == "tli" and len(translation.common) == 0:
         raise VocabError(
             "the draft's vocabulary has no token in common with the target's: use cross_vocab slem "

@@ -1,11 +1,11 @@
-"""The table of drafters. Each row has a file, drafters/NAME.py, in which `make` makes the drafter."""
+"""The table of drafters. `make` in drafters/NAME.py makes the drafter of a row."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# What a drafter may draft from, beside the request's own text.
+# Sources of drafts, besides the request's text.
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
 
 
@@ -13,17 +13,17 @@ DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
 class DrafterEntry:
     """A row of the table.
 
-    name: in drafters/, on the command line and in settings.
-    about: what it drafts from, for --help.
-    uses: what it drafts from beside the text.
-    optional: it can be made without that.
-    learns: it drafts from the answers of earlier requests, too.
-    in_auto: `auto` has it, where there is all that it uses; in the order of the table.
-    alone: why it cannot be named with others.
-    window: its drafts carry a window of guesses that the target computes and nobody verifies.
-    token_ids: it uses a draft model's token ids, so that one that drafts text (SLEM) will not do.
-    colour: of its text on a terminal; what drafts together differs in hue.
-    source: what marks its tokens, where that is not the name."""
+    name: the name in drafters/, on the command line and in settings.
+    about: the description in --help.
+    uses: sources of its drafts, besides the text.
+    optional: True if it works without these sources.
+    learns: True if it drafts from answers of earlier requests.
+    in_auto: True if `auto` has it, in the table's order, when its sources are available.
+    alone: the reason why it cannot be combined with others.
+    window: True if its drafts carry a window of guesses that are computed but not verified.
+    token_ids: True if it needs a draft model's token ids, which SLEM does not have.
+    colour: the colour of its text on a terminal.
+    source: the source of its tokens, if it is not the name."""
 
     name: str
     about: str
@@ -38,11 +38,11 @@ class DrafterEntry:
     source: str = ""
 
     def missing(self, available: Collection[str]) -> tuple[str, ...]:
-        """What it uses that is not available."""
-        return tuple(what for what in self.uses if what not in available)
+        """Return the sources that are not available."""
+        return tuple(source for source in self.uses if source not in available)
 
 
-# What costs least comes first.
+# In the order of their costs.
 _ROWS = (
     DrafterEntry("suffix", "votes of all places like this one",
                  learns=True, in_auto=True, colour="bright_blue"),
@@ -63,6 +63,6 @@ _ROWS = (
 DRAFTERS = {row.name: row for row in _ROWS}
 
 
-def users(names: Collection[str], what: str) -> list[str]:
-    """Those of the names whose drafters use `what`."""
-    return [row.name for row in DRAFTERS.values() if row.name in names and what in row.uses]
+def users(names: Collection[str], source: str) -> list[str]:
+    """Return the names whose drafters use a source."""
+    return [row.name for row in DRAFTERS.values() if row.name in names and source in row.uses]

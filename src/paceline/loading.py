@@ -1,4 +1,4 @@
-"""Settings to target, drafters and policy: the only place where the parts meet."""
+"""The composition root: makes target, drafters and policy from settings."""
 
 from __future__ import annotations
 
@@ -46,34 +46,35 @@ def load(
     remember: bool | PathLike = False,
     **settings: Any,
 ) -> LLM:
-    """A model ready to generate.
+    """Load a model with its drafters.
 
-    target: a GGUF file, the folder of a transformers model, or a name as on the command line
-    ("ollama:llama3.2:3b", "user/repo:Q4_K_M", "hf:user/repo"); the embedded model if None. draft: a smaller
-    one with the same vocabulary, or with another one and cross_vocab="auto", or a part of a transformers
-    target ("view:skip=8", see backends/views.py); beside the embedded target the embedded draft. drafters:
-    names in the order they are called ("lookup", "model"; "none" decodes plainly); by default "auto", all
-    there is something for, each used where it pays by what passes cost on this machine. What they cost is
-    measured when a model is loaded for the first time, in a few seconds, and kept.
-    n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
-    container's quota. flash_attention: None leaves it to llama.cpp, but on a processor, where it is tried
-    this once and a draft model does without; with kernels of our own it is on. cache_type: f32, f16, bf16 or
-    q8_0. kernels: "auto" computes GGUF models with kernels of our own, compiled once where they can be
-    (docs/kernels.md); "off" leaves all to llama.cpp.
-    device, dtype, attention: of transformers models: cpu, cuda, mps or auto, a GPU where there is one;
-    float32, bfloat16, float16 or auto, as the weights are stored; transformers' name of an implementation,
-    or auto.
-    exact_greedy: greedy output is plain output to the last bit. With kernels of our own it is anyhow, and
-    nothing changes; else plain and drafted passes have one shape, n_draft + 1 rows, so that plain decoding
-    costs what a drafted pass does, and drafts are chains.
-    corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
-    format, for the drafters datastore and ngram.
-    remember: keep what is generated on disk for this project (a folder; True: the one we are in), and let
-    the drafters that learn draft from what was kept before; where the disk refuses, stderr is told and
-    nothing is kept.
-    sessions: requests that may be decoded at the same time; each has a context of its own.
-    settings: the fields of Drafting (n_draft, width, p_min, ..., the draft's own temperature and top_k).
+    Costs of passes are measured when a model is first loaded, in a few seconds, and stored.
+
     Raises UsageError, VocabError, ModelError or MissingExtraError.
+
+    target: a GGUF file, a folder of a transformers model, or a name as on the command line
+    ("ollama:llama3.2:3b", "user/repo:Q4_K_M", "hf:user/repo"); the embedded model if None.
+    draft: a smaller model, also of another vocabulary (cross_vocab="auto"), or a part of a transformers
+    target ("view:skip=8", see backends/views.py); by default the embedded draft for the embedded target.
+    drafters: names in the order they are called ("lookup", "model"); "none" decodes plainly; the default
+    "auto" is all available drafters, each used when it pays.
+    n_ctx: tokens of context; 0 is the model's, at most 4,096.
+    threads: one a physical core if None, within a container's quota.
+    flash_attention: if None, llama.cpp chooses on a GPU, and a trial on a processor; Paceline's kernels
+    always have it.
+    cache_type: f32, f16, bf16 or q8_0.
+    kernels: "auto" uses Paceline's kernels for GGUF models if they can be compiled (docs/kernels.md), "off"
+    llama.cpp only.
+    device: cpu, cuda, mps or auto, for a transformers model.
+    dtype: float32, bfloat16, float16 or auto (as stored), for a transformers model.
+    attention: transformers' name of an implementation, or auto.
+    exact_greedy: greedy output equals plain output to the last bit, as always with Paceline's kernels.
+    Otherwise all passes have n_draft + 1 rows, so that a plain step costs as much, and drafts are chains.
+    sessions: most requests decoded at the same time; each has its context.
+    corpora: names or folders of corpora, or n-gram caches of llama.cpp, for datastore and ngram.
+    remember: store answers for a project (a folder, or True for the current one), for drafters that learn.
+    If the disk fails, there is a warning, and nothing is stored.
+    settings: the fields of Drafting (n_draft, width, p_min, ..., temperature and top_k of the draft model).
     """
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
@@ -81,11 +82,11 @@ def load(
     n_ctx, gpu_layers = typed.integer("n_ctx", n_ctx), typed.integer("gpu_layers", gpu_layers)
     sessions = typed.integer("sessions", sessions)
     threads = None if threads is None else typed.integer("threads", threads)
-    available = Corpora.find(corpora).available  # what is wrong with a name is said before a model is loaded
-    left_open = drafters is None
+    available = Corpora.find(corpora).available  # checks the names before a model is loaded
+    drafters_open = drafters is None
     target, draft, names = choose_drafting(target, draft, drafters)
     drafting = one_shape = validate_drafting(Drafting, {"drafters": names, **settings})
-    if exact_greedy and left_open:  # passes of one shape all cost alike: there is no rate to choose by
+    if exact_greedy and drafters_open:  # passes of one shape cost the same: the policy has no choice
         chains = ("lookup", "model")[: 1 + (draft is not None)]
         one_shape = validate_drafting(Drafting, {"drafters": chains, **settings})
     check_needs(drafting, [*available, *([] if draft is None else [DRAFT])])
@@ -127,7 +128,7 @@ def load(
                     "1, and not lookahead"
                 )
         choose_flash_attention(engine)
-        if engine.caps.rollback == "none" and left_open:
+        if engine.caps.rollback == "none" and drafters_open:
             draft, drafting = None, Drafting(drafters=("none",))
             if remember:
                 raise UsageError(f"{target}: nothing can be drafted for it: leave out remember (--remember)")
@@ -143,7 +144,7 @@ def load(
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr)
-        remembered = load_cached_costs(engine.vocab, drafter, remember) if remember else None
+        remembered = learn_past_answers(engine.vocab, drafter, remember) if remember else None
         policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
         undo.pop_all()
@@ -154,24 +155,25 @@ def load(
 
 
 def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) -> Backend:
-    """A draft model, or a part of the target (view:...). settings: of the target's engine. To be closed
-    before `target`. Raises UsageError, ModelError or MissingExtraError."""
+    """Open a draft model, or a part of the target (view:...). Close it before the target.
+
+    Raises UsageError, ModelError or MissingExtraError. settings: those of the target's engine."""
     if is_view(draft):
         return resolve_view(draft, target, to_stderr)
     return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **shared_machine(settings, draft))
 
 
 def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
-    """Raises UsageError for what is given and no drafter uses. corpora: what drafters can use of them."""
+    """Raise UsageError for an input that no drafter uses. corpora: the kinds of available indexes."""
     names = ",".join(drafting.drafters)
     if draft and not users(drafting.drafters, DRAFT):
         raise UsageError(f"a draft model is given, but the drafters (--draft) {names} have no 'model'")
-    tuned = {
+    draft_settings = {
         f"a draft temperature of {drafting.temperature:g}": drafting.temperature > 0,
         f"cross_vocab {drafting.cross_vocab}": drafting.cross_vocab != "off",
     }
-    for what, given in tuned.items():
-        if given and not draft:
+    for what, is_set in draft_settings.items():
+        if is_set and not draft:
             raise UsageError(f"{what} is for a draft model: give one (draft, -md), or leave it out")
     if remember and not any(row.learns for row in drafting.rows):
         learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
@@ -181,10 +183,11 @@ def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: bo
         raise UsageError(f"a corpus is given, but the drafters (--draft) {names} have no {of_use}")
 
 
-def load_cached_costs(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> AnswerHistory | None:
-    """The project's past outputs, which `drafter` has learned. Where their file cannot be used stderr is told
-    why, and it is None: an answer is worth more than its memory."""
-    assert isinstance(drafter, LearningDrafter)  # load() has checked it
+def learn_past_answers(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> AnswerHistory | None:
+    """Let the drafter learn the project's past answers, and return their store.
+
+    Return None with a warning if the store cannot be used."""
+    assert isinstance(drafter, LearningDrafter)  # checked by require_drafter_inputs
     folder = project_of(Path.cwd()) if isinstance(project, bool) else Path(project)
     try:
         remembered = AnswerHistory.open(vocab, folder, warn=to_stderr)
@@ -202,8 +205,8 @@ def choose_drafting(
     draft: PathLike | None,
     drafters: Sequence[str] | None,
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
-    """Fill in what was left open: the embedded models, and the drafters. Names become files."""
-    target, draft = (None if one is None else file_of(one) for one in (target, draft))
+    """Return the files of the models, and the drafters, with the defaults for None. Raises UsageError."""
+    target, draft = (None if name is None else file_of(name) for name in (target, draft))
     if target is None:
         target = zoo.target_path()
         if draft is None and (drafters is None or users(drafters, DRAFT)):

@@ -183,7 +183,7 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
             read += pending_tokens
             texts.append((said.text, dropped))
         assert read[1] < 20 < len(prompt)
-        assert prompt[: len(talk._last[0])] == talk._last[0]
+        assert prompt[: len(talk._last_turn[0])] == talk._last_turn[0]
         assert said.stats.by_source["suffix"].accepted > 0
         assert [dropped for _, dropped in texts] == [0, 0]
 

@@ -52,7 +52,7 @@ DRAFTERS: dict[str, tuple[str, ...]] = {
     "auto": (),
     "model": ("--draft", "model"),
     "cascade": ("--draft", "cascade"),
-    "stack": ("--draft", "lookup,suffix,model", "--least", "3"),
+    "stack": ("--draft", "lookup,suffix,model", "--min-tokens", "3"),
 }
 
 

@@ -17,7 +17,7 @@ from paceline.speculative.errors import MissingExtraError, ModelError
 from paceline.speculative.policy.cost_model import DecodingCosts
 
 Capture = pytest.CaptureFixture[str]
-QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
+QUICK = ("--seconds", "0.2", "--context-lengths", "16", "--rows", "1,2,4")
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +69,10 @@ def test_what_was_measured_with_as_much_effort_is_shown_again(
     done = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True)
     assert done.json["target"] == first["target"]
     assert (done.json["kept"], done.json["noise"]) == (["target", "draft"], {})
-    assert done.err == "target and draft: as measured before and updated by use; --again measures anew\n"
+    assert done.err == "target and draft: as measured before and updated by use; --refresh measures anew\n"
 
 
-@pytest.mark.parametrize("more", [("--again",), ("--rows", "1,3"), ("--depths", "16,17,400")])
+@pytest.mark.parametrize("more", [("--refresh",), ("--rows", "1,3"), ("--context-lengths", "16,17,400")])
 def test_what_asks_for_more_is_measured(
     capsys: Capture, models: Path, tmp_path: Path, more: tuple[str, ...]
 ) -> None:

@@ -48,14 +48,14 @@ KNOWN = 0.02  # seconds of a pass over one row; a row more takes half of that
 def warning(taken: float, known: float = KNOWN) -> str:
     """The warning after passes that take so many times what is known."""
     cost = PassCosts({256: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, 1.0)
-    target = SimpleNamespace(on_pass=None)
+    target = SimpleNamespace(on_forward=None)
     costs = DecodingCosts(cost)
     llm: Any = SimpleNamespace(policy=SimpleNamespace(costs=costs), target=target)
     watch = SlowPassMonitor(llm)
     for rows in [1, 3] * MIN_PASSES:
         cost.update(rows, 300, taken * cost.seconds(rows, 300))  # the policy's adapts
-        if target.on_pass is not None:
-            target.on_pass(rows, 300, taken * known * (1 + rows) / 2)
+        if target.on_forward is not None:
+            target.on_forward(rows, 300, taken * known * (1 + rows) / 2)
     said = watch.warning()
     assert costs.is_default == (said == "")  # what such a run has taught is not kept
     return said

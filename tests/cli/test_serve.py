@@ -87,7 +87,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
         (("--body-limit", "inf"), "--body-limit: Input should be"),
         (("--temp", "-1"), "temperature"),
         (("--trusted-proxy", "nginx"), "the trusted proxy nginx"),
-        (("--grace", "-1"), "--grace: Input should be greater"),
+        (("--shutdown-timeout", "-1"), "--shutdown-timeout: Input should be greater"),
         (("--api-key", "two words"), "an API key must be printable ASCII"),
         (("--api-key-file", "/nowhere"), "/nowhere"),
         (("--host", "nowhere.invalid", "--api-key", "k"), "cannot listen on nowhere.invalid"),

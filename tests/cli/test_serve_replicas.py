@@ -35,8 +35,20 @@ def serve(capsys: Capture, *args: str | Path) -> Done:
 def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("one\n\ntwo\n")
-    limits = ["--sessions", "3", "--queue", "5", "--per-client", "2", "-n", "9", "--apart", "--timeout", "7"]
-    limits += ["--body-limit", "0.5", "--grace", "11", "--chunk", "64", "--log-json", "--quiet"]
+    limits = [
+        "--sessions",
+        "3",
+        "--queue",
+        "5",
+        "--per-client",
+        "2",
+        "-n",
+        "9",
+        "--isolate-clients",
+        "--timeout",
+        "7",
+    ]
+    limits += ["--body-limit", "0.5", "--shutdown-timeout", "11", "--chunk", "64", "--log-json", "--quiet"]
     limits += ["--temp", "0.5", "--top-k", "7"]
     more = ["--replicas", "2..8", "--replica-cpus", "4", "--replica-gpus", "0.5"]
     done = serve(

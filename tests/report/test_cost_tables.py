@@ -55,7 +55,7 @@ def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
     record = a_record(PassCosts.flat(0.004), noise={"target": 37.0}, doubts=doubts)
     assert notes(record) == [
         "target: times of one and the same pass lie 37.0x apart: the machine was too busy to tell; run again "
-        "(--again) when it is calm"
+        "(--refresh) when it is calm"
     ]
     first = blocks(record)[0]
     assert first.columns == ("rows", "ms", "relative")

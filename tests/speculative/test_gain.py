@@ -104,7 +104,7 @@ def test_of_two_the_dear_one_is_asked_where_the_cheap_one_is_unsure() -> None:
 
 # Seconds by rows: the least acceptance is asked for by four rows.
 TILE = [0.0, 1.0, 1.79, 2.42, 1.83, 2.42]
-ANEW = " (paceline doctor -m MODEL --again measures that anew)"
+ANEW = " (paceline doctor -m MODEL --refresh measures that anew)"
 
 
 def test_a_reason_names_the_rows_that_ask_for_the_least() -> None:

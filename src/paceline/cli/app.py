@@ -1,14 +1,14 @@
 """The command line. Data goes to stdout, everything else to stderr.
 
-Exit codes: 0; 1 runtime error; 2 usage; 3 the lossless check failed, or (check) the draft does not fit;
-130 Ctrl-C; 141 stdout was closed; 129 and 143 the terminal was closed, or SIGTERM came, in the middle.
+Exit codes: 0 success; 1 runtime error; 2 usage; 3 not lossless, or (check) the draft does not fit;
+129 SIGHUP; 130 Ctrl-C; 141 stdout closed; 143 SIGTERM.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -47,12 +47,24 @@ COMMANDS: dict[Callable[..., Any], str] = {
     chat.chat: "Talk with a model.",
     certify.certify: "Check that drafting changes nothing.",
     replay.replay: "Score drafters on recorded requests.",
-    pairs.check: "Tell whether a draft fits.",
+    pairs.check: "Check whether a draft fits.",
     pairs.pairs: "Find models, and drafts for one.",
     transplant.transplant: "Give a draft another vocabulary.",
     doctor.doctor: "What this machine has, what passes cost, why drafts lose.",
     serve.serve: "An OpenAI-compatible server.",
     pull.pull: "Download a model.",
+}
+# Options of earlier versions; they are still accepted in this one.
+RENAMED_OPTIONS = {
+    "--least": "--min-tokens",
+    "--grace": "--shutdown-timeout",
+    "--again": "--refresh",
+    "--no-again": "--no-refresh",
+    "--apart": "--isolate-clients",
+    "--no-apart": "--no-isolate-clients",
+    "--depths": "--context-lengths",
+    "--fresh": "--no-carryover",
+    "--no-fresh": "--carryover",
 }
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
@@ -78,11 +90,10 @@ def _options(
 
 
 def invoke(args: list[str]) -> int:
-    """Run one command line; return its exit code. Every error is one line on stderr."""
-    # Not through app(), which answers a closed pipe in its own way.
-    command = typer.main.get_command(app)
+    """Run one command line and return its exit code. Every error is one line on stderr."""
+    command = typer.main.get_command(app)  # app() would handle a closed pipe with another exit code
     try:
-        with command.make_context("paceline", list(args)) as context:
+        with command.make_context("paceline", rename_options(args)) as context:
             code = int(command.invoke(context) or 0)
         sys.stdout.flush()
     except typer.Exit as end:
@@ -91,7 +102,7 @@ def invoke(args: list[str]) -> int:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
         return _fail(_usage(error), error.exit_code)
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:
         _discard_stdout()
         return CLOSED_PIPE
     except OSError as error:
@@ -104,13 +115,26 @@ def invoke(args: list[str]) -> int:
     return code
 
 
+def rename_options(args: Sequence[str]) -> list[str]:
+    """Return the arguments with today's names of options, and print a note for each old name."""
+    end = args.index("--") if "--" in args else len(args)
+    renamed = []
+    for arg in args[:end]:
+        old, equals, value = arg.partition("=")
+        new = RENAMED_OPTIONS.get(old, old)
+        if new != old:
+            print_note(f"paceline: {old} is now {new}")
+        renamed.append(new + equals + value)
+    return [*renamed, *args[end:]]
+
+
 def _fail(message: str, code: int) -> int:
     print_note(f"paceline: {message}")
     return code
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Return typer's message, with the environment variable a bad value came from, and where help is."""
+    """Return typer's message, the environment variable that a bad value came from, and the help command."""
     context, param = getattr(error, "ctx", None), getattr(error, "param", None)
     message = error.format_message().rstrip(".")
     if context is None:
@@ -121,7 +145,7 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _discard_stdout() -> None:
-    """Python flushes stdout once more at exit: what cannot be written has to go somewhere."""
+    """Send unwritable output to the null device: Python flushes stdout once more at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""`paceline certify`: is drafted output plain output, on this machine, with these models?"""
+"""`paceline certify`: check that drafting is lossless on this machine, with these models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli import options
-from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, SAMPLING_OPTIONS, with_option_groups
+from paceline.cli.groups import (
+    DRAFTING_OPTIONS,
+    MODEL_OPTIONS,
+    SAMPLING_OPTIONS,
+    OptionGroup,
+    option_table,
+    with_option_groups,
+)
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import option
 from paceline.cli.output import print_json
@@ -17,9 +24,19 @@ from paceline.cli.texts import read_prompts
 from paceline.speculative.errors import LosslessError, UsageError
 
 CHECKS = "Checks"
+CHECK_OPTIONS = OptionGroup(option_table(
+    CHECKS,
+    ("n", int, 64, "-n --n-predict", "N", "Tokens decoded of each prompt.", 2),
+    ("contexts", int, 8, "--contexts", "N", "Contexts of the sampled check.", 1),
+    ("runs", int, 2000, "--samples", "N", "Samples of each; fewer where a bias shows sooner.", 100),
+    ("sequences", int, 16, "--sequences", "N", "Walks of the state check.", 1),
+    ("seed", int, 0, "--seed", "N", "The same seed makes the same certificate.", 0),
+))  # fmt: skip
 
 
-@with_option_groups(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS)
+@with_option_groups(
+    models=MODEL_OPTIONS, checks=CHECK_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS
+)
 def certify(
     *,
     models: Any,
@@ -27,22 +44,7 @@ def certify(
         Path | None,
         option(CHECKS, "--prompts", "FILE", "A prompt a line; or .jsonl, each line's prompt.", env=False),
     ] = None,
-    n_predict: Annotated[
-        int, option(CHECKS, "-n --n-predict", "N", "Tokens decoded of each prompt.", minimum=2)
-    ] = 64,
-    contexts: Annotated[
-        int, option(CHECKS, "--contexts", "N", "Places in the texts that are sampled at.", minimum=1)
-    ] = 8,
-    samples: Annotated[
-        int,
-        option(CHECKS, "--samples", "N", "Times that each is; fewer where a bias shows sooner.", minimum=100),
-    ] = 2000,
-    sequences: Annotated[
-        int, option(CHECKS, "--sequences", "N", "Walks of the state check.", minimum=1)
-    ] = 16,
-    seed: Annotated[
-        int, option(CHECKS, "--seed", "N", "The same seed makes the same certificate.", minimum=0)
-    ] = 0,
+    checks: Any,
     draft: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
@@ -51,14 +53,15 @@ def certify(
 ) -> int:
     """Check that drafted output is plain output, and print a certificate that can be pasted into an issue.
 
-    Four checks: greedy output token for token; sampled output against the target's own distribution, with
-    every sampler on unless some are named; the cache's state after rejections; log-probabilities. Drafted is
-    as `paceline run` drafts with the same options; the certificate says so.
-    Exit code 0 is certified, 3 is not.
+    Four checks: greedy output token for token; sampled output against the target's distribution, with every
+    sampler unless some are named; the KV cache after rejections; log-probabilities. Drafts are those of
+    `paceline run` with the same options.
+    Exit code 0: certified; 3: not certified.
     """
     if draft is not None and draft.strip() == "none":
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
-    named: dict[str, Any] = {} if prompts is None else {"prompts": read_prompts(prompts)}
+    if prompts is not None:
+        checks["prompts"] = read_prompts(prompts)
 
     from paceline.bench.certify.certificate import CertifyPlan, work
     from paceline.bench.certify.certificate import certify as run_checks
@@ -69,10 +72,10 @@ def certify(
     from paceline.speculative.sampling import Sampling
 
     if sampling != Sampling():
-        named["sampling"] = sampling
-    # One is walked beside another. Passes of one shape are those of one.
+        checks["sampling"] = sampling
+    # The state check has a second session in the batch; passes of one shape have one session.
     sessions = 1 if drafting["exact_greedy"] else 2
-    plan = CertifyPlan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
+    plan = CertifyPlan(**checks)
     loading = resolve_models(models) | drafting | {"drafters": draft, "corpora": tuple(corpora or ())}
     with Interrupts() as interrupts, load(**loading, sessions=sessions) as llm:
         if llm.drafting.plain:

@@ -1,4 +1,4 @@
-"""`paceline chat`: a conversation with a model, drafted for and verified."""
+"""`paceline chat`: a conversation with a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
 from paceline.cli.references import base_model, require_template, resolve_models
 
-MODEL = "zoo:smollm2"  # whom one talks with who names nobody
+DEFAULT_MODEL = "zoo:smollm2"
 
 
 @with_option_groups(
@@ -39,7 +39,7 @@ def chat(
             GENERATION,
             "-n --n-predict",
             "N",
-            "Most tokens of an answer. Default: what the context has room for.",
+            "Most tokens of an answer. Default: up to the context.",
             minimum=1,
         ),
     ] = None,
@@ -50,15 +50,15 @@ def chat(
     memory: Any,
     stats: Annotated[bool, flag(OUTPUT, "--stats", "Figures after each answer.")] = False,
 ) -> int:
-    """Talk with a model: each turn drafted for and verified, from the cache of the one before.
+    """Talk with a model. Each turn continues from the KV cache of the previous turn.
 
-    On a terminal a line is edited, and /help lists the commands. From a pipe each line is a turn, and stdout
-    gets the answers alone. Temperature, top-k, top-p and min-p are what the model's file suggests, else 0.8,
+    On a terminal lines can be edited, and /help lists the commands. From a pipe each line is a turn, and only
+    answers go to stdout. Temperature, top-k, top-p and min-p come from the model's file, else they are 0.8,
     40, 0.95 and 0.05; --temp 0 is greedy.
     """
-    first = first_messages(system, messages)
+    initial_messages = first_messages(system, messages)
     sampling, given = sampling
-    models = resolve_models(models | {"target": models["target"] or MODEL})
+    models = resolve_models(models | {"target": models["target"] or DEFAULT_MODEL})
 
     from paceline.cli.chatting import ChatLoop, format_sampling, note
     from paceline.cli.lines import read_piped_messages, read_typed_messages
@@ -71,19 +71,19 @@ def chat(
     with Interrupts():
         llm = load(**models, drafters=draft, **drafting, **memory)
     with llm:
-        if not llm.has_chat_template:  # of a model without a file
+        if not llm.has_chat_template:  # a model that is no file
             raise base_model(models["target"])
         sampling = replace(sampling, **chat_sampling(llm.target, given))
-        drawn, by_chance = options.seed_for(seed, sampling)
-        conversation = Conversation(llm, first)
-        request = {"max_tokens": n_predict, "seed": drawn}
+        seed, seed_is_random = options.seed_for(seed, sampling)
+        conversation = Conversation(llm, initial_messages)
+        request = {"max_tokens": n_predict, "seed": seed}
         early = PendingInterrupt()
-        talk = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
-        if by_chance:
-            note(f"{format_sampling(sampling)}; {options.format_random_seed(drawn)}")
+        loop = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
+        if seed_is_random:
+            note(f"{format_sampling(sampling)}; {options.format_random_seed(seed)}")
         if not terminal:
-            return talk.run(read_piped_messages())
+            return loop.run(read_piped_messages())
         note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
         with early:
-            talk.run(read_typed_messages(home() / "chat_history", note, early.forget))
+            loop.run(read_typed_messages(home() / "chat_history", note, early.forget))
     return 0

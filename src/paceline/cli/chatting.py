@@ -1,4 +1,4 @@
-"""A chat as it goes: messages are answered, commands obeyed, and what goes wrong in between ends nothing."""
+"""The loop of a chat: answers messages and runs commands; an error does not end the chat."""
 
 from __future__ import annotations
 
@@ -28,25 +28,20 @@ from paceline.system.home import expand_user
 
 COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?", re.DOTALL)
 HELP = '''\
-/help           this
-/stats          the last answer: speed, who drafted, where the time went
-/sources        colour the text by who drafted it, or no longer
-/system TEXT    a system prompt from now on; without TEXT: the one there is
-/sampling       how words are drawn; /sampling temp=0 top-k=40: from now on
-/save FILE      the conversation as JSON, for --messages FILE
-/clear          forget what was said, but for the system prompt
+/help           print this list
+/stats          the last answer: speed, acceptance of drafts, time of each phase
+/sources        colour the text by drafter, or stop colouring it
+/system TEXT    set the system prompt; without TEXT: show it
+/sampling       show the sampling; /sampling temp=0 top-k=40 sets it
+/save FILE      save the conversation as JSON, for --messages FILE
+/clear          forget the conversation, except the system prompt
 /bye            end the chat; so does Ctrl-D
 """             begins a message of several lines, and ends it
 Ctrl-C          stops an answer, which stays as far as it came; at the prompt it clears the line
 '''
 
-SAMPLING_NAMES = {
-    "temp": "temperature",
-    "top-k": "top_k",
-    "top-p": "top_p",
-    "min-p": "min_p",
-}  # as the options are
-FULL = "-c N for a larger one; /clear begins anew"
+SAMPLING_NAMES = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}
+CONTEXT_ADVICE = "-c N for a larger one; /clear begins anew"
 
 
 def format_sampling(sampling: Sampling) -> str:
@@ -54,12 +49,12 @@ def format_sampling(sampling: Sampling) -> str:
 
 
 class ChatLoop:
-    """Answers go to stdout, all else to stderr.
+    """A chat with a model. Answers go to stdout, everything else to stderr.
 
-    request: what LLM.stream takes besides the prompt and the sampling; its seed is the first turn's, and each
-    turn has the next one.
-    early: Ctrl-C before an answer has begun.
-    interactive: somebody is there, so that Ctrl-C stops an answer only."""
+    request: arguments of LLM.stream, without the prompt and the sampling; each turn increments the seed.
+    early: notes Ctrl-C before an answer has begun.
+    interactive: Ctrl-C stops an answer, not the chat.
+    """
 
     def __init__(
         self,
@@ -88,9 +83,7 @@ class ChatLoop:
         }
 
     def run(self, lines: Iterable[str]) -> int:
-        """Answer until there are no more lines, or /bye.
-
-        Returns the exit code of the last error, if any; or of Ctrl-C, where nobody is there to go on."""
+        """Answer until /bye or the last line. Return the exit code of the last error or of Ctrl-C."""
         code = 0
         for line in lines:
             command = COMMAND.fullmatch(line.rstrip())
@@ -115,20 +108,20 @@ class ChatLoop:
         return code
 
     def _answer(self, message: str) -> bool:
-        """Answer a message. Returns whether Ctrl-C stopped it."""
+        """Answer a message. Return True if Ctrl-C stopped the answer."""
         conversation = self._conversation
         conversation.add_user_message(message)
         try:
             with Interrupts() as interrupts:
                 interrupts.defer_first()
-                if self._early.pressed:  # after the message was sent off
+                if self._early.pressed:
                     self._early.forget()
                     interrupts.pressed = True
                 prompt, dropped = conversation.prompt()
                 if dropped:
                     note(
                         f"the context of {self._llm.target.caps.n_ctx:,} tokens is full: the model no longer "
-                        f"sees the oldest turns, {dropped} more ({FULL})"
+                        f"sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})"
                     )
                 generation = self._decode(prompt, interrupts)
         except BaseException:
@@ -144,7 +137,7 @@ class ChatLoop:
         if not generation.text.strip():
             note("(an empty answer: the model ended its turn at once)")
         if generation.stop_reason == "context":
-            note(f"the context is full, and the answer ends here ({FULL})")
+            note(f"the context is full, and the answer ends here ({CONTEXT_ADVICE})")
         elif generation.stop_reason == "length":
             note(f"(cut after {generation.n_tokens:,} tokens: -n)")
         if self._show_stats:
@@ -152,7 +145,7 @@ class ChatLoop:
         return interrupts.pressed
 
     def _decode(self, prompt: list[int], interrupts: Interrupts) -> Generation:
-        """Show an answer to its end, or to Ctrl-C."""
+        """Print an answer until its end or Ctrl-C."""
         length, reading = 0, PrefillProgress(interrupts)
         request = self._request | asdict(self._sampling)
         request["max_tokens"] = request["max_tokens"] or self._llm.target.caps.n_ctx
@@ -170,7 +163,7 @@ class ChatLoop:
         if self._last is not None:
             note(summary(self._last))
             where.write(self._last, sys.stderr)
-        turns = sum(one["role"] == "user" for one in conversation.messages)
+        turns = sum(message["role"] == "user" for message in conversation.messages)
         note(f"turns: {turns}, {conversation.tokens:,} of {n_ctx:,} tokens of context")
 
     def _sources(self, _: str) -> None:
@@ -185,17 +178,17 @@ class ChatLoop:
         note(f"system prompt: {'the template may have one' if prompt is None else truncated(prompt)}")
 
     def _set_sampling(self, text: str) -> None:
-        given: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         for word in text.split():
             name, _, value = word.partition("=")
             try:
                 field = SAMPLING_NAMES[name.lstrip("-")]
-                given[field] = int(value) if field == "top_k" else float(value)
+                changes[field] = int(value) if field == "top_k" else float(value)
             except (KeyError, ValueError):
                 raise UsageError(
                     f"/sampling {word}: write NAME=NUMBER; the names are {', '.join(SAMPLING_NAMES)}"
                 ) from None
-        self._sampling = replace(self._sampling, **given)
+        self._sampling = replace(self._sampling, **changes)
         note(format_sampling(self._sampling))
 
     def _save(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""One completion on a terminal: streamed, summed up, and compared with plain decoding where asked."""
+"""A streamed completion on a terminal, with its figures and a comparison with plain decoding."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from paceline.speculative.sampling import Sampling
 
 
 class Completion:
-    """Completes one prompt.
+    """The completion of one prompt.
 
-    request: what LLM.stream takes besides the prompt and the sampling.
-    chat: the prompt goes through the model's chat template.
-    Raises UsageError where the recorder's file is of another vocabulary."""
+    Raises UsageError if the recorder's file is of another vocabulary.
+
+    request: arguments of LLM.stream, without the prompt and the sampling.
+    chat: use the model's chat template.
+    """
 
     def __init__(
         self,
@@ -56,9 +58,9 @@ class Completion:
         self._marks = SourceMarks(Console(file=sys.stdout)) if show_sources else None
 
     def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, wants_chat: bool) -> list[int]:
-        """Return the tokens of the conversation, or of the text alone; warn of what could surprise.
+        """Return the tokens of the conversation, or of the text without a chat template.
 
-        wants_chat: the user asked for a chat. Raises ModelError for a template that cannot be used."""
+        Raises ModelError for an unusable template. wants_chat: the user requested a chat."""
         llm = self._llm
         if self._chat and not wants_chat:
             print_note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
@@ -75,7 +77,7 @@ class Completion:
         return tokens
 
     def single(self, prompt: Sequence[int]) -> int:
-        """Complete the prompt and sum up. Returns the exit code."""
+        """Complete the prompt and print its figures. Return the exit code."""
         self._legend()
         run = self._decode(prompt, plain=False)
         if self._as_json:
@@ -88,11 +90,11 @@ class Completion:
         return INTERRUPTED if self._interrupts.pressed else 0
 
     def compare(self, prompt: Sequence[int]) -> int:
-        """Complete the prompt plainly, then drafted. Returns the exit code. Raises LosslessError."""
+        """Complete the prompt plainly, then with drafts. Return the exit code. Raises LosslessError."""
         record: dict[str, Any] = {"plain": None, "drafted": None, "speedup": None, "identical": None}
-        with closing(PrefillProgress(self._interrupts)) as reading:
-            read = warm_up(self._llm, prompt, reading)
-        record |= {"n_read": read.n_prefilled, "prompt_tokens_per_second": read.prompt_tokens_per_second}
+        with closing(PrefillProgress(self._interrupts)) as prefill:
+            warm = warm_up(self._llm, prompt, prefill)
+        record |= {"n_read": warm.n_prefilled, "prompt_tokens_per_second": warm.prompt_tokens_per_second}
         self._legend()
         for name, heading in (("plain", "plain"), ("drafted", f"drafted ({self._llm.drafter.name})")):
             if not self._interrupts.pressed:
@@ -119,19 +121,19 @@ class Completion:
         return 0
 
     def _decode(self, prompt: Sequence[int], *, plain: bool) -> dict[str, Any]:
-        """Stream one generation to its end, or to Ctrl-C. Returns its record."""
+        """Stream one generation until its end or Ctrl-C. Return its record."""
         sources, length, request = list[str](), 0, dict(self._request)
-        if self._recorder is not None and self._recorder.top_k:  # recorded, and perhaps not shown
+        if self._recorder is not None and self._recorder.top_k:
             request["logprobs"] = max(self._recorder.top_k, request["logprobs"] or 0)
-        reading = PrefillProgress(self._interrupts)
-        with closing(reading), self._llm.stream(prompt, plain=plain, on_prefill=reading, **request) as stream:
+        prefill = PrefillProgress(self._interrupts)
+        with closing(prefill), self._llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream:
             self._interrupts.defer_first()
             try:
                 for piece in until_interrupted(stream, self._interrupts):
                     sources += piece.sources
                     length += len(piece.text)
                     self._show(piece.text if self._marks is None else self._marks.marked(piece.parts))
-            finally:  # whoever closed stdout has seen enough too
+            finally:  # also if stdout is closed
                 self._record(prompt, stream.result(), plain=plain)
         generation = stream.result()
         self._show(generation.text[length:] + ("" if generation.text.endswith("\n") else "\n"))
@@ -146,7 +148,7 @@ class Completion:
         return record if self._marks is None else record | {"sources": sources}
 
     def _record(self, prompt: Sequence[int], generation: Generation, *, plain: bool) -> None:
-        """Add the answer to the recorder's file: of a comparison the plain one, which the drafted repeats."""
+        """Add the first answer to the recorder's file: in a comparison, the plain answer."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None and generation.tokens:
             recorder.add(
@@ -168,7 +170,7 @@ class Completion:
             print(self._marks.legend(self._llm.drafter.name.split(",")), file=sys.stderr)
 
     def _end(self, run: dict[str, Any], file: IO[str]) -> None:
-        """Say where the time went, where that is asked for, and whether passes were slow."""
+        """Print the time of each phase (--stats), and a warning about slow passes."""
         if self._show_stats and not self._as_json:
             file.write("\n")
             where.write(run, file)
@@ -176,20 +178,19 @@ class Completion:
             print_note(f"paceline: {warning}")
 
     def _logprobs(self, generation: Generation) -> dict[str, Any]:
-        n = self._request["logprobs"]  # more may be recorded
+        n = self._request["logprobs"]  # the recorder may have more
         if n is None:
             return {}
         return {
             "logprobs": [
-                self._token(token, one.logprob) | {"top": [self._token(*likely) for likely in one.top[:n]]}
-                for token, one in zip(generation.tokens, generation.logprobs, strict=True)
+                self._token(token, it.logprob) | {"top": [self._token(*likely) for likely in it.top[:n]]}
+                for token, it in zip(generation.tokens, generation.logprobs, strict=True)
             ]
         }
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        """A control token has no text: its name stands for it."""
         vocab = self._llm.target.vocab
-        text = vocab.piece(token) or vocab.text(token)
+        text = vocab.piece(token) or vocab.text(token)  # a control token's name
         return {"id": token, "text": text.decode(errors="replace"), "logprob": logprob}
 
     def _print_json(self, record: dict[str, Any]) -> None:
@@ -197,7 +198,7 @@ class Completion:
 
 
 def as_record(generation: Generation) -> dict[str, Any]:
-    """With the names that `--json` prints."""
+    """Return a generation as `--json` prints it."""
     record = {
         "text": generation.text,
         "tokens": list(generation.tokens),

@@ -1,4 +1,4 @@
-"""A conversation with a model: who said what, in files and as the tokens of the next request."""
+"""A conversation with a model: its messages, their file, and the prompt of the next request."""
 
 from __future__ import annotations
 
@@ -20,42 +20,38 @@ Message = dict[str, str]
 MessagesFile = Annotated[
     Path | None,
     option(
-        PROMPT,
-        "--messages",
-        "FILE",
-        "Begin with a conversation: a JSON list of messages with role and content.",
-        env=False,
+        PROMPT, "--messages", "FILE", "Begin with a JSON list of messages with role and content.", env=False
     ),
 ]
 SystemPrompt = Annotated[
     str | None, option(PROMPT, "--system", "TEXT", "A system prompt: how the model is to answer.")
 ]
 FORM = 'write a list: [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
-MIN_ANSWER_TOKENS = 256  # tokens that an answer has at least, or a quarter of a small context
+MIN_ANSWER_TOKENS = 256  # reserved for an answer, at most a quarter of the context
 
 
 def read_messages(file: Path) -> list[Message]:
-    """Read a JSON list of messages with role and content. Raises UsageError for what is no conversation."""
+    """Read a JSON list of messages with role and content. Raises UsageError."""
     try:
         data = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: is no JSON ({error}); {FORM}") from error
     if isinstance(data, dict):
-        data = data.get("messages")  # as a request to a server has it
-    if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
+        data = data.get("messages")  # the body of a chat request
+    if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
         raise UsageError(f"{file}: is no list of messages; {FORM}")
     messages = []
-    for number, one in enumerate(data):
+    for number, item in enumerate(data):
         where = f"{file}: messages[{number}]"
-        role = typed.text(f"{where}: its role", one.get("role"))
-        messages.append({"role": role, "content": typed.text(f"{where}: its content", one.get("content"))})
+        role = typed.text(f"{where}: its role", item.get("role"))
+        messages.append({"role": role, "content": typed.text(f"{where}: its content", item.get("content"))})
         if number and role == "system":
             raise UsageError(f"{where}: a system prompt in the middle: it has to be the first message")
     return messages
 
 
 def first_messages(system: str | None, file: Path | None) -> list[Message]:
-    """Return what --system and --messages begin a conversation with. Raises UsageError."""
+    """Return the messages of --system and --messages. Raises UsageError."""
     messages = [] if file is None else read_messages(file)
     if system is None:
         return messages
@@ -65,7 +61,7 @@ def first_messages(system: str | None, file: Path | None) -> list[Message]:
 
 
 def write_messages(file: Path, messages: list[Message]) -> None:
-    """Replace a file that `read_messages` can read, and no other. Raises PacelineError."""
+    """Write messages to a new file, or to one that `read_messages` can read. Raises PacelineError."""
     from paceline.system.whole import atomic_write, check_output
 
     check_output(file, force=True)
@@ -79,19 +75,24 @@ def write_messages(file: Path, messages: list[Message]) -> None:
 
 
 class Conversation:
-    """messages: all that was said, the system prompt first. What does not fit the context any more stays
-    there, but the model does not see it."""
+    """A conversation with a model.
+
+    messages: all messages, the system prompt first, also those that no longer fit the context.
+    """
 
     def __init__(self, llm: LLM, messages: Sequence[Message] = ()) -> None:
         self._llm = llm
         self.messages = list(messages)
-        self._hidden = 0  # messages after the system prompt that the model does not see any more
-        self._last: tuple[list[int], list[int]] = [], []  # of the last turn: its prompt, and the answer
+        self._hidden = 0  # messages after the system prompt that no longer fit the context
+        self._last_turn: tuple[list[int], list[int]] = [], []  # prompt and answer
 
     @property
     def system(self) -> str | None:
-        first = self.messages[:1]
-        return first[0]["content"] if first and first[0]["role"] == "system" else None
+        """The system prompt, if there is one."""
+        for message in self.messages[:1]:
+            if message["role"] == "system":
+                return message["content"]
+        return None
 
     @system.setter
     def system(self, text: str) -> None:
@@ -99,31 +100,31 @@ class Conversation:
 
     @property
     def tokens(self) -> int:
-        """The part of the context that the last turn took."""
-        return sum(map(len, self._last))
+        """The number of tokens of the last turn, in the context."""
+        return sum(map(len, self._last_turn))
 
     def add_user_message(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
 
     def remove_last_message(self) -> None:
-        """Forget the question that got no answer."""
+        """Remove a user message that has no answer."""
         self.messages.pop()
 
     def add_answer(self, prompt: Sequence[int], generation: Generation) -> None:
-        """Add an answer. prompt: the tokens that the question was asked with."""
+        """Add an answer to a prompt."""
         self.messages.append({"role": "assistant", "content": generation.text})
-        self._last = list(prompt), list(generation.tokens)
+        self._last_turn = list(prompt), list(generation.tokens)
 
     def clear(self) -> None:
-        """Forget all but the system prompt."""
+        """Remove all messages except the system prompt."""
         del self.messages[self.system is not None :]
-        self._hidden, self._last = 0, ([], [])
+        self._hidden, self._last_turn = 0, ([], [])
 
     def prompt(self) -> tuple[list[int], int]:
-        """Return the tokens to ask with, and how many turns the model has just lost sight of.
+        """Return the tokens of the next prompt, and the number of turns that were dropped from it.
 
-        Where the context is full these are as many of the oldest as leave half of it free, so that this
-        happens rarely. None are lost to a message that is too long by itself."""
+        If the context is full, the oldest turns are dropped until half of it is free, so that this happens
+        rarely. A message that is too long by itself drops none."""
         n_ctx = self._llm.target.caps.n_ctx
         tokens = self._encoded(self._hidden)
         if len(tokens) + min(MIN_ANSWER_TOKENS, n_ctx // 4) <= n_ctx:
@@ -142,16 +143,15 @@ class Conversation:
     def _encoded(self, hidden: int) -> list[int]:
         start = int(self.system is not None)
         tokens = self._llm.chat_tokens(self.messages[:start] + self.messages[start + hidden :])
-        # The last answer keeps the tokens that it was said in: the same text may have others, which would not
-        # be in the cache.
-        prompt, answer = self._last
+        # The last answer keeps its tokens: the text may be tokenized otherwise, and miss the cache.
+        prompt, answer = self._last_turn
         vocab = self._llm.target.vocab
         if answer and answer[-1] in vocab.eos:
             answer = answer[:-1]
-        value, end, read = b"".join(map(vocab.piece, answer)), len(prompt), b""
-        if not value or tokens[:end] != prompt:
+        text, end, prefix = b"".join(map(vocab.piece, answer)), len(prompt), b""
+        if not text or tokens[:end] != prompt:
             return tokens
-        while end < len(tokens) and len(read) < len(value):
-            read += vocab.piece(tokens[end])
+        while end < len(tokens) and len(prefix) < len(text):
+            prefix += vocab.piece(tokens[end])
             end += 1
-        return prompt + answer + tokens[end:] if read == value else tokens
+        return prompt + answer + tokens[end:] if prefix == text else tokens

@@ -1,4 +1,4 @@
-"""`paceline corpus`: texts and past answers that drafts can be looked up in."""
+"""`paceline corpus`: texts and past answers to draft from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import options
+from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, option
@@ -29,53 +30,53 @@ SOURCES = "Sources"
 
 @app.callback(invoke_without_command=True)
 def _options(context: typer.Context) -> None:
-    """Corpora: text, code and past answers that the drafters ngram and datastore look drafts up in."""
+    """Corpora: text, code and past answers, for the drafters ngram and datastore."""
     options.require_command(context)
 
 
+SOURCE_OPTIONS = OptionGroup(option_table(
+    SOURCES,
+    ("paths", list[Path] | None, None, "--from", "PATH", "Text, code, JSON: a file or a directory."),
+    ("logs", list[Path] | None, None, "--from-log", "FILE", "A log of answers, as JSON lines."),
+    ("globs", list[str] | None, None, "--glob", "GLOB", "Use only these files of directories: '*.py'."),
+    ("answers_only", bool, False, "--answers-only", "", "Leave out the prompts of logs."),
+    env=False,
+))  # fmt: skip
+
+
 @app.command(cls=GroupedCommand, short_help="Build a corpus from files, directories or logs.")
+@with_option_groups(sources=SOURCE_OPTIONS)
 def build(
+    *,
     name: Name,
     more: Annotated[list[Path] | None, argument("PATH", "More files and directories, as --from.")] = None,
-    paths: Annotated[
-        list[Path] | None,
-        option(SOURCES, "--from", "PATH", "Text, code, JSON: a file or a directory.", env=False),
-    ] = None,
-    logs: Annotated[
-        list[Path] | None,
-        option(SOURCES, "--from-log", "FILE", "A log of answers, as JSON lines.", env=False),
-    ] = None,
-    globs: Annotated[
-        list[str] | None, option(SOURCES, "--glob", "GLOB", "Of directories these files: '*.py'.", env=False)
-    ] = None,
-    answers_only: Annotated[
-        bool, flag(SOURCES, "--answers-only", "Of logs leave out what was asked.")
-    ] = False,
+    sources: Any,
     tokenizer: Annotated[
         Path | None,
         option(
             OUTPUT,
             "--tokenizer",
             "FILE",
-            "The target, a GGUF file. Default: the embedded one.",
+            "The target, a GGUF file. Default: the embedded model.",
             env=False,
             callback=file_option,
         ),
     ] = None,
     kinds: Annotated[
-        str, option(OUTPUT, "--kinds", "KINDS", "What to make for drafters to look up in.", env=False)
+        str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build for drafters.", env=False)
     ] = "ngram,datastore",
     force: Annotated[
         bool, flag(OUTPUT, "--force", "Replace a corpus that was built with another tokenizer.")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Build a corpus from files, directories and logs, in place of one of that name and tokenizer.
+    """Build a corpus from files, directories and logs. It replaces one of the same name and tokenizer.
 
     Options that name a path or a pattern may be repeated. Logs are chats in OpenAI's format, or recorded
-    requests with a text, a completion or tokens. Until the corpus is complete, an older one stays as it is.
+    requests with a text, a completion or tokens. An older corpus stays until the new one is complete.
     """
-    if not (more or paths or logs):
+    paths, logs = [*(sources["paths"] or []), *(more or [])], sources["logs"] or []
+    if not (paths or logs):
         raise UsageError("nothing to build from: name files or directories (--from) or logs (--from-log)")
 
     from paceline.backends.registry import open_tokenizer
@@ -86,12 +87,12 @@ def build(
     from paceline.storage.corpora import check_name
 
     check_name(name)
-    wanted = check_kinds([kind.strip() for kind in kinds.split(",")])
-    sources = Sources([*(paths or []), *(more or [])], logs or [], globs or [], not answers_only)
+    checked_kinds = check_kinds([kind.strip() for kind in kinds.split(",")])
+    texts = Sources(paths, logs, sources["globs"] or [], not sources["answers_only"])
     with Interrupts() as interrupts, closing(open_tokenizer(tokenizer or zoo.target_path())) as model:
         phase = partial(progress, interrupts=interrupts)
         corpus, skipped = build_corpus(
-            name, sources, model, wanted, force=force, phase=phase, check=interrupts.check
+            name, texts, model, checked_kinds, force=force, phase=phase, check=interrupts.check
         )
     for reason, n in skipped.counts.items():
         print_note(f"skipped, {reason}: {n:,} ({skipped.examples[reason]}{', ...' if n > 1 else ''})")
@@ -100,7 +101,7 @@ def build(
 
 @app.command("list", cls=GroupedCommand)
 def list_corpora(as_json: options.AsJson = False) -> None:
-    """List the corpora there are."""
+    """List the corpora."""
     from paceline.report.table import write_table
     from paceline.storage.corpora import find_corpus, names
 
@@ -108,22 +109,22 @@ def list_corpora(as_json: options.AsJson = False) -> None:
     for name in names():
         try:
             records.append(_record(find_corpus(name)))
-        except PacelineError as error:  # one that is damaged does not hide the others
+        except PacelineError as error:  # a damaged corpus does not hide the others
             records.append({"name": name, "error": str(error)})
     if as_json:
         print_json(records)
         return
     rows = [
-        (one["name"], "", "", "", one["error"])
-        if "error" in one
+        (it["name"], "", "", "", it["error"])
+        if "error" in it
         else (
-            one["name"],
-            f"{one['tokens']:,} tokens",
-            f"{one['size'] / 1e6:,.1f} MB",
-            ",".join(one["kinds"]),
-            f"{one['model']}, {one['created'][:10]}",
+            it["name"],
+            f"{it['tokens']:,} tokens",
+            f"{it['size'] / 1e6:,.1f} MB",
+            ",".join(it["kinds"]),
+            f"{it['model']}, {it['created'][:10]}",
         )
-        for one in records
+        for it in records
     ]
     if rows:
         write_table(("name", "length", "size", "kinds", "tokenizer and date"), rows, sys.stdout)
@@ -133,7 +134,7 @@ def list_corpora(as_json: options.AsJson = False) -> None:
 
 @app.command(cls=GroupedCommand)
 def show(name: Name, as_json: options.AsJson = False) -> None:
-    """Print what a corpus holds, and what it was built from."""
+    """Print a corpus's size, tokenizer and sources."""
     from paceline.storage.corpora import find_corpus
 
     _print(find_corpus(name), as_json)
@@ -141,9 +142,9 @@ def show(name: Name, as_json: options.AsJson = False) -> None:
 
 def _record(corpus: Corpus) -> dict[str, Any]:
     paths = {"path": corpus.folder, "static": corpus.static, "datastore": corpus.datastore}
-    # A folder that was renamed is known by its new name.
-    where = {name: str(path) if path else None for name, path in paths.items()}
-    return corpus.manifest.as_dict() | where | {"name": corpus.folder.name, "size": corpus.size}
+    record = {name: str(path) if path else None for name, path in paths.items()}
+    # The folder may have been renamed.
+    return corpus.manifest.as_dict() | record | {"name": corpus.folder.name, "size": corpus.size}
 
 
 def _print(corpus: Corpus, as_json: bool) -> None:
@@ -168,34 +169,34 @@ def _print(corpus: Corpus, as_json: bool) -> None:
         typer.echo(f"{name:{width}}  {value}")
     typer.echo("")
     counted = ("files", "documents", "bytes", "tokens")
-    rows = [(one["path"], *(f"{one[what]:,}" for what in counted)) for one in record["sources"]]
+    rows = [(source["path"], *(f"{source[name]:,}" for name in counted)) for source in record["sources"]]
     write_table(("source", *counted), rows, sys.stdout, 1)
 
 
-@app.command(cls=GroupedCommand, short_help="Forget the answers that --remember kept.")
+@app.command(cls=GroupedCommand, short_help="Remove the answers stored by --remember.")
 def forget(
-    everything: Annotated[bool, typer.Option("--all", help="Of every project, not only this one.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove the answers of all projects.")] = False,
     yes: Yes = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove the answers that `run --remember` kept, of the project we are in."""
+    """Remove the answers that --remember has stored for the current project."""
     from paceline.storage import remembered
 
     project = None if everything else remembered.project_of(Path.cwd())
-    if cached := remembered.describe(project):
-        for one in cached:
-            print_note(f"{one.project or one.path}: {one.outputs:,} answers, {one.bytes:,} bytes")
+    if files := remembered.describe(project):
+        for file in files:
+            print_note(f"{file.project or file.path}: {file.outputs:,} answers, {file.bytes:,} bytes")
         _confirm("Forget them", yes)
-    gone = remembered.forget(project)
+    removed = remembered.forget(project)
     if as_json:
-        print_json([{"project": str(one.project), "path": str(one.path), "answers": one.outputs,
-                     "tokens": one.tokens, "bytes": one.bytes} for one in gone])  # fmt: skip
-    elif not gone:
+        print_json([{"project": str(file.project), "path": str(file.path), "answers": file.outputs,
+                     "tokens": file.tokens, "bytes": file.bytes} for file in removed])  # fmt: skip
+    elif not removed:
         print_note("nothing was remembered")
 
 
 def _confirm(what: str, yes: bool) -> None:
-    """Go on only where it is wanted."""
+    """Ask the user unless --yes is given. Raises UsageError without a terminal, or Exit."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():

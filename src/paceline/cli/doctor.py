@@ -1,41 +1,35 @@
-"""`paceline doctor`: what this machine has, what passes cost on it, and why drafting loses."""
+"""`paceline doctor`: the machine's hardware, the cost of passes, and the reasons why drafting loses."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
 from paceline.cli import options
-from paceline.cli.groups import MODEL_OPTIONS, with_option_groups
-from paceline.cli.options import flag, option
+from paceline.cli.groups import MODEL_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 MEASURING = "Measuring"
+MEASURING_OPTIONS = OptionGroup(option_table(
+    MEASURING,
+    ("context_lengths", str, "256,1024", "--context-lengths", "N,...", "Tokens in the cache before a pass."),
+    ("rows", str, "", "--rows", "N,...", "Tokens of a pass. Default: 1 to 64."),
+    ("seconds", float, 10.0, "--seconds", "X", "Time for the target, about."),
+    ("refresh", bool, False, "--refresh", "", "Measure again, in place of stored costs."),
+    ("measure", bool, False, "--measure", "", "Try numbers of threads, and flash attention."),
+))  # fmt: skip
 
 
-@with_option_groups(models=MODEL_OPTIONS)
-def doctor(
-    *,
-    models: Any,
-    depths: Annotated[
-        str, option(MEASURING, "--depths", "N,...", "Tokens of context that passes come after.")
-    ] = "256,1024",
-    rows: Annotated[str, option(MEASURING, "--rows", "N,...", "Tokens of a pass. Default: 1 to 64.")] = "",
-    seconds: Annotated[float, option(MEASURING, "--seconds", "X", "Time for the target, about.")] = 10.0,
-    again: Annotated[bool, flag(MEASURING, "--again", "Measure what was measured before.")] = False,
-    measure: Annotated[
-        bool, flag(MEASURING, "--measure", "Try numbers of threads, and flash attention.")
-    ] = False,
-    as_json: options.AsJson = False,
-) -> int:
-    """Tell what this machine has for decoding, what a pass of a model costs on it by the number of tokens in
-    it, and why drafts would lose.
+@with_option_groups(models=MODEL_OPTIONS, measuring=MEASURING_OPTIONS)
+def doctor(*, models: Any, measuring: Any, as_json: options.AsJson = False) -> int:
+    """Show the hardware, the cost of a pass by its number of tokens, and the reasons why drafts would lose.
 
-    Passes are what drafts are verified in: the table tells how often they have to be right to pay. What is
-    found is kept, and drafting decides by it.
+    Drafts are verified in such passes: the table shows the acceptance rate from which they pay. The costs are
+    stored, and drafting decides by them.
     """
+    seconds, rows = measuring["seconds"], measuring["rows"]
     if not 0.0 < seconds < math.inf:
         raise UsageError(f"--seconds {seconds}: must be above 0")
     models = resolve_models(models)
@@ -45,14 +39,17 @@ def doctor(
     from paceline.speculative.policy.cost_model import context_bucket
     from paceline.storage.costs import MeasurementEffort
 
-    # Of context lengths that costs do not tell apart the longest is measured.
-    lengths = tuple({context_bucket(n): n for n in numbers(depths, "--depths")}.values())
+    # Costs have one curve a bucket of context lengths: the longest in each is measured.
+    given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
+    lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else BATCH_SIZES)
     hardware = doctor_machine.probe_hardware(models["target"], models["threads"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
-        record |= doctor_machine.examined(models, hardware, effort, again, measure, as_json)
-    except MissingExtraError:  # without an engine the machine can be told of, and nothing else
+        record |= doctor_machine.examine(
+            models, hardware, effort, measuring["refresh"], measuring["measure"], as_json
+        )
+    except MissingExtraError:  # without an engine only the hardware is known
         if as_json:
             print_json(record)
         else:
@@ -64,15 +61,16 @@ def doctor(
         doctor_machine.write(record)
     if record["kept"]:
         roles = " and ".join(record["kept"])
-        print_note(f"{roles}: as measured before and updated by use; --again measures anew")
+        print_note(f"{roles}: as measured before and updated by use; --refresh measures anew")
     return 0
 
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:
+    """Return the sorted numbers of a comma-separated list. Raises UsageError."""
     try:
-        found = tuple(sorted({int(part) for part in text.split(",")}))
+        values = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
-        found = ()
-    if not found or found[0] < 1:
+        values = ()
+    if not values or values[0] < 1:
         raise UsageError(f"{flag} {text}: write whole numbers of at least 1, such as 1,2,4,8")
-    return found
+    return values

@@ -1,6 +1,4 @@
-"""What `paceline doctor` finds: what the machine has, what passes cost, and why drafting loses.
-
-Imported once the command's options are known to be right."""
+"""Measurements of `paceline doctor`, imported once the command's options are checked."""
 
 from __future__ import annotations
 
@@ -33,13 +31,14 @@ from paceline.speculative.errors import MissingExtraError, PacelineError
 from paceline.speculative.policy.cost_model import DecodingCosts
 
 Tick = Callable[[str], None]
-Tell = Callable[[str, float], None]  # which share of a stage is over
+ReportShare = Callable[[str, float], None]  # a stage and its completed share
 
 
 def probe_hardware(target: str | None, threads: int | None, kernels: str) -> Hardware:
-    """Read what can be read without loading a model; memory is measured with so many threads.
+    """Return the hardware, and measure its memory bandwidth with so many threads.
 
-    target: says which engine is meant; None: the embedded one. kernels: "off" leaves them out."""
+    target: the model whose engine is described; None is the embedded model. kernels: "off" leaves them out.
+    """
     read_errors = []
     engine = offload = bandwidth = None
     status = KernelStatus(reason="--kernels off")
@@ -55,9 +54,9 @@ def probe_hardware(target: str | None, threads: int | None, kernels: str) -> Har
         bandwidth = memory_bandwidth(choose_threads(threads))
     except PacelineError as error:
         read_errors.append(f"how fast memory is read: {error}")
-    found = probe(engine=engine, offload=offload, bandwidth=bandwidth)
-    own = status.path or (f"none: {status.reason}" if status.reason else None)
-    return replace(found, kernels=own, read_errors=(*found.read_errors, *read_errors))
+    hardware = probe(engine=engine, offload=offload, bandwidth=bandwidth)
+    path_or_reason = status.path or (f"none: {status.reason}" if status.reason else None)
+    return replace(hardware, kernels=path_or_reason, read_errors=(*hardware.read_errors, *read_errors))
 
 
 def show(hardware: Hardware) -> None:
@@ -66,12 +65,12 @@ def show(hardware: Hardware) -> None:
     sys.stdout.flush()  # the rest takes a while
 
 
-def examined(
-    models: dict[str, Any], hardware: Hardware, effort: Any, again: bool, measure: bool, as_json: bool
+def examine(
+    models: dict[str, Any], hardware: Hardware, effort: Any, refresh: bool, measure: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Return what `--json` prints of the models. as_json: nothing is shown before all is known."""
-    # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
-    # too, and so has a draft of another vocabulary.
+    """Measure the models. Return the record of `--json`, without which the hardware is printed first."""
+    # Named drafters, unlike auto, measure nothing on loading. A recurrent target and a draft of another
+    # vocabulary have costs, too.
     if has_recurrent_state(models["target"]):
         models |= {"draft": None}
     alone = models["target"] is not None and models["draft"] is None
@@ -79,34 +78,37 @@ def examined(
     with Interrupts() as interrupts, load(**models, **drafting) as llm:
         if not as_json:
             show(hardware)
-        tries = measure and isinstance(llm.target, TunableBackend)
-        counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
-        attends = measure and can_try_flash_attention(llm.target)
-        stages = {"target": True, thread_trials.STAGE: bool(counts), flash_attention.PROGRESS_STAGE: attends}
-        work = {stage: STEPS for stage, wanted in stages.items() if wanted}
+        counts: list[int] = []
+        if measure and isinstance(llm.target, TunableBackend):
+            counts = thread_trials.counts_for(hardware.cores, hardware.limits)
+        try_flash = measure and can_try_flash_attention(llm.target)
+        work = {"target": STEPS}
+        work |= {thread_trials.STAGE: STEPS} if counts else {}
+        work |= {flash_attention.PROGRESS_STAGE: STEPS} if try_flash else {}
         if llm.draft is not None:
             work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
         with progress(work, interrupts) as tick:
-            tell = by_share(tick)
-            record = report_costs(llm, effort, to_stderr, tell, again=again).as_dict()
+            report = by_share(tick)
+            record = report_costs(llm, effort, to_stderr, report, again=refresh).as_dict()
             record |= {
-                "trials": try_threads(llm.target, counts, tell) if counts else None,
-                "attention": try_attention(llm.target, tell) if attends else None,
+                "trials": try_threads(llm.target, counts, report) if counts else None,
+                "attention": try_attention(llm.target, report) if try_flash else None,
             }
             return record | {"diagnosis": diagnose(llm, hardware, record, tick)}
 
 
 def has_recurrent_state(target: str | None) -> bool:
-    """Return whether a header says that drafts cannot be taken back: why that loses is told then, instead of
-    refusing the pair."""
-    facts = None if target is None or not Path(target).is_file() else gathering.read_header(Path(target), [])
+    """Return True if the target's state cannot be rolled back, which the diagnosis explains."""
+    if target is None or not Path(target).is_file():
+        return False
+    facts = gathering.read_header(Path(target), [])
     return facts is not None and facts.memory in (HYBRID, RECURRENT)
 
 
-def try_threads(target: Any, counts: list[int], tell: Tell) -> dict[str, Any]:
-    """Try numbers of threads with a target that can switch them; with the names of `--json`."""
+def try_threads(target: Any, counts: list[int], report: ReportShare) -> dict[str, Any]:
+    """Measure a target with several numbers of threads. Return the trials as `--json` prints them."""
     before = target.settings["threads"]
-    progress = partial(tell, thread_trials.STAGE)
+    progress = partial(report, thread_trials.STAGE)
     try:
         trials = thread_trials.measure_thread_counts(target, target.use_threads, counts, progress=progress)
     finally:
@@ -116,42 +118,43 @@ def try_threads(target: Any, counts: list[int], tell: Tell) -> dict[str, Any]:
 
 
 def can_try_flash_attention(target: Backend) -> bool:
-    """Return whether it is worth trying with and without flash attention: not with kernels of our own."""
-    given = target.settings
-    if not isinstance(target, TunableBackend) or target.caps.rollback != "free" or given.get("kernels"):
+    """Return True if flash attention is a choice: Paceline's kernels always have it."""
+    settings = target.settings
+    if not isinstance(target, TunableBackend) or target.caps.rollback != "free":
         return False
-    return is_without_flash(given["gpu_layers"], given["cache_type"])
+    return not settings.get("kernels") and is_without_flash(settings["gpu_layers"], settings["cache_type"])
 
 
-def try_attention(target: Any, tell: Tell) -> dict[str, Any] | None:
-    """Try a target that may choose with and without flash attention, and keep what is best.
+def try_attention(target: Any, report: ReportShare) -> dict[str, Any] | None:
+    """Measure a target with and without flash attention, and store the faster choice.
 
-    With the names of `--json`; None where there is no room for it."""
+    Return the trials as `--json` prints them, or None if the context has no room for them."""
     try:
-        found = flash_attention.measure_both(target, partial(tell, flash_attention.PROGRESS_STAGE))
+        trials = flash_attention.measure_both(target, partial(report, flash_attention.PROGRESS_STAGE))
     except PacelineError as error:
         to_stderr(f"flash attention is not tried: {error}")
         return None
-    flash_attention.store(target, found, to_stderr)
-    return {"tried": [asdict(one) for one in found], "best": found.index(flash_attention.quicker(found))}
+    flash_attention.store(target, trials, to_stderr)
+    best = trials.index(flash_attention.quicker(trials))
+    return {"tried": [asdict(trial) for trial in trials], "best": best}
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
-    """record: what passes cost and what was tried, as `--json` has it."""
+    """Return the diagnosis as `--json` prints it. record: the costs and trials."""
     read_errors: list[str] = []
     target, draft = (
         None if model is None or not model.path.exists() else gathering.read_header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
-    given, run = llm.target.settings, None
+    settings, run = llm.target.settings, None
     evidence = gathering.evidence_of_models(
         hardware,
         target,
         draft,
         DecodingCosts.read(record),
         next(iter(record["doubts"].values()), ""),
-        threads=given["threads"],
-        gpu_layers=given.get("gpu_layers", 0),
+        threads=settings["threads"],
+        gpu_layers=settings.get("gpu_layers", 0),
     )
     if llm.draft is not None:
         evidence, run = gathering.evidence_of_run(evidence, llm, hardware, tick)
@@ -164,16 +167,16 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
 
 
 def write(record: Mapping[str, Any]) -> None:
-    """Print the costs, what was tried, and the diagnosis."""
+    """Print the costs, the trials and the diagnosis."""
     costs_report.write(record, sys.stdout)
-    for found, table, named in (
+    for trials, table, advice in (
         (record["trials"], hardware_report.trials, hardware_report.thread_advice),
         (record["attention"], hardware_report.attention, hardware_report.flash_advice),
     ):
-        if found is not None:
-            block = table(found["tried"], found["best"])
+        if trials is not None:
+            block = table(trials["tried"], trials["best"])
             sys.stdout.write(f"\n{block.title}\n")
             block.write(sys.stdout)
-            sys.stdout.write(f"{named(found['tried'][found['best']])}\n")
+            sys.stdout.write(f"{advice(trials['tried'][trials['best']])}\n")
     sys.stdout.write("\n")
     hardware_report.diagnosis(record["diagnosis"], sys.stdout)

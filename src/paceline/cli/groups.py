@@ -1,4 +1,4 @@
-"""Options that several commands share, in groups: a table of options, and what is made of their values."""
+"""Groups of options: a table of declarations, and a function that combines their values."""
 
 from __future__ import annotations
 
@@ -23,30 +23,33 @@ FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """parameters: as typer reads them of a command. make: called with their values, by name."""
+    """Options that a command takes as one value.
+
+    parameters: the options, as typer reads them.
+    make: combines their values, which it gets by name.
+    """
 
     parameters: Sequence[inspect.Parameter]
     make: Callable[..., Any] = dict
 
 
 def with_option_groups(**groups: OptionGroup) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a command: a parameter with a group's name stands for all of the group's options, and gets
-    what the group makes of them."""
+    """Decorate a command: a parameter with a group's name receives the combined value of its options."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        shown: list[inspect.Parameter] = []
+        parameters: list[inspect.Parameter] = []
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-            shown += groups[name].parameters if name in groups else [parameter]
+            parameters += groups[name].parameters if name in groups else [parameter]
 
         @wraps(command)
-        def wrapper(**given: Any) -> Any:
-            made = {
-                name: group.make(**{one.name: given.pop(one.name) for one in group.parameters})
+        def wrapper(**values: Any) -> Any:
+            combined = {
+                name: group.make(**{option.name: values.pop(option.name) for option in group.parameters})
                 for name, group in groups.items()
             }
-            return command(**given, **made)
+            return command(**values, **combined)
 
-        keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown]
+        keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
         wrapper.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]  # what typer reads
         wrapper.__annotations__ = {}
         return wrapper
@@ -54,9 +57,12 @@ def with_option_groups(**groups: OptionGroup) -> Callable[[Callable[..., Any]], 
     return decorate
 
 
-def _table(panel: str, *rows: tuple[Any, ...]) -> list[inspect.Parameter]:
-    """rows: the setting's name, its type, its default, the option, its value's name, its help; and the least
-    value, where there is one."""
+def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[inspect.Parameter]:
+    """Return the parameters of a table of options.
+
+    rows: name, type, default, option names, metavar, help and, for some, the minimum.
+    env: True if the environment can set the options; flags can always be set.
+    """
     return [
         inspect.Parameter(
             name,
@@ -65,16 +71,16 @@ def _table(panel: str, *rows: tuple[Any, ...]) -> list[inspect.Parameter]:
             annotation=Annotated[
                 kind,
                 flag(panel, names, text)
-                if kind is bool
-                else option(panel, names, metavar, text, minimum=least[0] if least else None),
+                if kind in (bool, bool | None)
+                else option(panel, names, metavar, text, env=env, minimum=minimum[0] if minimum else None),
             ],
         )
-        for name, kind, default, names, metavar, text, *least in rows
+        for name, kind, default, names, metavar, text, *minimum in rows
     ]
 
 
 def _models(*, model: str | None = None, **given: Any) -> dict[str, Any]:
-    """Return what `load` takes to find and run the models, which are named as they were given."""
+    """Return the arguments of `load` that choose and run the models."""
     if "model_draft" in given:
         given["draft"] = given.pop("model_draft")
     if "ctx_size" in given:
@@ -84,7 +90,7 @@ def _models(*, model: str | None = None, **given: Any) -> dict[str, Any]:
 
 
 MODEL_OPTIONS = OptionGroup(
-    _table(
+    option_table(
         MODELS,
         ("model", str | None, None, "-m --model", "MODEL",
          "The target: a GGUF file, a folder of a transformers model, or a name such as ollama:llama3.2:3b or "
@@ -100,24 +106,24 @@ MODEL_OPTIONS = OptionGroup(
          "Flash attention: on, off or auto (llama.cpp's choice; on a processor tried once)."),
         ("cache_type", str, "f16", "--cache-type", "TYPE", "KV cache: f32, f16, bf16 or q8_0."),
         ("kernels", Literal["auto", "off"], "auto", "--kernels", "MODE",
-         "Kernels of our own for GGUF models: auto, compiled once where they can be, or off."),
+         "Paceline's kernels for GGUF models: auto (compiled once, where possible) or off."),
         ("device", str, "auto", "--device", "NAME",
-         "Of a transformers model: cpu, cuda, cuda:1, mps or auto."),
+         "Device of a transformers model: cpu, cuda, cuda:1, mps or auto."),
         ("dtype", str, "auto", "--dtype", "TYPE",
-         "Of its weights: auto, as they are stored; float32, bfloat16 or float16."),
+         "Type of its weights: auto (as stored), float32, bfloat16 or float16."),
         ("attention", str, "auto", "--attention", "NAME",
-         "Its implementation in transformers: sdpa, eager, ...; auto: as it chooses."),
+         "Its attention in transformers: sdpa, eager, ..., or auto."),
     ),
     _models,
 )  # fmt: skip
 
 
-def _of_models(*names: str) -> OptionGroup:
-    return OptionGroup([one for one in MODEL_OPTIONS.parameters if one.name in names], _models)
+def model_options(*names: str) -> OptionGroup:
+    return OptionGroup([option for option in MODEL_OPTIONS.parameters if option.name in names], _models)
 
 
-DEVICE_OPTIONS = _of_models("model", "threads", "device", "dtype", "attention")  # of transformers alone
-LLAMA_OPTIONS = _of_models("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
+DEVICE_OPTIONS = model_options("model", "threads", "device", "dtype", "attention")  # for transformers only
+LLAMA_OPTIONS = model_options("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
 
 
 def _given(**given: Any) -> dict[str, Any]:
@@ -131,7 +137,7 @@ def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
 
 
 SAMPLING_OPTIONS = OptionGroup(
-    _table(
+    option_table(
         SAMPLING,
         ("temperature", float, 0.0, "--temp", "X", "Temperature; 0: the likeliest token."),
         ("top_k", int, 0, "--top-k", "N", "Only the N likeliest; 0: off."),
@@ -149,22 +155,25 @@ SAMPLING_OPTIONS = OptionGroup(
     ),
     _sampling,
 )  # fmt: skip
-# Of a server and a chat: what is not given is OpenAI's, or what the model's file suggests.
+# For a server and a chat. An option that is not given is OpenAI's default, or the model file's suggestion.
 SERVER_SAMPLING_OPTIONS = OptionGroup(
     [
-        one.replace(default=None, annotation=Annotated[kind | None, info])
-        for one in SAMPLING_OPTIONS.parameters[:4]
-        for kind, info in [get_args(one.annotation)]
+        option.replace(default=None, annotation=Annotated[kind | None, info])
+        for option in SAMPLING_OPTIONS.parameters[:4]
+        for kind, info in [get_args(option.annotation)]
     ],
     _given,
 )
 
 
 def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a `Sampling`, and those of its fields that were given and that a file may suggest."""
-    chosen = _given(**given)
-    suggested = {one.name: chosen.get(one.name) for one in SERVER_SAMPLING_OPTIONS.parameters}
-    return _sampling(**{"temperature": 1.0} | chosen), _given(**suggested)
+    """Return a `Sampling`, and the given values of the fields for which a model file may have defaults."""
+    explicit = _given(**given)
+    names = {option.name for option in SERVER_SAMPLING_OPTIONS.parameters}
+    return (
+        _sampling(**{"temperature": 1.0} | explicit),
+        {name: value for name, value in explicit.items() if name in names},
+    )
 
 
 CHAT_SAMPLING_OPTIONS = OptionGroup(
@@ -173,15 +182,15 @@ CHAT_SAMPLING_OPTIONS = OptionGroup(
 
 
 def _drafting(*, draft_temp: float, **given: Any) -> dict[str, Any]:
-    """Return what `load` takes to draft, whoever drafts."""
+    """Return the drafting settings for `load`."""
     return _given(temperature=draft_temp, **given)
 
 
 DRAFTING_OPTIONS = OptionGroup(
-    _table(
+    option_table(
         DRAFTING,
         ("policy", str | None, None, "--policy", "RULE",
-         "How much is drafted: rate (what pays, as measured), p_min or fixed."),
+         "How much is drafted: rate (by measured costs), p_min or fixed."),
         ("n_draft", int | None, None, "--n-draft", "N", "Most tokens to draft ahead; 7, by rate 31."),
         ("width", int | None, None, "--width", "N", "Most branches of a draft; 1, by rate 4."),
         ("p_min", float, 0.5, "--p-min", "X", "Draft on while the draft model is this sure."),
@@ -189,14 +198,14 @@ DRAFTING_OPTIONS = OptionGroup(
          "Branch where an alternative is this likely; 0.1, by rate 0.3."),
         ("draft_temp", float, 0.0, "--draft-temp", "X", "Sample the draft model's tokens; 0: greedy."),
         ("exact_greedy", bool, False, "--exact-greedy", "",
-         "Greedy output is plain output to the last bit, at a price where there are no kernels."),
+         "Greedy output is plain output to the last bit; slower without Paceline's kernels."),
         ("verify", str, "auto", "--verify", "RULE",
          "How sampled drafts are verified: token, block, recursive or traversal."),
         ("cross_vocab", str, "off", "--cross-vocab", "MODE",
          "A draft model of another vocabulary: off, tli (shared tokens), slem (text) or auto."),
         ("ngram_min", int, 3, "--ngram-min", "N", "Shortest text lookup matches, in tokens."),
         ("ngram_max", int, 5, "--ngram-max", "N", "Longest text lookup matches, in tokens."),
-        ("least", int, 1, "--least", "N", "Call the next drafter only where there are fewer tokens."),
+        ("least", int, 1, "--min-tokens", "N", "Call the next drafter if there are fewer tokens."),
         ("window", int, 7, "--window", "N", "Columns of lookahead's window."),
         ("level", int, 5, "--level", "N", "Length of lookahead's n-grams."),
         ("guesses", int, 7, "--guesses", "N", "How many of them it tries."),
@@ -206,7 +215,7 @@ DRAFTING_OPTIONS = OptionGroup(
 
 
 def _memory(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
-    """Return what `load` takes to draft from texts that were there before."""
+    """Return the corpora and past answers for `load` to draft from."""
     return {"corpora": tuple(corpora or ()), "remember": remember}
 
 
@@ -215,14 +224,16 @@ MEMORY_OPTIONS = OptionGroup(
         inspect.Parameter(
             "corpora", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=options.Corpora
         ),
-        *_table(DRAFTING, ("remember", bool, False, "--remember", "", "Keep answers, and draft from them.")),
+        *option_table(
+            DRAFTING, ("remember", bool, False, "--remember", "", "Keep answers, and draft from them.")
+        ),
     ],
     _memory,
 )
 
 
 def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
-    """Return what a request takes of grammars. Raises UsageError."""
+    """Return the grammar of a request. Raises UsageError for one that cannot be parsed."""
     from paceline.cli.texts import read_schema
     from paceline.text.grammar_check import parse_grammar
 
@@ -232,9 +243,16 @@ def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: s
 
 
 GRAMMAR_OPTIONS = OptionGroup(
-    _table(
+    option_table(
         "Grammar",
-        ("json_schema", str | None, None, "-j --json-schema", "SCHEMA", "JSON that this schema allows."),
+        (
+            "json_schema",
+            str | None,
+            None,
+            "-j --json-schema",
+            "SCHEMA",
+            "JSON that this schema allows.",
+        ),
         ("json_schema_file", Path | None, None, "-jf --json-schema-file", "FILE", "The same, from a file."),
         ("regex", str | None, None, "--regex", "PATTERN", "Text that matches this as a whole."),
     ),
@@ -243,7 +261,7 @@ GRAMMAR_OPTIONS = OptionGroup(
 
 
 def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:
-    """Raises UsageError for a file that cannot be recorded to, before a model is loaded."""
+    """Return a recorder. Raises UsageError for an unusable file, before a model is loaded."""
     if record is None:
         if record_top_k:
             raise UsageError(f"--record-top-k {record_top_k}: name a file with --record, too")
@@ -254,16 +272,17 @@ def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:
 
 
 RECORD_OPTIONS = OptionGroup(
-    _table(
+    option_table(
         OUTPUT,
-        ("record", Path | None, None, "--record", "FILE", "Append what was asked and answered."),
-        ("record_top_k", int, 0, "--record-top-k", "K", "With --record: the K likeliest, too."),
+        ("record", Path | None, None, "--record", "FILE", "Append requests and answers to a file."),
+        ("record_top_k", int, 0, "--record-top-k", "K", "With --record: the K likeliest tokens, too."),
     ),
     _recorder,
 )  # fmt: skip
 
 
 def parse_bias(entries: list[str]) -> dict[int, float]:
+    """Return the bias of each token of "TOKEN=BIAS" entries. Raises UsageError."""
     bias = {}
     for entry in entries:
         token, _, value = entry.partition("=")

@@ -1,4 +1,4 @@
-"""How --help looks: options under the headings of their panels, one line each where it fits."""
+"""The layout of --help: options under the headings of their panels."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ LAST = "Options"
 
 class _Panels:
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]  # of typer's class
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]  # a mixin
         return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
         for param in sorted(self.get_params(ctx), key=lambda p: _panel(p) == LAST):  # type: ignore[attr-defined]
-            if (shown := param.get_help_record(ctx)) is None:  # hidden
+            if (record := param.get_help_record(ctx)) is None:  # hidden
                 continue
-            names, text = shown
-            # How to undo a flag is said once, below the options.
+            names, text = record
+            # The epilog describes the --no- form of flags.
             short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
             panels.setdefault(_panel(param), []).append(short)
         for title, rows in panels.items():
@@ -29,11 +29,11 @@ class _Panels:
 
 
 class GroupedCommand(_Panels, TyperCommand):
-    pass
+    """A command with grouped options in --help."""
 
 
 class GroupedGroup(_Panels, TyperGroup):
-    """A command that does something by itself and has subcommands, too."""
+    """A command with subcommands that can also run by itself."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)

@@ -1,8 +1,7 @@
-"""What Ctrl-C and the signals that end a process do to a command that spends its time inside llama.cpp.
+"""Ctrl-C, SIGTERM and SIGHUP in commands that spend their time inside llama.cpp.
 
-Python raises KeyboardInterrupt only once the C call returns, which for a long prompt can be minutes later,
-and one raised while llama.cpp calls back (it logs as it loads) is printed by ctypes and then forgotten. So
-nothing is raised: C's own signal handler wakes a thread through `signal.set_wakeup_fd`.
+Python raises KeyboardInterrupt only after the C call returns, which can take minutes for a long prompt, and
+ctypes drops one raised in a callback. So the signal wakes a thread instead, through `signal.set_wakeup_fd`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from contextlib import contextmanager
 
 from paceline.system.leaving import exit_now
 
-INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes that belong to no exception of ours
+INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes
 _FINISHED_SIGNALS = b"\0"  # no signal has this number
-# What else ends a process; a terminal that is closed sends the second one, which Windows does not have.
+# A terminal that is closed sends SIGHUP, which Windows does not have.
 _ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextmanager
 def raise_on_interrupt() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, as Python does by itself: for work that waits in Python alone."""
+    """Let Ctrl-C raise KeyboardInterrupt, for work that waits in Python only."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -32,17 +31,17 @@ def raise_on_interrupt() -> Iterator[None]:
 
 
 def install_exit_handlers() -> None:
-    """Ctrl-C and the others end the whole process at once, wherever it is, and nothing that is half written
-    is left. What is ignored (`nohup`, a background job) stays so."""
+    """Let the signals end the process at once and remove partial files. Ignored signals stay ignored."""
     for number in (signal.SIGINT, *_ENDING_SIGNALS):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _frame: exit_now(128 + number))
 
 
 class Interrupts:
-    """While entered, Ctrl-C ends the process at once. After `hold` the first one only sets `pressed`, for the
-    command to look at between steps and say what there is so far; the second one ends the process. SIGTERM
-    and SIGHUP end it at once, too, where they are not ignored. Nothing that is half written is left."""
+    """A context in which Ctrl-C, SIGTERM and SIGHUP end the process at once and remove partial files.
+
+    After `defer_first`, the first Ctrl-C only sets `pressed`, so that a command can end between two steps and
+    print its results so far; the second ends the process."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -52,19 +51,19 @@ class Interrupts:
         self._deferred = True
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt once Ctrl-C was pressed."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
         if self.pressed:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupts:
-        found = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING_SIGNALS)}
-        ignored = {number for number in _ENDING_SIGNALS if found[number] == signal.SIG_IGN}
-        self._handlers = {number: found[number] for number in found if number not in ignored}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING_SIGNALS)}
+        ignored = {number for number in _ENDING_SIGNALS if handlers[number] == signal.SIG_IGN}
+        self._handlers = {number: handlers[number] for number in handlers if number not in ignored}
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._watcher = threading.Thread(target=self._watch, name="interrupts", daemon=True)
         self._watcher.start()
-        # In this order, and in the other one at the end, no signal is noted that nobody watches for.
+        # In this order, reversed in __exit__, every noted signal reaches the thread.
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in self._handlers:
             signal.signal(number, self._note)
@@ -95,8 +94,7 @@ class Interrupts:
 
 
 class PendingInterrupt:
-    """While entered, Ctrl-C outside of an `Interrupts` is noted and does nothing else: between a line that is
-    typed and the answer to it, and between that and the next line."""
+    """A context in which Ctrl-C only sets `pressed`, as long as no `Interrupts` is entered."""
 
     def __init__(self) -> None:
         self.pressed = False

@@ -1,4 +1,4 @@
-"""Where the messages of a chat come from: a terminal with line editing and a history, or lines of a pipe."""
+"""Sources of a chat's messages: a terminal with line editing and a history, or the lines of a pipe."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HISTORY_LINES = 1000
 
 
 def is_block_open(text: str) -> bool:
-    """Return whether a block that begins with three quotes goes on."""
+    """Return True if the text begins a block with three quotes and does not end it."""
     block = text.lstrip()
     return block.startswith(QUOTES) and not block[len(QUOTES) :].rstrip().endswith(QUOTES)
 
 
 def strip_block_quotes(text: str) -> str:
-    """Return a message without the quotes around a block of several lines."""
+    """Return a message without the quotes of a block."""
     inner = text.strip()
     if not inner.startswith(QUOTES):
         return text
@@ -33,15 +33,12 @@ def strip_block_quotes(text: str) -> str:
 
 
 def is_complete(lines: list[str]) -> bool:
-    """Return whether the lines are a message: one line, or a block that ends with the line that ends with
-    quotes."""
+    """Return True if the lines are a whole message: one line, or a block with its closing quotes."""
     return lines[-1].rstrip().endswith(QUOTES) if lines[1:] else not is_block_open(lines[0])
 
 
 def read_piped_messages() -> Iterator[str]:
-    """Yield the lines of stdin, of which several are one message where quotes are around them.
-
-    Raises UsageError for what is not UTF-8 text, or too long for any model."""
+    """Yield the messages of stdin. Raises UsageError for one that is not UTF-8, or too long."""
     if sys.stdin is None:
         return
     lines, left = list[str](), MAX_TEXT_BYTES
@@ -64,9 +61,9 @@ def read_piped_messages() -> Iterator[str]:
 def read_typed_messages(
     history: Path, warn: Callable[[str], None], sent: Callable[[], None]
 ) -> Iterator[str]:
-    """Yield what is typed at a terminal until Ctrl-D.
+    """Yield messages typed at a terminal until Ctrl-D.
 
-    history: the file that it is kept in. sent: called the moment that a line is sent off."""
+    history: the file of earlier lines. sent: called as soon as a line is sent."""
     lines = list[str]()
     with _terminal_restored():
         save = _history(history, warn)
@@ -89,10 +86,10 @@ def read_typed_messages(
 
 
 def _history(file: Path, warn: Callable[[str], None]) -> Callable[[], None]:
-    """Let lines be edited. Returns what saves them, for the user's eyes only, where the disk allows it."""
+    """Enable line editing. Return the function that saves the history, readable by the user only."""
     try:
         import readline
-    except ImportError:  # Windows, where the terminal edits lines
+    except ImportError:  # Windows
         return lambda: None
     try:
         make_private_folder(file.parent)
@@ -108,7 +105,7 @@ def _history(file: Path, warn: Callable[[str], None]) -> Callable[[], None]:
 
 @contextmanager
 def _terminal_restored() -> Iterator[None]:
-    """Leave the terminal as it was, whatever ends the process while a line is edited."""
+    """Restore the terminal's settings, however the process ends."""
     try:
         import termios
     except ImportError:  # Windows

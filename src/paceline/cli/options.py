@@ -1,4 +1,4 @@
-"""Options that several commands share. Each can also come from the environment as PACELINE_<FLAG>."""
+"""Declarations of options, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -42,8 +42,12 @@ def option(
     minimum: float | None = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Return a typer option. names: "-n --n-predict". env: its long name's environment variable sets it,
-    too. minimum: a smaller number is refused."""
+    """Return a typer option.
+
+    names: the names, such as "-n --n-predict".
+    env: True if the long name's environment variable sets the option, too.
+    minimum: the smallest number accepted.
+    """
     return typer.Option(
         *names.split(),
         envvar=variable(names.split()[-1]) if env else None,
@@ -58,9 +62,10 @@ def option(
 
 
 def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
-    """Return a switch, with its --no- form so that the command line can overrule the environment."""
+    """Return a switch. Its opposite (--no-) lets the command line overrule the environment."""
+    opposite = f"--{name[5:]}" if name.startswith("--no-") else f"--no-{name[2:]}"
     return typer.Option(
-        f"{name}/{name.replace('--', '--no-')}",
+        f"{name}/{opposite}",
         envvar=variable(name),
         show_envvar=False,
         show_default=False,
@@ -77,19 +82,6 @@ def variable(name: str) -> str:
     return "PACELINE_" + name.lstrip("-").replace("-", "_").upper()
 
 
-DraftModel = Annotated[
-    str | None,
-    option(
-        MODELS,
-        "-md --model-draft",
-        "MODEL",
-        "A draft model: smaller, with the same vocabulary (or see --cross-vocab).",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    option(MODELS, "-t --threads", "N", "Default: one thread a physical core, within a container's quota."),
-]
 Drafters = Annotated[
     str | None,
     option(
@@ -104,33 +96,25 @@ Drafters = Annotated[
 Seed = Annotated[
     int | None,
     option(
-        SAMPLING,
-        "--seed",
-        "N",
-        "The same seed draws the same text. Default: one by chance, which is printed.",
-        minimum=0,
+        SAMPLING, "--seed", "N", "The same seed draws the same text. Default: random, and printed.", minimum=0
     ),
 ]
 Corpora = Annotated[
     list[str] | None,
     option(
-        DRAFTING,
-        "--corpus",
-        "NAME",
-        "Draft from a corpus too (`paceline corpus`); may be repeated.",
-        env=False,
+        DRAFTING, "--corpus", "NAME", "Draft from a corpus (`paceline corpus`); may be repeated.", env=False
     ),
 ]
 AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]
 Force = Annotated[bool, flag(OUTPUT, "--force", "Overwrite the file if it exists.")]
 HistoryFile = Annotated[
     Path | None,
-    option(OUTPUT, "--history", "FILE", "Where measurements are kept. Default: your data folder."),
+    option(OUTPUT, "--history", "FILE", "The file of measurements. Default: in your data folder."),
 ]
 
 
 def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:
-    """Return the request's seed, and whether it was drawn at random: only where tokens are sampled."""
+    """Return the request's seed, and True if it is random; greedy decoding needs none."""
     if given is not None or sampling.greedy:
         return given or 0, False
     return secrets.randbelow(1 << 32), True
@@ -141,7 +125,7 @@ def format_random_seed(seed: int) -> str:
 
 
 def require_command(context: typer.Context) -> None:
-    """Print the help and exit with 2 where no subcommand is given."""
+    """Print the help and exit with code 2 if no subcommand is given."""
     if context.invoked_subcommand is None:
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""What commands print: JSON on stdout, notes on stderr."""
+"""Output of commands: JSON on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def print_json(record: Any) -> None:
 
 
 def strict_json(value: Any) -> Any:
-    """JSON has no infinity: a logit bias of -inf is written as a string, which float() reads back."""
+    """Return a value with infinities and NaN as strings, which JSON lacks and float() reads back."""
     if isinstance(value, dict):
         return {key: strict_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -24,6 +24,5 @@ def strict_json(value: Any) -> Any:
 
 
 def print_note(text: str) -> None:
-    """Write a line to stderr. It may quote a file's name or a model's own words: no line breaks, no terminal
-    sequences."""
+    """Write a line to stderr, without line breaks and terminal sequences of quoted names and texts."""
     print(printable(text), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A progress bar for each kind of work, on stderr, where there is a terminal to draw it."""
+"""Progress bars on stderr, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rich.progress import (
 from paceline.cli.interrupts import Interrupts
 from paceline.system.leaving import cleanup_on_exit
 
-UNKNOWN = -1  # steps
-STEPS = 100  # of work that tells which share of it is over
-SHOW_CURSOR = b"\x1b[?25h\n"  # below the bars
+UNKNOWN = -1  # number of steps
+STEPS = 100  # for work that reports its completed share
+SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 @contextmanager
 def bars(*columns: ProgressColumn) -> Iterator[Progress]:
-    """rich hides the cursor as long as it draws: it is shown again, whatever ends the process."""
+    """Draw progress bars. The cursor, which rich hides, is shown again however the process ends."""
     console = Console(file=sys.stderr)
     drawn = console.is_terminal  # elsewhere it would leave an empty line
     with ExitStack() as stack:
@@ -41,10 +41,11 @@ def bars(*columns: ProgressColumn) -> Iterator[Progress]:
 def progress(
     work: Mapping[str, int], interrupts: Interrupts, *, at_end: bool = True
 ) -> Iterator[Callable[[str], None]]:
-    """Yield what is to be called after each step, with its kind.
+    """Yield a function to be called after each step, with its kind.
 
-    work: how many steps of each kind there are; UNKNOWN where that is seen at the end only. A step raises
-    KeyboardInterrupt once Ctrl-C was pressed; so does the end, but where at_end is False.
+    The function raises KeyboardInterrupt after Ctrl-C; with at_end, so does the end of the context.
+
+    work: the number of steps of each kind, or UNKNOWN.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with bars(*columns) as drawing:
@@ -66,12 +67,12 @@ def progress(
 
 
 def by_share(tick: Callable[[str], None]) -> Callable[[str, float], None]:
-    """Return what takes a kind of work and the share of it that is over, and ticks for each of STEPS."""
+    """Return a function that takes a kind of work and its completed share, and ticks for each of STEPS."""
     done = Counter[str]()
 
-    def tell(kind: str, share: float) -> None:
+    def report_share(kind: str, share: float) -> None:
         while done[kind] < int(share * STEPS):
             done[kind] += 1
             tick(kind)
 
-    return tell
+    return report_share

@@ -1,4 +1,4 @@
-"""`paceline pull`: download a model, or see what a name stands for on this machine."""
+"""`paceline pull`: download a model, or print the files of a model's name."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ if TYPE_CHECKING:
 def pull(
     *,
     model: Annotated[str, argument("MODEL", "hf.co/USER/REPO[:QUANT] or USER/REPO[:QUANT].")],
-    offline: Annotated[
-        bool, flag("Downloading", "--offline", "Only look at what is on this machine.")
-    ] = False,
+    offline: Annotated[bool, flag("Downloading", "--offline", "Use only files on this machine.")] = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Download a model from the Hugging Face hub into its cache, where other programs find it too.
+    """Download a model from the Hugging Face hub into its cache, which other programs share.
 
-    Of several quantisations Q4_K_M is taken, or Q8_0; others are named after a colon, and so may be a file.
-    Whatever ends a download, the same command goes on from there.
-    The HF_ variables are obeyed.
+    The default quantisation is Q4_K_M, or Q8_0; a colon and a name choose another one, or a file. The same
+    command resumes an interrupted download. The HF_ variables are obeyed.
 
-    Prints the files, their sizes and hashes. Whatever -m takes can be given: what ollama:NAME, zoo:target or
-    a path stands for is printed, too.
+    The files, their sizes and hashes are printed, also for any other name that -m takes.
     """
     from paceline.models.resolve import local_files
     from paceline.models.stores.reference import HUB, parse
@@ -44,24 +40,20 @@ def pull(
     if as_json:
         records = [
             {
-                "path": str(one.path),
-                "size": one.size,
-                "sha256": one.sha256 or None,
-                "fingerprint": file_fingerprint(one.path),
-                "downloaded": one.downloaded_bytes,
-                "checked": one.hash_verified,
+                "path": str(file.path),
+                "size": file.size,
+                "sha256": file.sha256 or None,
+                "fingerprint": file_fingerprint(file.path),
+                "downloaded": file.downloaded_bytes,
+                "checked": file.hash_verified,
             }
-            for one in files
+            for file in files
         ]
         print_json({"model": str(reference), "files": records})
         return 0
-    for one in files:
-        what, value = hash_of(one)
-        for name, fact in (
-            ("file", printable(str(one.path))),
-            ("size", format_count(one.size)),
-            (what, value),
-        ):
+    for file in files:
+        facts = [("file", printable(str(file.path))), ("size", format_count(file.size)), hash_of(file)]
+        for name, fact in facts:
             typer.echo(f"{name:11}  {fact}")
     return 0
 
@@ -71,16 +63,16 @@ def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
     from paceline.models.stores.download import pull as download
     from paceline.models.stores.hub_api import host
 
-    with raise_on_interrupt(), watching() as watch:
+    with raise_on_interrupt(), download_bars() as watch:
         try:
             files = download(reference, watch, offline=offline)
         except KeyboardInterrupt:
             print_note(f"interrupted; `paceline pull {reference}` goes on from there")
             raise
-    new = [one for one in files if one.downloaded_bytes]
+    new = [file for file in files if file.downloaded_bytes]
     if not new:
         print_note("it is on this machine already; its hash was not computed again")
-    elif all(one.hash_verified for one in new):
+    elif all(file.hash_verified for file in new):
         print_note(f"downloaded; the SHA-256 is as {host()} states it")
     else:
         print_note(f"downloaded; not checked against a SHA-256 of {host()}'s")
@@ -88,8 +80,8 @@ def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
 
 
 @contextmanager
-def watching() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each file, on stderr; where there is no terminal to draw it a line when it begins."""
+def download_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Draw a bar for each file on stderr; without a terminal, print a line as it begins."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,

@@ -1,4 +1,4 @@
-"""An answer as it comes: how far its prompt is read, Ctrl-C, and passes that are slower than usual."""
+"""Monitoring of a generation: progress of the prefill, Ctrl-C, and unusually slow passes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from paceline.engine import Stream
 from paceline.request_handle import StepOutput
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
-MIN_PROMPT_TOKENS = 256  # tokens of a prompt whose progress is shown
-SLOW = 3.0  # times the known cost: half of the passes took more
+MIN_PROMPT_TOKENS = 256  # of a prompt whose progress is shown
+SLOW = 3.0  # median time of a pass, in units of its known cost
 MIN_PASSES = 8
-MIN_SECONDS = 0.005  # of a pass: shorter ones are late for reasons that nobody can mend
+MIN_SECONDS = 0.005  # cost of a pass; shorter ones are too noisy
 
 
 class PrefillProgress:
-    """What `LLM.stream` takes as `on_prefill`: a line on a terminal, which is gone afterwards. Close it.
+    """A progress line of the prefill, for `on_prefill` of `LLM.stream`. `close` removes it.
 
-    Raises KeyboardInterrupt once Ctrl-C was pressed."""
+    Raises KeyboardInterrupt after Ctrl-C."""
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
@@ -44,7 +44,7 @@ class PrefillProgress:
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._width:
             sys.stderr.write(f"\r{'':{self._width}}\r")
             sys.stderr.flush()
@@ -52,8 +52,7 @@ class PrefillProgress:
 
 
 def until_interrupted(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput]:
-    """Yield an answer's pieces up to Ctrl-C, which may come while the prompt is read (see
-    PrefillProgress)."""
+    """Yield an answer's pieces until Ctrl-C, which PrefillProgress may raise during the prefill."""
     try:
         for piece in stream:
             yield piece
@@ -64,7 +63,7 @@ def until_interrupted(stream: Stream, interrupts: Interrupts) -> Iterator[StepOu
 
 
 class SlowPassMonitor:
-    """Watches the target's passes from now on, where it is known what they cost."""
+    """A monitor of the target's passes, if their costs are known."""
 
     def __init__(self, llm: LLM) -> None:
         self._passes: deque[tuple[int, int, float]] = deque(maxlen=256)
@@ -75,14 +74,14 @@ class SlowPassMonitor:
             return
         # A copy: the policy's own adapts to a slow machine.
         self._known = PassCosts.read(costs.target.as_dict())
-        llm.target.on_forward = lambda *seen: self._passes.append(seen)
+        llm.target.on_forward = lambda *forward: self._passes.append(forward)
 
     def warning(self) -> str:
-        """Return what to tell the user; "" where passes take what they should."""
+        """Return a warning about slow passes, or ""."""
         if self._known is None or self._costs is None or len(self._passes) < MIN_PASSES:
             return ""
         times = median(seconds / self._known.seconds(rows, depth) for rows, depth, seconds in self._passes)
         if times < SLOW:
             return ""
-        self._costs.is_default = False  # nothing of such a run is kept for the next one
+        self._costs.is_default = False  # costs updated in a slow run are not stored
         return f"passes took {times:.1f} times what they usually take here; paceline doctor tells why"

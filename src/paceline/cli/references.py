@@ -1,4 +1,4 @@
-"""Names of models on the command line: which file is meant, said before it is used."""
+"""Resolution of model names on the command line; the resolved file is printed."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ if TYPE_CHECKING:
 
 
 def resolve_models(models: dict[str, Any]) -> dict[str, Any]:
-    """Return the models' settings with files in place of names; a path stays as it was given."""
-    named = {role: models[role] for role in ("target", "draft") if models.get(role) is not None}
-    paths = {role: resolved(name) for role, name in named.items()}
-    # A Path has no ./ before it, and user/repo without one is a name.
+    """Return the settings with files in place of names; paths stay as they are. Raises UsageError."""
+    names = {role: models[role] for role in ("target", "draft") if models.get(role) is not None}
+    paths = {role: resolved(name) for role, name in names.items()}
+    # Path drops a leading ./, and user/repo without it is a name.
     return models | {
-        role: named[role] if path == Path(named[role]) else str(path) for role, path in paths.items()
+        role: names[role] if path == Path(names[role]) else str(path) for role, path in paths.items()
     }
 
 
 def file_option(given: Path | None) -> Path | None:
-    """Return the file that an option's name stands for: for typer to call."""
+    """Return the file of a model's name, as a callback of typer."""
     return None if given is None else resolved(given.as_posix())
 
 
 def resolved(text: str) -> Path:
-    """Return the file to load, of several the first. stderr is told what a name stands for. Raises UsageError
-    where that is not on this machine."""
+    """Return the first file of a model, and print the name's meaning. Raises UsageError if it is not here."""
     from paceline.models.names import HF, is_toy, is_view
     from paceline.models.resolve import file_of, local_files, path_of
     from paceline.models.stores.reference import PATH, parse
@@ -44,24 +43,23 @@ def resolved(text: str) -> Path:
     reference = parse(text)
     if reference.kind == PATH:
         return path_of(reference)
-    found = local_files(text, reference)
-    first = found[0]
+    files = local_files(text, reference)
+    first = files[0]
     what, value = hash_of(first)
-    parts = f", the first of {len(found)} parts" if len(found) > 1 else ""
+    parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
     print_note(f"{text} is {first.path} ({what} {value[:16]}{parts})")
     return first.path
 
 
-def hash_of(one: LocalFile) -> tuple[str, str]:
-    """Return the SHA-256 where its store states it, else the fingerprint that measurements record."""
+def hash_of(file: LocalFile) -> tuple[str, str]:
+    """Return the SHA-256 if the store states it, else the fingerprint, each after its name."""
     from paceline.system.identity import file_fingerprint
 
-    return ("sha256", one.sha256) if one.sha256 else ("fingerprint", file_fingerprint(one.path))
+    return ("sha256", file.sha256) if file.sha256 else ("fingerprint", file_fingerprint(file.path))
 
 
 def require_template(target: str) -> None:
-    """Raise ModelError where a file's header says that the model has no chat template, before it is loaded
-    and measured. For what is no file, and for a header that cannot be read, loading tells."""
+    """Raise ModelError for a file without a chat template, before the model is loaded and measured."""
     from paceline.doctor.gathering import read_header
     from paceline.models.names import model_path
 

@@ -1,4 +1,4 @@
-"""What a replay is given: traces, a tokenizer, a draft model, and what passes cost."""
+"""Input of a replay: traces, a tokenizer, a draft model, and the costs of passes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 def costs_of(
     curve: Path | None, model: Path | None, draft: str | None, threads: int | None
 ) -> DecodingCosts | None:
-    """Return the costs of passes: those of the file, or those that were measured when the models were loaded
-    on this machine with the usual settings; None where they are not known."""
+    """Return the costs of a file, or the stored costs of the models with default settings, or None.
+
+    Raises UsageError for an unusable file."""
     from paceline.speculative.policy.cost_model import DecodingCosts
 
     if curve is not None:
@@ -38,7 +39,7 @@ def costs_of(
     from paceline.hardware.threads import choose_threads
     from paceline.profiling.pass_costs import as_costs
 
-    usual: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "threads": choose_threads(threads),
         "gpu_layers": 0,
         "flash_attention": None,
@@ -46,14 +47,15 @@ def costs_of(
         "exact_rows": 0,
     }
     paths = {"target": model} | ({} if draft is None else {"draft": Path(draft)})
-    found = {role: known_costs(BackendSpec(path, usual), role) for role, path in paths.items()}
-    known = {role: costs for role, costs in found.items() if costs is not None}
+    stored = {role: known_costs(BackendSpec(path, settings), role) for role, path in paths.items()}
+    known = {role: costs for role, costs in stored.items() if costs is not None}
     return as_costs(known) if len(known) == len(paths) else None
 
 
 def draft_model(
     path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int = 1
 ) -> Backend:
+    """Return the loaded draft model. Raises UsageError if no method uses it."""
     if not any(method.uses_draft for method in methods):
         raise UsageError(
             "a draft model is given, but no method names 'model': give --methods model, or leave it out"
@@ -71,14 +73,14 @@ def draft_model(
 def read(
     files: list[Path], text: Tokenizer | None, limit: int, interrupts: Interrupts, *, template: bool
 ) -> list[Trace]:
-    """Read the files until there are `limit` requests, and warn of lines that cannot be used."""
+    """Read up to `limit` requests of the files, and print warnings. Raises UsageError."""
     from paceline.bench.replay import traces
     from paceline.cli.progress import progress
     from paceline.models.fingerprint import vocab_fingerprint
 
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
         raise UsageError(f"{twice[0]}: is named twice")
-    out: list[Trace] = []
+    result: list[Trace] = []
     encoder = n_vocab = vocab = None
     if text is not None:
         encoder, n_vocab, vocab = text.text, text.vocab.size, vocab_fingerprint(text.vocab)
@@ -88,19 +90,20 @@ def read(
             trace = traces.read(
                 file, encoder, n_vocab=n_vocab, vocab=vocab, template=template, limit=left, tick=tick
             )
-            out.append(trace)
+            result.append(trace)
             n_vocab, vocab = trace.n_vocab, trace.vocab
             if left is not None and (left := left - len(trace.requests)) == 0:
                 break
-    for trace in out:
+    for trace in result:
         for warning in traces.warnings(trace):
             print_note(f"paceline: {warning}")
-    return out
+    return result
 
 
 def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | None) -> Any:
-    """The tokenizer's; without one the draft model's, where the record says that it is of that one; else the
-    smallest that the tokens fit in."""
+    """Return the vocabulary of the tokenizer or the draft model, else the smallest that fits.
+
+    Raises UsageError if the record does not confirm the draft model's vocabulary."""
     from paceline.backends.recorded import numeric_vocab
 
     if text is not None:

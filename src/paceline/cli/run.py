@@ -1,4 +1,4 @@
-"""`paceline run`: complete a prompt, drafted for and verified."""
+"""`paceline run`: complete a prompt."""
 
 from __future__ import annotations
 
@@ -14,22 +14,54 @@ from paceline.cli.groups import (
     MODEL_OPTIONS,
     RECORD_OPTIONS,
     SAMPLING_OPTIONS,
+    OptionGroup,
+    option_table,
     with_option_groups,
 )
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag, option
+from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag
 from paceline.cli.output import print_note
 from paceline.cli.references import require_template, resolve_models
 from paceline.cli.texts import read_prompt
 from paceline.speculative.errors import UsageError
 
+PROMPT_OPTIONS = OptionGroup(option_table(
+    PROMPT,
+    ("option", str | None, None, "-p --prompt", "TEXT", "The same, as an option."),
+    ("file", Path | None, None, "-f --file", "FILE", "Read the prompt from a text file."),
+    env=False,
+))  # fmt: skip
+GENERATION_OPTIONS = OptionGroup([
+    *option_table(
+        GENERATION,
+        ("max_tokens", int, 256, "-n --n-predict", "N", "Most tokens to generate.", 1),
+        ("ignore_eos", bool, False, "--ignore-eos", "", "Go on after an end-of-text token."),
+    ),
+    *option_table(
+        GENERATION,
+        ("stop", list[str] | None, None, "--stop", "TEXT", "Stop before this text; may be repeated."),
+        env=False,
+    ),
+])  # fmt: skip
+OUTPUT_OPTIONS = OptionGroup(option_table(
+    OUTPUT,
+    ("compare", bool, False, "--compare", "", "Decode plainly first, then drafted, and compare them."),
+    ("show_sources", bool, False, "--show-sources", "", "Colour each token by its drafter."),
+    ("show_stats", bool, False, "--stats", "", "Print the time of each phase, and the policy's calibration."),
+    ("logprobs", int | None, None, "--logprobs", "N",
+     "With --json: log-probabilities of each token and the N likeliest.", 0),
+))  # fmt: skip
+
 
 @with_option_groups(
+    prompt_source=PROMPT_OPTIONS,
     models=MODEL_OPTIONS,
+    request=GENERATION_OPTIONS,
     sampling=SAMPLING_OPTIONS,
     grammar=GRAMMAR_OPTIONS,
     drafting=DRAFTING_OPTIONS,
     memory=MEMORY_OPTIONS,
+    output=OUTPUT_OPTIONS,
     recorder=RECORD_OPTIONS,
 )
 def run(
@@ -37,106 +69,71 @@ def run(
     prompt: Annotated[
         str | None, argument("PROMPT", "The text to complete; '-' or nothing reads stdin.", PROMPT)
     ] = None,
-    prompt_option: Annotated[
-        str | None, option(PROMPT, "-p --prompt", "TEXT", "The same, as an option.", env=False)
-    ] = None,
-    file: Annotated[
-        Path | None, option(PROMPT, "-f --file", "FILE", "Read the prompt from a text file.", env=False)
-    ] = None,
+    prompt_source: Any,
     system: SystemPrompt = None,
     messages: MessagesFile = None,
     chat: Annotated[
         bool | None,
         flag(
-            PROMPT,
-            "--chat",
-            "Use the model's chat template: the default where it has one. --no-chat: do not.",
+            PROMPT, "--chat", "Use the model's chat template: the default if it has one. --no-chat: do not."
         ),
     ] = None,
     models: Any,
-    n_predict: Annotated[
-        int, option(GENERATION, "-n --n-predict", "N", "Most tokens to generate.", minimum=1)
-    ] = 256,
-    stop: Annotated[
-        list[str] | None,
-        option(GENERATION, "--stop", "TEXT", "Stop before this text; may be repeated.", env=False),
-    ] = None,
-    ignore_eos: Annotated[
-        bool, flag(GENERATION, "--ignore-eos", "Go on after an end-of-text token.")
-    ] = False,
+    request: Any,
     sampling: Any,
     seed: options.Seed = None,
     grammar: Any,
     draft: options.Drafters = None,
     drafting: Any,
     memory: Any,
-    compare: Annotated[
-        bool, flag(OUTPUT, "--compare", "Decode plainly first, then drafted, and compare them.")
-    ] = False,
-    show_sources: Annotated[
-        bool, flag(OUTPUT, "--show-sources", "Colour each token by where it came from.")
-    ] = False,
-    stats: Annotated[
-        bool, flag(OUTPUT, "--stats", "Where the time went, and how far what was expected came true.")
-    ] = False,
-    logprobs: Annotated[
-        int | None,
-        option(OUTPUT, "--logprobs", "N", "With --json: of each token, and the N likeliest.", minimum=0),
-    ] = None,
+    output: Any,
     recorder: Any,
     as_json: options.AsJson = False,
 ) -> int:
-    """Complete a prompt: drafted for, verified, and streamed as it is decoded.
+    """Complete a prompt with lossless drafting, and stream the text.
 
     The text goes to stdout, everything else to stderr.
     """
+    compare, logprobs = output.pop("compare"), output.pop("logprobs")
     if compare and draft is not None and draft.strip() == "none":
         raise UsageError("--compare with --draft none: nothing to compare with; name a drafter")
     if logprobs is not None and not as_json:
         raise UsageError("--logprobs: prints with --json only; add it")
     models = resolve_models(models)
-    drawn, by_chance = options.seed_for(seed, sampling)
+    seed, seed_is_random = options.seed_for(seed, sampling)
 
     from paceline.models import zoo
 
-    started = first_messages(system, messages)
-    if chat is False and started:
+    initial_messages = first_messages(system, messages)
+    if chat is False and initial_messages:
         raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
-    if messages is None or any(given is not None for given in (prompt, prompt_option, file)):
-        text = read_prompt(prompt, prompt_option, file)
-        conversation = [*started, {"role": "user", "content": text}]
+    sources = (prompt, prompt_source["option"], prompt_source["file"])
+    if messages is None or any(source is not None for source in sources):
+        text = read_prompt(*sources)
+        conversation = [*initial_messages, {"role": "user", "content": text}]
     else:
-        text, conversation = "", started
+        text, conversation = "", initial_messages
 
     from paceline.cli.completion import Completion
     from paceline.loading import load
 
-    wants_chat = chat is True or bool(started)
+    wants_chat = chat is True or bool(initial_messages)
     if wants_chat:
         require_template(models["target"] or str(zoo.target_path()))
-    with (
-        Interrupts() as interrupts,
-        load(**models, drafters=draft, **drafting, **memory) as llm,
-    ):
-        request = {
-            "max_tokens": n_predict,
-            "seed": drawn,
-            "stop": stop or [],
-            "ignore_eos": ignore_eos,
-            "logprobs": logprobs,
-        } | grammar
+    with Interrupts() as interrupts, load(**models, drafters=draft, **drafting, **memory) as llm:
+        request["stop"] = request["stop"] or []
+        request |= {"seed": seed, "logprobs": logprobs} | grammar
         completion = Completion(
             llm,
             request,
             sampling,
             interrupts,
             as_json=as_json,
-            show_sources=show_sources,
-            show_stats=stats,
             recorder=recorder,
             chat=wants_chat or (chat is None and llm.has_chat_template),
+            **output,
         )
         tokens = completion.prompt(text, conversation, wants_chat=wants_chat)
-        if by_chance and not as_json:
-            print_note(options.format_random_seed(drawn))
+        if seed_is_random and not as_json:
+            print_note(options.format_random_seed(seed))
         return completion.compare(tokens) if compare else completion.single(tokens)

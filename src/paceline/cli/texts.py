@@ -1,4 +1,4 @@
-"""Text from files and stdin, in whole; what cannot be used is one line."""
+"""Text from files and stdin."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 
-MAX_TEXT_BYTES = 1 << 26  # bytes: more than any context holds; a device has no end
-BYTE_ORDER_MARK = "\ufeff"  # a byte order mark, which Windows' editors begin a text with
+MAX_TEXT_BYTES = 1 << 26  # more than any context holds; a device may be endless
+BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_text(file: Path) -> str:
-    """Return all of a file. Raises UsageError where it cannot be read, is too long or not UTF-8."""
+    """Return the text of a file. Raises UsageError if it cannot be read, is too long or not UTF-8."""
     try:
-        with file.open("rb") as opened:
-            return _decoded(opened.read(MAX_TEXT_BYTES + 1), str(file))
+        with file.open("rb") as stream:
+            return _decode(stream.read(MAX_TEXT_BYTES + 1), str(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
 
 
 def read_prompt(argument: str | None, option: str | None, file: Path | None) -> str:
-    """Return the prompt from exactly one place: the argument, -p, -f, or stdin ("-", or none of them)."""
+    """Return the prompt from the argument, -p, -f or stdin ("-", or no source). Raises UsageError."""
     if sum(x is not None for x in (argument, option, file)) > 1:
         raise UsageError("more than one prompt: give it as an argument, with -p, with -f or on stdin")
     text = argument if argument is not None else option
@@ -32,7 +32,7 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     elif text is None or text == "-":
         if sys.stdin is None or (text is None and file is None and sys.stdin.isatty()):
             raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
-        text, where = _decoded(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
+        text, where = _decode(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
     else:
         text, where = typed.text("the prompt", text), "the prompt"
     if not text:
@@ -41,9 +41,9 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
 
 
 def read_prompts(file: Path) -> list[str]:
-    """Return a prompt a line, as text or (.jsonl) as an object with a "prompt"."""
+    """Return a prompt for each line: text or (.jsonl) an object with a "prompt". Raises UsageError."""
     prompts = []
-    # Not splitlines(), which also splits at form feeds and other characters that a prompt may hold.
+    # splitlines() would also split at form feeds and other characters of a prompt.
     for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), 1):
         where, text = f"{file}, line {number}", line.removesuffix("\r")
         if file.suffix == ".jsonl":
@@ -58,12 +58,13 @@ def read_prompts(file: Path) -> list[str]:
 
 
 def read_schema(schema: str | None, file: Path | None) -> str | None:
+    """Return the JSON schema of -j or -jf. Raises UsageError."""
     if schema is not None and file is not None:
         raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
     return schema if file is None else read_text(file)
 
 
-def _decoded(data: bytes, where: str) -> str:
+def _decode(data: bytes, where: str) -> str:
     if len(data) > MAX_TEXT_BYTES:
         raise UsageError(
             f"{where}: has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"

@@ -1,4 +1,4 @@
-"""`paceline transplant`: a draft model with another model's vocabulary."""
+"""`paceline transplant`: give a draft model another model's vocabulary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transplant(
             OUTPUT,
             "--type",
             "TYPE",
-            "Of the new rows: F32, F16, BF16, Q8_0 or Q4_0. Default: the draft's, K-quants become Q8_0.",
+            "Type of the new rows: F32, F16, BF16, Q8_0 or Q4_0. Default: the draft's; K-quants become Q8_0.",
             env=False,
         ),
     ] = None,
@@ -36,7 +36,7 @@ def transplant(
         bool | None,
         typer.Option(
             "--tied/--untied",
-            help="One matrix to read and write with (--untied: two). Default: two, where llama.cpp can.",
+            help="One matrix for embeddings and output (--untied: two). Default: two, where llama.cpp can.",
             show_default=False,
             rich_help_panel=OUTPUT,
         ),
@@ -46,10 +46,9 @@ def transplant(
 ) -> None:
     """Give a draft model another model's vocabulary, so that it can draft for it without --cross-vocab.
 
-    Each of the target's tokens is put together from the rows of the pieces that spell it in the draft's
-    vocabulary; tokens that both have keep theirs. Nothing else of the draft changes. Of the target only the
-    vocabulary is read. The file's path goes to stdout when it is complete; before that there is no file.
-    Trained on for a little while it drafts better (docs/transplant.md).
+    The row of each token combines the rows of the draft's tokens that spell it; a shared token keeps its row.
+    All other weights stay. Of the target only the vocabulary is read. The path of the complete file goes to
+    stdout. A little training improves the draft (docs/transplant.md).
     """
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress

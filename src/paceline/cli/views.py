@@ -1,4 +1,4 @@
-"""`paceline views`: parts of a model that draft for it."""
+"""`paceline views`: find parts of a model that draft for it, or write them to a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli import options
-from paceline.cli.groups import DEVICE_OPTIONS, with_option_groups
+from paceline.cli.groups import DEVICE_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
@@ -23,54 +23,45 @@ app = typer.Typer(rich_markup_mode=None, short_help="Find parts of a model that 
 
 @app.callback(invoke_without_command=True)
 def _options(context: typer.Context) -> None:
-    """Parts of a model that draft for it: early exits, and choices of blocks."""
+    """Parts of a model that draft for it: early exits, and selections of blocks."""
     options.require_command(context)
 
 
-@app.command(cls=GroupedCommand, short_help="Find the part of a model that drafts best for it.")
-@with_option_groups(models=DEVICE_OPTIONS)
-def search(
-    models: Any,
-    blocks: Annotated[
-        int, option(SEARCH, "--blocks", "N", "Blocks to leave out, two a layer; 0 tries several.", env=False)
-    ] = 0,
-    tries: Annotated[
-        int, option(SEARCH, "--tries", "N", "Views that are judged, at most.", env=False, minimum=1)
-    ] = 60,
-    items: Annotated[
-        int,
-        option(SEARCH, "--items", "N", "Answers to search by, and as many to report.", env=False, minimum=1),
-    ] = 5,
-    n_predict: Annotated[
-        int, option(SEARCH, "-n --n-predict", "N", "Tokens of each.", env=False, minimum=1)
-    ] = 48,
-    suite: Annotated[
-        str, option(SEARCH, "--suite", "SUITE", "As `paceline bench` has it.", env=False)
-    ] = "real",
-    as_json: options.AsJson = False,
-) -> None:
-    """Search for the blocks that a model's draft can do without, and keep what was found.
+PLAN_OPTIONS = OptionGroup(option_table(
+    SEARCH,
+    ("blocks", int, 0, "--blocks", "N", "Blocks to leave out, two a layer; 0 tries several."),
+    ("tries", int, 60, "--tries", "N", "Most views to judge.", 1),
+    ("items", int, 5, "--items", "N", "Answers to search by, and as many to report.", 1),
+    ("n", int, 48, "-n --n-predict", "N", "Tokens of each.", 1),
+    ("suite", str, "real", "--suite", "SUITE", "A suite, as for `paceline bench`."),
+    env=False,
+))  # fmt: skip
 
-    The model answers prompts of a suite; views are held against the first half of its answers, and the best
-    one against the other half. It is kept on disk for this model, and `-md view:` drafts with it. For
-    transformers models (hf:FILE reads a GGUF file with transformers). Ctrl-C ends the search with the best
-    view so far.
+
+@app.command(cls=GroupedCommand, short_help="Find the part of a model that drafts best for it.")
+@with_option_groups(models=DEVICE_OPTIONS, search_plan=PLAN_OPTIONS)
+def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) -> None:
+    """Search for the blocks that a draft can leave out, and store the best view for `-md view:`.
+
+    The model answers prompts of a suite. The first half of the answers judges views, the second half reports
+    the best view. For transformers models (hf:FILE reads a GGUF file with transformers). Ctrl-C ends the
+    search with the best view so far.
     """
     from paceline.cli.progress import progress
     from paceline.prepare.views import ViewSearchPlan, search_views
 
-    plan = ViewSearchPlan(blocks, tries, items, n_predict, suite)
+    plan = ViewSearchPlan(**search_plan)
     with Interrupts() as interrupts, progress(plan.work, interrupts, at_end=False) as tick:
-        found = search_views(resolve_models(models), plan, tick)
+        record = search_views(resolve_models(models), plan, tick)
     if as_json:
-        print_json(found)
+        print_json(record)
         return
     from paceline.report.views import write
 
-    write(found, sys.stdout)
+    write(record, sys.stdout)
 
 
-@app.command(cls=GroupedCommand, short_help="Write a part of a GGUF model to a file of its own.")
+@app.command(cls=GroupedCommand, short_help="Write a part of a GGUF model to a file.")
 def materialise(
     out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
     model: Annotated[
@@ -82,10 +73,10 @@ def materialise(
     view: Annotated[str, option(OUTPUT, "--view", "VIEW", "exit=N or skip=N: whole layers.", env=False)],
     force: options.Force = False,
 ) -> None:
-    """Write a GGUF file with some layers of a model, which llama.cpp loads as a draft model (-md).
+    """Write a GGUF file with some layers of a model, for llama.cpp to load as a draft model (-md).
 
-    Unlike a view it has a cache and a copy of the weights of its own. The file's path goes to stdout when it
-    is complete; before that there is no file.
+    Unlike a view it has a separate cache and a copy of the weights. The path of the complete file goes to
+    stdout.
     """
     from paceline.backends.views import parse_view
     from paceline.cli.progress import UNKNOWN, progress

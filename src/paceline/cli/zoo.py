@@ -1,4 +1,4 @@
-"""`paceline zoo`: models that need no download of their own, and files of any size made from them."""
+"""`paceline zoo`: the models that come with packages, and larger models made from them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 @app.callback(invoke_without_command=True)
 def _options(context: typer.Context) -> None:
-    """Models that come with packages: list them, find their files, make files of any size from them."""
+    """Models that come with packages: list, find and inflate them."""
     options.require_command(context)
 
 
 @app.command("list", cls=GroupedCommand)
 def list_models(as_json: options.AsJson = False) -> None:
-    """List the models that come with Paceline, and with packages; each can be named as zoo:NAME."""
+    """List the models that come with Paceline and with packages; -m takes zoo:NAME."""
     from paceline.models import zoo
 
     models = zoo.models()
@@ -63,15 +63,15 @@ def list_models(as_json: options.AsJson = False) -> None:
 
 @app.command(cls=GroupedCommand)
 def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")]) -> None:
-    """Print where a model of the zoo is, for use with other programs."""
+    """Print the path of a model, for other programs."""
     from paceline.models.resolve import local_files
     from paceline.models.stores.reference import ZOO, Reference
 
-    for one in local_files(name, Reference(ZOO, name.removeprefix("zoo:"))):
-        typer.echo(str(one.path))
+    for file in local_files(name, Reference(ZOO, name.removeprefix("zoo:"))):
+        typer.echo(str(file.path))
 
 
-@app.command(cls=GroupedCommand, short_help="Make a larger model that says the same.")
+@app.command(cls=GroupedCommand, short_help="Make a larger model with the same output.")
 def inflate(
     out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
     params: Annotated[
@@ -93,27 +93,26 @@ def inflate(
     ] = None,
     force: options.Force = False,
 ) -> None:
-    """Write a model of any size that says what a small one says, to measure speed at realistic cost.
+    """Write a larger model with the output of a small model, to measure speed at realistic cost.
 
-    Its weights are those of the small one, between others that change nothing. Tokenizer and chat template
-    are carried along. The source may be of any type; biases and experts are refused.
-
-    The file's path goes to stdout when it is complete; before that there is no file.
+    The additional weights do not change the output. Tokenizer and chat template are copied. The source may be
+    of any type, without biases and experts. The path of the complete file goes to stdout.
     """
     from paceline.cli.progress import STEPS, by_share, progress
     from paceline.models import zoo
     from paceline.models.zoo.inflate import inflate as write
 
     count, work = parse_count(params), {"write": STEPS, "quantize": STEPS}
-    # What is half written must be removed, so the writing stops between steps.
+    # Ctrl-C stops between steps, so that the partial file is removed.
     with Interrupts() as interrupts, progress(work, interrupts, at_end=False) as tick:
-        tell = by_share(tick)
-        layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=tell)
+        share = by_share(tick)
+        layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=share)
     print_note(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB")
     typer.echo(str(out))
 
 
 def parse_count(text: str) -> int:
+    """Return the number of a text such as 200M or 1.1B. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMB]?)", text.strip().upper(), re.ASCII)
     if match is None:
         raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B")

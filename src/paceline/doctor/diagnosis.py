@@ -246,7 +246,7 @@ def too_busy(e: Evidence) -> Iterator[Cause]:
             "times that tell nothing",
             HIGH,
             f"{e.doubt}: the machine was too busy to tell what passes cost",
-            "run this again with --again when it is calm; nothing is concluded from these times",
+            "run this again with --refresh when it is calm; nothing is concluded from these times",
         )
 
 

@@ -1,8 +1,7 @@
-"""Paceline inside of transformers: `model.generate(**inputs, custom_generate=paceline.hf_generate)`.
+"""Paceline inside transformers: `model.generate(**inputs, custom_generate=paceline.hf_generate)`.
 
-The model is one that the caller has loaded. Its own logits processors and stopping criteria decide, so that
-greedy text is the one that `generate` would have given, and sampled text has its distribution, with draws of
-our own; what drafts is ours.
+The caller's model, logits processors and stopping criteria stay in place: greedy text is that of `generate`,
+and sampled text has the same distribution, with other random draws.
 """
 
 from __future__ import annotations
@@ -24,20 +23,18 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import DraftTree
 
-MOST_SESSIONS = 64  # rows of a batch
+MAX_SESSIONS = 64  # rows of a batch
+MODEL_ATTRIBUTE = "_paceline"  # holds the CachedEngine, which is freed with the model
 
 
 @dataclass
 class CachedEngine:
-    """What is kept with a model from one call to the next: caches, what drafters learned, costs."""
+    """The state between two calls with a model: KV caches, what drafters have learned, costs."""
 
     engine: Any
     drafter: Drafter
     policy: DraftPolicy
-    made_of: tuple[Any, ...]
-
-
-MODEL_ATTRIBUTE = "_paceline"  # a model's own attribute: what is kept goes when the model does
+    settings: tuple[Any, ...]
 
 
 def hf_generate(
@@ -54,20 +51,23 @@ def hf_generate(
     stop_tokenizer: Any = None,
     **given: Any,
 ) -> Any:
-    """Decode greedily or sample, one text or several; given to `generate` as `custom_generate`.
+    """Decode one or several prompts, greedily or sampled, as `custom_generate` of `generate`.
 
-    drafters: names, as `paceline run --draft` has them.
-    draft_model: another loaded model with the same vocabulary, or a part of this one ("view:exit=22").
-    drafting: other settings of drafters (config.py).
-    stream_to, stop_tokenizer: the streamer, and the tokenizer of `stop_strings`; transformers does not pass
-    its own on. Returns what `generate` returns, without scores. Raises UsageError for beams, several answers
-    to one prompt, and what else only transformers' own loop does."""
+    Return what `generate` returns, without scores. Raises UsageError for features of transformers' loop, such
+    as beams and several answers to one prompt.
+
+    drafters: names, as for `paceline run --draft`.
+    draft_model: another loaded model with the same vocabulary, or a part of this model ("view:exit=22").
+    drafting: other fields of Drafting.
+    stream_to: the streamer, which transformers does not pass on.
+    stop_tokenizer: the tokenizer of `stop_strings`, likewise.
+    """
     import torch
 
     require_supported(generation_config)
     if stop_strings is not None:
         stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
-    loaded = loaded_for(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
+    loaded = cached_engine(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
     engine: Any = loaded.engine
     target: Any = ProcessedTarget(engine, logits_processor, input_ids.device) if logits_processor else engine
     sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0)
@@ -81,16 +81,16 @@ def hf_generate(
     try:
         for row, prompt in enumerate(prompts):
             padding = input_ids.shape[1] - len(prompt)
-            lines = list[int]()
-            texts.append(lines)
-            seed = int(torch.randint(1 << 31, ()))  # torch.manual_seed decides it
+            tokens = list[int]()
+            texts.append(tokens)
+            seed = int(torch.randint(1 << 31, ()))  # follows torch.manual_seed
             request = GenerationRequest(
                 prompt=prompt,
                 max_tokens=limit - padding - len(prompt),
                 sampling=sampling,
                 seed=seed,
-                should_stop=StoppingCriteriaAdapter(input_ids[row], lines, stopping_criteria),
-                ignore_eos=True,  # its own criteria know where a text ends
+                should_stop=StoppingCriteriaAdapter(input_ids[row], tokens, stopping_criteria),
+                ignore_eos=True,  # the criteria include it
             )
             requests.append(start_request(target, loaded.drafter, request))
         for _request, step in decode(target, loaded.drafter, loaded.policy, requests):
@@ -101,11 +101,11 @@ def hf_generate(
             active.close()
     if stream_to is not None:
         stream_to.end()
-    return answer(input_ids, texts, generation_config)
+    return pad_output(input_ids, texts, generation_config)
 
 
 def require_supported(config: Any) -> None:
-    """Raises UsageError."""
+    """Raise UsageError for a feature that Paceline does not have."""
     for name, usual in (("num_beams", 1), ("num_return_sequences", 1)):
         if (getattr(config, name, None) or usual) != usual:
             raise UsageError(f"{name}={getattr(config, name)}: Paceline decodes one text for each prompt")
@@ -115,7 +115,7 @@ def require_supported(config: Any) -> None:
 
 
 def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:
-    """The stopping criteria, and one for these texts. Raises UsageError without a tokenizer."""
+    """Return the criteria with one for stop strings. Raises UsageError without a tokenizer."""
     from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
     if tokenizer is None:
@@ -125,7 +125,7 @@ def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) ->
 
 
 def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
-    """The prompts, without what fills them up on the left."""
+    """Return the prompts without padding. Raises UsageError for padding that is not on the left."""
     rows = input_ids.tolist()
     if attention_mask is None:
         return [list(row) for row in rows]
@@ -135,31 +135,32 @@ def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
     return [list(compress(row, mask)) for row, mask in zip(rows, masks, strict=True)]
 
 
-def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> CachedEngine:
+def cached_engine(model: Any, drafting: Drafting, draft_model: Any) -> CachedEngine:
+    """Return the model's engine and drafter; they are made anew if the settings have changed."""
     from paceline.backends.transformers.target import HfTarget
 
-    named = draft_model is None or isinstance(draft_model, str)
-    made_of = (drafting, draft_model if named else id(draft_model))
-    known: CachedEngine | None = model.__dict__.get(MODEL_ATTRIBUTE)
-    if known is not None and known.made_of == made_of:
-        return known
-    engine: Any = HfTarget.around(model, sessions=MOST_SESSIONS)
+    is_name = draft_model is None or isinstance(draft_model, str)
+    settings = (drafting, draft_model if is_name else id(draft_model))
+    cached: CachedEngine | None = model.__dict__.get(MODEL_ATTRIBUTE)
+    if cached is not None and cached.settings == settings:
+        return cached
+    engine: Any = HfTarget.around(model, sessions=MAX_SESSIONS)
     small: Any = None
     if isinstance(draft_model, str):
         small = resolve_view(draft_model, engine)
     elif draft_model is not None:
-        small = HfTarget.around(draft_model, sessions=MOST_SESSIONS)
+        small = HfTarget.around(draft_model, sessions=MAX_SESSIONS)
     costs = costs_of(engine, small) if drafting.policy == "rate" and not drafting.plain else None
     drafter, drafting = make_drafter(drafting, engine, small, costs=costs)
     if costs is not None:
         refresh(costs, small)
-    loaded = CachedEngine(engine, drafter, make_policy(drafting, costs), made_of)
+    loaded = CachedEngine(engine, drafter, make_policy(drafting, costs), settings)
     model.__dict__[MODEL_ATTRIBUTE] = loaded
     return loaded
 
 
 class StoppingCriteriaAdapter:
-    """transformers' stopping criteria, asked after every token. said: the tokens so far, which it notes."""
+    """transformers' stopping criteria, called after every token. tokens: collects the generated tokens."""
 
     def __init__(self, prompt: Any, tokens: list[int], criteria: Any) -> None:
         self._prompt, self._tokens, self._criteria = prompt, tokens, criteria
@@ -175,7 +176,7 @@ class StoppingCriteriaAdapter:
 
 
 class ProcessedTarget:
-    """A target whose logits have been through transformers' processors, which work on the prompt's device."""
+    """A target with logits processors of transformers, which run on the prompt's device."""
 
     def __init__(self, target: Any, processors: Any, device: Any) -> None:
         self._target, self._processors, self._device = target, processors, device
@@ -186,15 +187,18 @@ class ProcessedTarget:
     def forward(
         self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
     ) -> list[ForwardOutput]:
-        how = (self._processors, self._device)
         outs = self._target.forward(batch, want)
         return [
-            out if isinstance(tree, int) else ProcessedRows(out, session, tree, *how)
+            out
+            if isinstance(tree, int)
+            else ProcessedRows(out, session, tree, self._processors, self._device)
             for out, (session, tree) in zip(outs, batch, strict=True)
         ]
 
 
 class ProcessedRows(LogitsOutput):
+    """Logits that pass through processors when they are read."""
+
     def __init__(self, out: Any, session: Session, tree: DraftTree, processors: Any, device: Any) -> None:
         super().__init__(out.computed, out.features)
         self._out, self._session, self._tree = out, session, tree
@@ -208,14 +212,14 @@ class ProcessedRows(LogitsOutput):
         return self._processors(torch.tensor([ids], device=self._device), scores)[0].cpu().numpy()
 
 
-def answer(input_ids: Any, texts: Sequence[Sequence[int]], config: Any) -> Any:
-    """Prompts and texts, filled up on the right where some ended sooner."""
+def pad_output(input_ids: Any, texts: Sequence[Sequence[int]], config: Any) -> Any:
+    """Return prompts and texts, padded on the right."""
     import torch
 
     longest = max(map(len, texts))
     pad = config.pad_token_id
-    filled = [[*text, *[0 if pad is None else int(pad)] * (longest - len(text))] for text in texts]
-    new = torch.tensor(filled, dtype=input_ids.dtype, device=input_ids.device).reshape(len(texts), longest)
+    padded = [[*text, *[0 if pad is None else int(pad)] * (longest - len(text))] for text in texts]
+    new = torch.tensor(padded, dtype=input_ids.dtype, device=input_ids.device).reshape(len(texts), longest)
     sequences = torch.cat((input_ids, new), dim=1)
     if not config.return_dict_in_generate:
         return sequences

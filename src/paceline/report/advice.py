@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.bench import NOT_MEASURED
+from paceline.report.bench import NOT_MEASURED, number
 from paceline.report.models import abbreviate_home, display_name
 from paceline.report.table import Block, size
 from paceline.speculative.printable import printable
@@ -14,13 +14,13 @@ from paceline.speculative.printable import printable
 Record = Mapping[str, Any]
 
 MAPPABLE = "mappable"
-WORTH = 1.05  # times plain decoding: a gain below that is no reason for a second model
+MIN_SPEEDUP = 1.05  # from which a second model is worth its memory
 
 
 def write(record: Record, file: IO[str]) -> None:
     target, two_rows = record["target"], record["two_rows"]
     what = [printable(target["name"]), printable(target["quantisation"]), size(target["size"])]
-    file.write(f"target   {', '.join(one for one in what if one)}\n")
+    file.write(f"target   {', '.join(filter(None, what))}\n")
     file.write(f"for      {_task(record)}, {record['n_ctx']:,} tokens of context\n")
     costs = "not measured yet" if two_rows is None else f"2 tokens in a pass cost {two_rows:.2f}x one"
     file.write(f"costs    {costs}\n")
@@ -51,7 +51,7 @@ def advice(record: Record) -> str:
         return "don't speculate here: there is not even memory for the target"
     measured = [row for row in fitting if row["measured"] is not None]
     best = max(measured, key=lambda row: row["measured"]["speedup"], default=None)
-    if best is not None and best["measured"]["speedup"] >= WORTH:
+    if best is not None and best["measured"]["speedup"] >= MIN_SPEEDUP:
         message = f"({speed(best['measured'])} measured)"
         if best["drafter"] != "model":
             return f"no draft model is needed: paceline run -m {target} {message}"
@@ -85,13 +85,9 @@ def notes(record: Record) -> list[str]:
 
 
 def download(row: Record) -> list[str]:
-    why = f"    {printable(row['why'])}"
-    if row["caveat"]:
-        why += f"; {printable(row['caveat'])}"
-    return [
-        f"  paceline pull {shell_quoted(row['reference'])}",
-        f"{why} [{printable(row['source']) or 'recalled'}]",
-    ]
+    why = "; ".join(filter(None, (printable(row["why"]), printable(row["caveat"]))))
+    source = printable(row["source"]) or "recalled"
+    return [f"  paceline pull {shell_quoted(row['reference'])}", f"    {why} [{source}]"]
 
 
 def shell_quoted(reference: str) -> str:
@@ -101,25 +97,21 @@ def shell_quoted(reference: str) -> str:
 
 
 def speed(measured: Record) -> str:
-    message = f"{measured['speedup']:.2f}x"
-    return (
-        message if measured["low"] is None else f"{message} [{measured['low']:.2f}, {measured['high']:.2f}]"
-    )
+    value = f"{measured['speedup']:.2f}x"
+    return value if measured["low"] is None else f"{value} [{measured['low']:.2f}, {measured['high']:.2f}]"
 
 
 def _cells(row: Record) -> tuple[str, ...]:
-    measured = row["measured"]
-    needed = row["needed"]
+    measured, needed = row["measured"], row["needed"]
+    acceptance = None if measured is None else measured["acceptance"]
     return (
         printable(display_name(row["reference"])),
         row["verdict"],
         size(row["size"]) if row["size"] else NOT_MEASURED,
         "its own" if row["kin"] else NOT_MEASURED,
-        NOT_MEASURED if row["token"] is None else f"{row['token']:.3f}",
+        number(row["token"], ".3f"),
         NOT_MEASURED if needed is None else "never" if needed > 1.0 else f"{needed:.2f}",
-        NOT_MEASURED
-        if measured is None or measured["acceptance"] is None
-        else f"{measured['acceptance']:.2f}",
+        number(acceptance, ".2f"),
         NOT_MEASURED if measured is None else speed(measured),
         NOT_MEASURED if measured is None else measured["source"],
         size(row["memory"]) + ("" if row["memory_known"] else "+") + ("" if row["fits"] else " !"),

@@ -1,4 +1,4 @@
-"""A bench as tables. A record has the names of a run in the history."""
+"""The tables of a bench. Records have the names of a run in the history."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Record = Mapping[str, Any]
 
 PLAIN = "plain"  # the system that every speedup refers to
 NOT_MEASURED = "-"
-MIN_ITEMS = 6  # items: fewer tell no difference, whatever they say
-MAX_NAME_CHARACTERS = 24  # characters of a verdict that stand in the table; a longer one stands below it
+MIN_ITEMS = 6  # for a conclusion
+MAX_NAME_CHARACTERS = 24  # of a verdict in the table; a longer verdict is a note
 
 
 def write(record: Record, file: IO[str]) -> None:
@@ -28,7 +28,7 @@ def write(record: Record, file: IO[str]) -> None:
 
 
 def header(record: Record) -> list[tuple[str, str]]:
-    """Return what was measured, and on what: a name and a text each; unknown facts are left out."""
+    """Return the names and texts of the header, without unknown facts."""
     known, results = record["provenance"], record["results"]
     machine, request = known.get("machine") or {}, known.get("request") or {}
     out = [(name, model(known[name])) for name in ("target", "draft") if known.get(name)]
@@ -67,13 +67,12 @@ def blocks(record: Record) -> list[Block]:
 
 
 def overall(results: Sequence[Record]) -> list[Record]:
-    """Return the results over all categories: in a suite with one category, those of that category."""
-    every = [result for result in results if not result["category"]]
-    return every or list(results)
+    """Return the results over all categories, or those of a single category."""
+    return [result for result in results if not result["category"]] or list(results)
 
 
 def conclusion(record: Record) -> str:
-    """Return which system is fastest, as far as the confidence intervals show it."""
+    """Return the line that names the fastest system, by the confidence intervals."""
     best = best_of(record)
     if best is None:
         return "no conclusion: no system beside plain decoding has a speed"
@@ -90,13 +89,13 @@ def conclusion(record: Record) -> str:
 
 
 def best_of(record: Record) -> Record | None:
-    """Return the result with the highest speedup over plain decoding; None if there is none."""
+    """Return the result with the highest speedup over plain decoding, or None."""
     results = [result for result in overall(record["results"]) if _drafts(result)]
     return max(results, key=lambda result: result["speedup"]["value"], default=None)
 
 
 def notes(record: Record) -> list[str]:
-    """Return the verdicts that are too long for the table, each with its systems."""
+    """Return the verdicts that are too long for the table, with their systems."""
     about: dict[str, dict[str, None]] = {}
     for result in overall(record["results"]):
         if result["verdict"] != _short(result):
@@ -109,7 +108,7 @@ def _drafts(result: Record) -> bool:
 
 
 def interval(speedup: Record) -> str:
-    if speedup["low"] == speedup["high"]:  # of a single measurement
+    if speedup["low"] == speedup["high"]:  # one measurement
         return times(speedup["value"])
     return f"{times(speedup['value'])} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
@@ -127,7 +126,8 @@ def model(it: Record) -> str:
     if it.get("params"):
         parts.append(f"{it['params'] / 1e6:,.0f} M parameters")
     parts.append(f"fingerprint {it['fingerprint'][:16]}")
-    return ", ".join([*parts, *([f"altered: {printable(it['alters'])}"] if it.get("alters") else [])])
+    parts += [f"altered: {printable(it['alters'])}"] if it.get("alters") else []
+    return ", ".join(parts)
 
 
 def _short(result: Record) -> str:
@@ -189,7 +189,7 @@ def _category_cell(result: Record) -> str:
 
 
 def write_runs(records: Sequence[Record], file: IO[str]) -> None:
-    """Write the runs of the history; each record also has `id` and `paceline`."""
+    """Write the table of the history's runs."""
     rows = []
     for record in records:
         known, best = record["provenance"], best_of(record)

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Prompts whose first difference is shown; the record has all.
-SHOWN = 3
-LONGEST = 20  # characters shown of a token
+MAX_DIFFERENCES = 3  # prompts whose first difference is shown
+MAX_TOKEN_CHARACTERS = 20
 
 
 def lines(record: Mapping[str, Any]) -> list[str]:
@@ -23,13 +22,13 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         sampled(record["sampled"]),
         state("state", record["state"]),
         *([state("draft", record["draft_state"])] if record["draft_state"] else []),
-        logprobs(record["logprobs"]),
+        f"logprobs  {record['logprobs']['tokens']:,} tokens: {format_deviation(record['logprobs'])}",
         "CERTIFIED: drafted output is plain output" if not failed else f"NOT CERTIFIED: {failed}",
     ]
 
 
 def model(it: Mapping[str, Any]) -> str:
-    # A file's own words, in which anything may stand.
+    # repr escapes the file's texts.
     name, description = (repr(it[key])[1:-1] for key in ("name", "description"))
     altered = f", altered: {it['alters']}" if it.get("alters") else ""
     return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}{altered}"
@@ -46,15 +45,15 @@ def settings(known: Mapping[str, Any]) -> str:
 
 
 def greedy(runs: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]) -> list[str]:
-    """every: the same prompts with every draft verified."""
+    """Return the lines of the greedy check. every: the same prompts with every draft verified."""
     n = sum(run["n_tokens"] for run in runs)
     out = [f"greedy    {len(runs)} prompts, {n:,} tokens {count_verdicts(runs)}"]
     out += [f"          with every draft verified {count_verdicts(every)}"] if every else []
     different = [(i, run) for some in (runs, every) for i, run in enumerate(some) if run["difference"]]
     different.sort(key=lambda item: item[1]["verdict"] != "defect")
-    for i, run in different[:SHOWN]:
+    for i, run in different[:MAX_DIFFERENCES]:
         it = run["difference"]
-        plain, drafted_text = (repr(text[:LONGEST]) for text in it["text"])
+        plain, drafted_text = (repr(text[:MAX_TOKEN_CHARACTERS]) for text in it["text"])
         out.append(
             f"          prompt {i + 1} token {it['index']}: {plain} or {drafted_text}, "
             f"{float(it['gap']):.2g} apart, noise {float(it['noise']):.2g}: {run['verdict']}"
@@ -70,12 +69,12 @@ def count_verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def sampled(it: Mapping[str, Any]) -> str:
-    least = min(min(it[test]["p_values"]) for test in ("draft", "first_token", "first_pair"))
-    found = f"p {least:.2g} (limit {it['level']:.1g}); a bias of {it['smallest_bias']:.1%} would show"
+    p_value = min(min(it[test]["p_values"]) for test in ("draft", "first_token", "first_pair"))
+    outcome = f"p {p_value:.2g} (limit {it['level']:.1g}); a bias of {it['smallest_bias']:.1%} would show"
     if it["overruns"] or it["ties"]:
-        found = f"{it['overruns']} ran past the end, {it['ties']} ties misjudged"
+        outcome = f"{it['overruns']} ran past the end, {it['ties']} ties misjudged"
     drafts = f"{it['accepted']:,} of {it['drafted']:,} drafts kept"
-    return f"sampled   {it['runs']:,} runs ({drafts}): {found}: {verdict(it)}"
+    return f"sampled   {it['runs']:,} runs ({drafts}): {outcome}: {verdict(it)}"
 
 
 def state(name: str, it: Mapping[str, Any]) -> str:
@@ -83,12 +82,8 @@ def state(name: str, it: Mapping[str, Any]) -> str:
     return f"{name:9} {it['sequences']} walks{beside}, {it['rows']:,} rows: {format_deviation(it)}"
 
 
-def logprobs(it: Mapping[str, Any]) -> str:
-    return f"logprobs  {it['tokens']:,} tokens: {format_deviation(it)}"
-
-
 def format_deviation(it: Mapping[str, Any]) -> str:
-    # float: the JSON spells infinity and NaN as text.
+    # JSON has infinity and NaN as strings.
     return f"off by {float(it['worst']):.2g} (limit {float(it['limit']):.2g}): {verdict(it)}"
 
 

@@ -1,4 +1,4 @@
-"""The compatibility of two models, as a table: the verdict first, the advice last."""
+"""The compatibility of two models: the verdict, a table and advice."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ COLUMNS = ("", "target", "draft", "what it means")
 
 
 def write(record: Record, file: IO[str]) -> None:
-    """record: with the names of `paceline check --json`."""
+    """Write the report. record: the output of `paceline check --json`."""
     why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
-    value = WORDS[record["verdict"]] + (f": {why}" if why else "")
-    file.write(f"{record['verdict']}: {printable(value)}\n\n")
+    verdict = WORDS[record["verdict"]] + (f": {why}" if why else "")
+    file.write(f"{record['verdict']}: {printable(verdict)}\n\n")
     names = {role: Path(record[role]).name for role in ("target", "draft")}
     files = {"field": "file", "weight": "note", "text": "", **names}
     write_table(COLUMNS, [row(reason) for reason in [files, *record["reasons"]]], file)
     if record["advice"]:
         file.write("\n")
     for line in record["advice"]:
-        # A command on a line of its own, to be copied.
+        # Commands are on separate lines, to be copied.
         file.write(f"- {printable(line)}\n".replace(": paceline ", ":\n    paceline ", 1))
 
 

@@ -1,4 +1,4 @@
-"""The cost of passes as tables, from the record that `doctor --json` prints."""
+"""The tables of the costs of passes, from the record of `doctor --json`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from paceline.speculative.policy.speedup_formulas import break_even
 Record = Mapping[str, Any]
 Curve = Sequence[tuple[int, float]]  # rows and seconds
 
-BAR_WIDTH = 16  # characters of the dearest pass
-UNSTEADY_JITTER = 1.5  # the upper quartile of one pass's times over the lower
+BAR_WIDTH = 16  # characters of the most expensive pass
+UNSTEADY_JITTER = 1.5  # upper over lower quartile of a pass's times
 NEVER_PAYS = "never"
 
 
@@ -35,7 +35,7 @@ def blocks(record: Record) -> list[Block]:
     out = []
     for depth, curve in curves(record["target"]).items():
         token = None if draft is None else draft.seconds(1, depth)
-        if record["doubts"]:  # nothing is concluded from these times
+        if record["doubts"]:  # no conclusions from these times
             out.append(short_table("target", curve, depth))
         else:
             out.append(table(curve, depth, token))
@@ -47,11 +47,11 @@ def blocks(record: Record) -> list[Block]:
 def notes(record: Record) -> list[str]:
     if record["doubts"]:
         return [
-            f"{role}: {value}: the machine was too busy to tell; run again (--again) when it is calm"
-            for role, value in record["doubts"].items()
+            f"{role}: {doubt}: the machine was too busy to tell; run again (--refresh) when it is calm"
+            for role, doubt in record["doubts"].items()
         ]
     out = [
-        "break-even: how often a drafted token must be right for a draft of rows - 1 tokens to lose nothing",
+        "break-even: how often a drafted token must be right for a draft of rows - 1 tokens to lose nothing"
     ]
     if record["draft"] is not None:
         depth = record["target"]["depths"][0]
@@ -64,13 +64,13 @@ def notes(record: Record) -> list[str]:
         if noise > UNSTEADY_JITTER:
             out.append(
                 f"{role}: times of one and the same pass lie {noise:.1f}x apart; the machine is busy: "
-                "measure again later (--again)"
+                "measure again later (--refresh)"
             )
     return out
 
 
 def curves(cost: Record) -> dict[int, Curve]:
-    """Return the measured curves by context depth."""
+    """Return the measured curve of each context length."""
     return {
         depth: [(n, s) for n, s in zip(cost["rows"], line, strict=True) if s is not None]
         for depth, line in zip(cost["depths"], cost["seconds"], strict=True)
@@ -79,19 +79,13 @@ def curves(cost: Record) -> dict[int, Curve]:
 
 def table(curve: Curve, depth: int, token: float | None) -> Block:
     """Return the table of one curve. token: seconds of a draft model's token."""
-    plain, dearest = curve[0][1], max(seconds for _, seconds in curve)
+    plain, longest = curve[0][1], max(seconds for _, seconds in curve)
     columns = ["rows", "", "ms", "relative", "ms a row", "break-\neven"]
     rows = []
     for n, seconds in curve:
-        bar = "█" * max(1, round(BAR_WIDTH * seconds / dearest))
-        row = [
-            f"{n:4}",
-            bar,
-            milliseconds(seconds, plain),
-            f"{seconds / plain:.2f}",
-            milliseconds(seconds / n, plain),
-        ]
-        row.append(format_break_even(seconds / plain, n))
+        bar = "█" * max(1, round(BAR_WIDTH * seconds / longest))
+        row = [f"{n:4}", bar, milliseconds(seconds, plain), f"{seconds / plain:.2f}"]
+        row += [milliseconds(seconds / n, plain), format_break_even(seconds / plain, n)]
         if token is not None:
             row.append(format_break_even((seconds + (n - 1) * token) / plain, n))
         rows.append(tuple(row))
@@ -113,7 +107,7 @@ def format_break_even(ratio: float, rows: int) -> str:
     return NEVER_PAYS if acceptance is None or acceptance >= 1.0 else f"{acceptance:.2f}"
 
 
-def milliseconds(seconds: float, least: float) -> str:
-    """Return milliseconds, with three significant digits of the least value of the column."""
-    decimals = max(0, 2 - math.floor(math.log10(least * 1e3)))
+def milliseconds(seconds: float, minimum: float) -> str:
+    """Return milliseconds, with three significant digits of the column's minimum."""
+    decimals = max(0, 2 - math.floor(math.log10(minimum * 1e3)))
     return f"{seconds * 1e3:.{decimals}f}"

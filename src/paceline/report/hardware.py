@@ -1,4 +1,4 @@
-"""A machine's hardware, the fastest threads and the causes of a loss, from the record of `doctor --json`."""
+"""The hardware, the trials and the diagnosis, from the record of `doctor --json`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 
-NAME = 11  # characters of the first column
+NAME_WIDTH = 11
 ENGINE = "llama-cpp-python"
-TILES = Path(__file__).parents[1] / "backends" / "llama_cpp" / "tileconfig.h"
+TILE_HEADER = Path(__file__).parents[1] / "backends" / "llama_cpp" / "tileconfig.h"
 
 
 def write(hardware: Record, file: IO[str]) -> None:
@@ -24,28 +24,29 @@ def write(hardware: Record, file: IO[str]) -> None:
 
 
 def paragraph(name: str, text: str, file: IO[str]) -> None:
-    file.write(f"{name:{NAME}}{text}\n")
+    file.write(f"{name:{NAME_WIDTH}}{text}\n")
 
 
 def lines(hardware: Record) -> list[tuple[str, str]]:
     """Return a name and a text for each line."""
-    out = [
-        ("processor", ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"])))))
-    ]
-    out.append(("cores", cores(hardware)))
+    processor = ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"]))))
+    out = [("processor", processor), ("cores", cores(hardware))]
     out += [("limits", text)] if (text := limits(hardware)) else []
     out += [("memory", memory(hardware))] if hardware["memory"] else []
     out += features(hardware["features"])
     out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
-    out += [("GPU", gpu(one, hardware["offload"])) for one in hardware["gpus"]]
+    out += [("GPU", gpu(it, hardware["offload"])) for it in hardware["gpus"]]
     if not hardware["gpus"]:
         out.append(("GPU", "none found"))
     advice = hardware["threads"]
     why = "; ".join(advice["why"])
     out.append(("threads", f"{advice['threads']} advised (-t {advice['threads']}): {why}"))
-    return out + [
-        ("not read" if i == 0 else "", printable(text)) for i, text in enumerate(hardware["unread"])
-    ]
+    return out + not_read(hardware["unread"])
+
+
+def not_read(errors: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the lines of errors, of which the first has a name."""
+    return [("not read" if i == 0 else "", printable(text)) for i, text in enumerate(errors)]
 
 
 def cores(hardware: Record) -> str:
@@ -91,20 +92,22 @@ def features(it: Record | None) -> list[tuple[str, str]]:
         return [("features", " ".join(it["there"]) or "none that matter")]
     out = [("features", f"{' '.join(it['used']) or 'none'}: used by the engine")]
     if it["unused"]:
-        command = rebuild(tiles="AMX_INT8" in it["unused"])
+        command = rebuild_command(tiles="AMX_INT8" in it["unused"])
         out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {command}"))
     return out
 
 
-def rebuild(tiles: bool) -> str:
-    """Return the command that builds the same version for this processor. tiles: the processor has AMX, which
-    some compilers get wrong."""
+def rebuild_command(tiles: bool) -> str:
+    """Return the command that builds the engine's version for this processor.
+
+    tiles: work around compilers that get AMX wrong.
+    """
     try:
         pinned = f"{ENGINE}=={version(ENGINE)}"
     except PackageNotFoundError:
         pinned = ENGINE
     command = f"pip install --force-reinstall --no-deps --no-binary {ENGINE} {pinned}"
-    flags = f'CXXFLAGS="-include {TILES}" ' if tiles else ""
+    flags = f'CXXFLAGS="-include {TILE_HEADER}" ' if tiles else ""
     return f'{flags}CMAKE_ARGS="-DGGML_NATIVE=ON" {command}'
 
 
@@ -120,18 +123,12 @@ def gpu(it: Record, offload: bool | None) -> str:
     return ", ".join(parts)
 
 
-def trials(found: Sequence[Record], best: int) -> Block:
+def trials(results: Sequence[Record], best: int) -> Block:
     """Return the table of the trials. best: the index of the fastest."""
+    figures = (("prompt", ".1f"), ("prompt_ratio", ".2f"), ("decode", ".1f"), ("decode_ratio", ".2f"))
     rows = tuple(
-        (
-            f"{one['threads']:3}",
-            "best" if i == best else "",
-            f"{one['prompt']:.1f}",
-            f"{one['prompt_ratio']:.2f}",
-            f"{one['decode']:.1f}",
-            f"{one['decode_ratio']:.2f}",
-        )
-        for i, one in enumerate(found)
+        (f"{it['threads']:3}", "best" if i == best else "", *(f"{it[name]:{spec}}" for name, spec in figures))
+        for i, it in enumerate(results)
     )
     columns = ("threads", "", "prompt\ntokens/s", "of the\nbest", "decode\ntokens/s", "of the\nbest")
     return Block("threads, tried with the target", columns, rows, 2)
@@ -141,19 +138,19 @@ def thread_advice(it: Record) -> str:
     return f"fastest at decoding: -t {it['threads']}"
 
 
-def attention(found: Sequence[Record], best: int) -> Block:
+def attention(results: Sequence[Record], best: int) -> Block:
     """Return the table of the trials with and without flash attention. best: the index of the faster."""
     rows = tuple(
         (
-            "on" if one["flash"] else "off",
+            "on" if it["flash"] else "off",
             "best" if i == best else "",
-            f"{one['prompt']:.1f}",
-            f"{1e3 * one['token']:.3g}",
-            f"{1e3 * one['draft']:.3g}",
+            f"{it['prompt']:.1f}",
+            f"{1e3 * it['token']:.3g}",
+            f"{1e3 * it['draft']:.3g}",
         )
-        for i, one in enumerate(found)
+        for i, it in enumerate(results)
     )
-    depth, most = found[best]["depth"], found[best]["rows"]
+    depth, most = results[best]["depth"], results[best]["rows"]
     columns = ("flash", "", "prompt\ntokens/s", "1 row\nms", f"{most} rows\nms")
     return Block(f"flash attention, tried with the target after {depth:,} tokens", columns, rows, 2)
 
@@ -163,7 +160,7 @@ def flash_advice(it: Record) -> str:
 
 
 def diagnosis(found: Record, file: IO[str]) -> None:
-    """Write where the time of a step went, and the causes of a loss."""
+    """Write the time of each phase, and the causes of a loss."""
     run = found["run"]
     if run is not None:
         write_where(run["run"], file)
@@ -178,5 +175,5 @@ def diagnosis(found: Record, file: IO[str]) -> None:
         paragraph("", f"-> {cause['remedy']}", file)
     if not found["causes"]:
         file.write("no cause of a loss was found\n")
-    for i, text in enumerate(found["unread"]):
-        paragraph("not read" if i == 0 else "", printable(text), file)
+    for name, text in not_read(found["unread"]):
+        paragraph(name, text, file)

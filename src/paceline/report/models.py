@@ -1,4 +1,4 @@
-"""The models of a machine, as a table."""
+"""The table of the models on a machine."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ COLUMNS = ("model", "family", "params", "quant", "size", "context", "notes")
 HUB_PATH = re.compile(
     r".*/models--(?P<repository>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})(?:/(?P<file>.+))?", re.DOTALL
 )
-MOST_NOTES = 12
+MAX_NOTES = 12
 
 
 def write(models: Sequence[Record], file: IO[str]) -> None:
-    """Write the table of models. models: the names of Model.as_dict (models/stores/inventory.py)."""
+    """Write the table. models: records of Model.as_dict (models/stores/inventory.py)."""
     write_table(COLUMNS, [row(model, short=file.isatty()) for model in models], file)
 
 
 def row(model: Record, *, short: bool) -> tuple[str, ...]:
-    """Return one model's cells. short: a path in the home folder begins with ~."""
+    """Return a model's cells. short: abbreviate its path."""
     return (
         printable(display_name(model["model"]) if short else model["model"]),
         printable(model["family"]),
@@ -38,12 +38,11 @@ def row(model: Record, *, short: bool) -> tuple[str, ...]:
 
 
 def model_notes(model: Record) -> list[str]:
-    """Return what sets a model apart from a plain transformer in a GGUF file."""
+    """Return the differences from a plain transformer in a GGUF file."""
     lines = []
     if experts := model["experts"]:
-        lines.append(
-            f"MoE {model['experts_used']} of {experts}" if model["experts_used"] else f"MoE {experts}"
-        )
+        used = f"{model['experts_used']} of " if model["experts_used"] else ""
+        lines.append(f"MoE {used}{experts}")
     if model["memory"] != "attention":
         lines.append(printable(model["memory"]))
     if window := model["sliding_window"]:
@@ -54,7 +53,7 @@ def model_notes(model: Record) -> list[str]:
 
 
 def parameters(n: int | None) -> str:
-    """0.6B, 12.6M."""
+    """Return a number of parameters such as 0.6B or 12.6M."""
     if not n:
         return "-"
     unit, mark = (1e9, "B") if n >= 499.5e6 else (1e6, "M") if n >= 999.5e3 else (1e3, "K")
@@ -62,7 +61,7 @@ def parameters(n: int | None) -> str:
 
 
 def context(n: int) -> str:
-    """Tokens: 512, 128K."""
+    """Return a number of tokens such as 512 or 128K."""
     if not n:
         return "-"
     return f"{n // 1024}K" if n % 1024 == 0 else f"{n:,}"
@@ -75,22 +74,22 @@ def abbreviate_home(reference: str) -> str:
 
 
 def display_name(reference: str) -> str:
-    """Return a short name: a path in the Hugging Face cache as repository@revision, others from ~ on."""
-    found = HUB_PATH.fullmatch(reference)
-    if found is None:
+    """Return a short name: repository@revision for the Hugging Face cache, other paths from ~ on."""
+    match = HUB_PATH.fullmatch(reference)
+    if match is None:
         return abbreviate_home(reference)
-    file = f":{found['file']}" if found["file"] else ""
-    return f"{found['repository'].replace('--', '/')}{file}@{found['revision'][:7]}"
+    file = f":{match['file']}" if match["file"] else ""
+    return f"{match['repository'].replace('--', '/')}{file}@{match['revision'][:7]}"
 
 
 def no_models_lines(places: Sequence[Record]) -> list[str]:
-    """Return the message for a machine without models: the places that were searched."""
+    """Return the message for a machine without models, with the searched folders."""
     looked = dict.fromkeys(f"{printable(place['path'])} ({place['store']})" for place in places)
     return ["no models found; looked in", *(f"  {place}" for place in looked)]
 
 
 def first_notes(notes: Sequence[str]) -> list[str]:
-    """Return the first few notes, and how many more there are."""
-    shown = [printable(note) for note in notes[:MOST_NOTES]]
+    """Return the first notes, and a line with the number of others."""
+    shown = [printable(note) for note in notes[:MAX_NOTES]]
     rest = len(notes) - len(shown)
     return [*shown, *([f"and {rest} more: --json lists all"] if rest else [])]

@@ -1,4 +1,4 @@
-"""Generated text with every part marked by who drafted it: coloured on a terminal, in brackets elsewhere."""
+"""Generated text with drafted parts marked by drafter: colours on a terminal, brackets elsewhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from paceline.drafter_table import DRAFTERS
 from paceline.speculative.stats import TARGET
 
 STYLES = {row.source or row.name: Style.parse(row.colour) for row in DRAFTERS.values() if row.colour}
-OTHER = Style.parse("bold")  # of a source that the table gives no colour
+OTHER = Style.parse("bold")  # for a source without a colour
 
 
 class SourceMarks:
-    """How the text that goes to `console` is marked. Colours obey NO_COLOR, TERM=dumb and a console that is
-    no terminal. `parts`: (text, source) in order; the target's own text stays as it is."""
+    """Marks for drafted text; the target's text has none. Colours obey NO_COLOR and TERM=dumb."""
 
     def __init__(self, console: Console) -> None:
         self._coloured = console.color_system is not None and not console.no_color
@@ -33,5 +32,5 @@ class SourceMarks:
     def _mark(self, text: str, source: str) -> str:
         if source == TARGET:
             return text
-        # Not through Console.print, which would drop control characters and expand tabs.
+        # Console.print would drop control characters and expand tabs.
         return STYLES.get(source, OTHER).render(text) if self._coloured else f"[{source}:{text}]"

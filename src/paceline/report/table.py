@@ -1,4 +1,4 @@
-"""Tables for terminals and pipes. No cell is ever cropped; piped tables are never wrapped."""
+"""Tables for terminals and pipes. Cells are never cropped; piped tables are never wrapped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 MAX_COLUMN_WIDTH = 10_000
-COLUMN_GAP = 2  # between two columns
-MIN_WRAPPED = 12  # characters that a wrapped column has at least
+COLUMN_GAP = 2
+MIN_WRAPPED = 12  # characters of a wrapped column
 
 
 @dataclass(frozen=True)
 class Block:
-    """A titled table. The first n_left columns are words, the others figures. Column names may have several
-    lines."""
+    """A titled table. The first n_left columns are words, the others figures."""
 
     title: str
     columns: tuple[str, ...]
@@ -43,7 +42,7 @@ def ratio(value: float | None) -> str:
 
 
 def summary(run: Mapping[str, Any]) -> str:
-    """One generation in a line. `run` has the names of `paceline run --json`."""
+    """Return the figures of a generation in one line. run: the output of `paceline run --json`."""
     stats = run["stats"]
     parts = [f"{run['n_tokens']} tokens, {run['tokens_per_second']:.1f} tokens/s", *prompt(run)]
     if stats["drafted"]:
@@ -59,27 +58,20 @@ def summary(run: Mapping[str, Any]) -> str:
 
 
 def prompt(run: Mapping[str, Any]) -> list[str]:
-    """How fast a prompt was read; nothing where none was, but from the cache."""
+    """Return the speed of the prefill, or nothing if the prompt was cached."""
     speed = run["prompt_tokens_per_second"]
     return [] if speed is None else [f"prompt {run['n_read']:,} tokens, {speed:.1f} tokens/s"]
 
 
 def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
-    """Plain and drafted decoding side by side. `record` has the names of `paceline run --compare --json`."""
+    """Write a comparison. record: the output of `paceline run --compare --json`."""
     plain, drafted = record["plain"], record["drafted"]
     rows = []
     for name, run in (("plain", plain), ("drafted", drafted)):
         stats = run["stats"]
-        rows.append(
-            (
-                name,
-                f"{run['n_tokens']}",
-                f"{run['tokens_per_second']:.1f}",
-                f"{run['tokens_per_second'] / plain['tokens_per_second']:.2f}x",
-                ratio(stats["acceptance_rate"]),
-                ratio(stats["acceptance_length"]),
-            )
-        )
+        speed, baseline = run["tokens_per_second"], plain["tokens_per_second"]
+        acceptance = [ratio(stats[key]) for key in ("acceptance_rate", "acceptance_length")]
+        rows.append((name, f"{run['n_tokens']}", f"{speed:.1f}", f"{speed / baseline:.2f}x", *acceptance))
     write_table(("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length"), rows, file, 1)
     sources(drafted["stats"], file)
     if why := (drafted.get("policy") or {}).get("why"):
@@ -89,8 +81,10 @@ def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
 
 
 def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
-    """What each of several drafters did: at how many steps it was asked, had a draft that was verified, and
-    was right about at least one token of it; and its tokens. Nothing where one drafted alone."""
+    """Write the statistics of several drafters.
+
+    Steps with a call, with a verified draft, and with an accepted token; drafted and accepted tokens.
+    """
     if len(stats["by_source"]) < 2:
         return
     names = ("tried", "proposed", "right", "drafted", "accepted")
@@ -101,28 +95,24 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
 def write_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
 ) -> None:
-    """Write a table. The first `n_left` columns (by default all) are words, the rest figures. On a narrow
-    terminal words are wrapped, and figures are not. A table that does not fit has a line for each cell."""
+    """Write a table. The first `n_left` columns (by default all) are words, the others figures.
+
+    On a narrow terminal, words are wrapped. A table that still does not fit has a line for each cell."""
     n_words = len(columns) if n_left is None else n_left
-    console = Console(
-        file=file,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        width=None if file.isatty() else MAX_COLUMN_WIDTH,
-    )
+    width = None if file.isatty() else MAX_COLUMN_WIDTH
+    console = Console(file=file, highlight=False, markup=False, emoji=False, width=width)
     widths = [column_width(name, [row[i] for row in rows]) for i, name in enumerate(columns)]
-    least = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
-    if sum(least) + COLUMN_GAP * (len(widths) - 1) > console.width:
+    minimum = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
+    if sum(minimum) + COLUMN_GAP * (len(widths) - 1) > console.width:
         _write_cells(columns, rows, file)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if i < n_words else "right"
-        table.add_column(name, justify=justify, no_wrap=i >= n_words, overflow="fold", min_width=least[i])
+        table.add_column(name, justify=justify, no_wrap=i >= n_words, overflow="fold", min_width=minimum[i])
     for row in rows:
         table.add_row(*row)
-    # Written by us: rich would answer a closed pipe with an exit code of its own.
+    # rich would exit at a closed pipe, with another code.
     with console.capture() as captured:
         console.print(table)
     file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))

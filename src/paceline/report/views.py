@@ -10,8 +10,8 @@ from paceline.speculative.printable import printable
 
 
 def write(record: Mapping[str, Any], file: IO[str]) -> None:
-    """record: with the names of `paceline views search --json`."""
-    selected = record["kept"]
+    """Write the report. record: the output of `paceline views search --json`."""
+    view = record["kept"]
     rows = []
     for method in dict.fromkeys(one["method"] for one in record["tried"]):
         tried = [one for one in record["tried"] if one["method"] == method]
@@ -23,9 +23,9 @@ def write(record: Mapping[str, Any], file: IO[str]) -> None:
     columns = ("found by", "tried", "blocks left out", "guesses right", "of the weights", "speed expected")
     write_table(columns, rows, file, 1)
     file.write(
-        f"\nkept: view:{selected['words']}\n"
-        f"On other texts {selected['agreement']:.2f} of {selected['judged']:,} guesses are right, for "
-        f"{selected['share']:.2f} of the model's weights: {record['speed']:.2f}x plain decoding is expected, "
+        f"\nkept: view:{view['words']}\n"
+        f"On other texts {view['agreement']:.2f} of {view['judged']:,} guesses are right, for "
+        f"{view['share']:.2f} of the model's weights: {record['speed']:.2f}x plain decoding is expected, "
         f"at --n-draft {record['n_draft']}.\n"
     )
     if record["speed"] <= 1.0:

@@ -1,4 +1,4 @@
-"""Where a run's time went, and how far what was believed of its drafts came true."""
+"""The time of each phase of a run, and the calibration of the policy."""
 
 from __future__ import annotations
 
@@ -17,30 +17,20 @@ PHASES = {
 
 
 def write(run: Mapping[str, Any], file: IO[str]) -> None:
-    """run: with the names of `paceline run --json`. Why drafting was off stands in the summary above it."""
+    """Write the report. run: the output of `paceline run --json`."""
     stats = run["stats"]
     steps, total = max(1, stats["steps"]), sum(stats["time"].values())
     spent = {PHASES[name]: seconds for name, seconds in stats["time"].items()} | {"all": total}
     rows = [
-        (
-            what,
-            f"{1e3 * seconds:.1f}",
-            f"{seconds / total:.1%}" if total else "-",
-            f"{1e6 * seconds / steps:.0f}",
-        )
-        for what, seconds in spent.items()
+        (phase, f"{1e3 * s:.1f}", f"{s / total:.1%}" if total else "-", f"{1e6 * s / steps:.0f}")
+        for phase, s in spent.items()
     ]
     write_table((f"time of {stats['steps']} steps", "ms", "share", "us/step"), rows, file, 1)
     policy = run.get("policy")
     if policy and policy["calibration"]:
         file.write("\n")
-        reported = policy["calibration"].items()
-        write_table(
-            ("believed of", "outcomes", "calibration error", "by chance"),
-            [
-                (name, f"{one['outcomes']}", f"{one['error']:.3f}", f"{one['chance']:.3f}")
-                for name, one in reported
-            ],
-            file,
-            1,
-        )
+        rows = [
+            (name, f"{it['outcomes']}", f"{it['error']:.3f}", f"{it['chance']:.3f}")
+            for name, it in policy["calibration"].items()
+        ]
+        write_table(("believed of", "outcomes", "calibration error", "by chance"), rows, file, 1)

@@ -62,7 +62,10 @@ def test_every_method_can_be_named() -> None:
         ({"drafters": ("suffix", "datastore")}, "takes no drafters from outside, and suffix,datastore would"),
         ({"corpora": ("mine",)}, "reads no corpora of Paceline's"),
         ({"draft": HEAD, "drafting_settings": {"width": 2}}, "sets the width and the longest draft together"),
-        ({"draft": DRAFT, "drafting_settings": {"verify": "block"}}, "does not verify blocks with standalone"),
+        (
+            {"draft": DRAFT, "drafting_settings": {"verify": "block"}},
+            "does not verify blocks with standalone",
+        ),
         ({"draft": DRAFT, "drafting_settings": {"cross_vocab": "tli"}}, "no counterpart of cross_vocab tli"),
         ({"extra_args": ("--speculative-accept-threshold-acc", "0.5")}, "is made by Paceline"),
     ],

@@ -91,7 +91,10 @@ def test_tuned_settings_have_the_names_of_the_method() -> None:
     ("asked", "words"),
     [
         ({"draft": DRAFT, "drafting_settings": {"width": 4}}, "no counterpart of width 4"),
-        ({"draft": DRAFT, "drafting_settings": {"p_min": 0.4}}, "vLLM's draft_model has no counterpart of p_min 0.4"),
+        (
+            {"draft": DRAFT, "drafting_settings": {"p_min": 0.4}},
+            "vLLM's draft_model has no counterpart of p_min 0.4",
+        ),
         ({"draft": DRAFT, "drafting_settings": {"n_draft": 3}}, "no counterpart of n_draft 3"),
         ({"draft": DRAFT, "drafters": ("none",)}, "nothing is drafted"),
         ({"drafters": ("model",)}, "--draft model needs a draft model"),

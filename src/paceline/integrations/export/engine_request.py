@@ -1,4 +1,4 @@
-"""The request for another engine's command, and the checks that all engines share."""
+"""The settings of another engine's command, and the checks that all engines share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from paceline.config import MAX_TOKENS, Drafting, validate_drafting
 from paceline.speculative.errors import UsageError
 
-# What engines do whether or not it is asked for.
+# Settings that other engines have anyway.
 ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "width": (1,),
     "temperature": (0.0,),
@@ -22,18 +22,17 @@ ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """Everything that a command for another engine is made from.
+    """The settings of a command for another engine. "" and 0 leave a setting to the engine.
 
-    model, draft: a folder, a GGUF file, or USER/REPO on the hub; "" for no draft.
+    model, draft: a folder, a GGUF file, or USER/REPO on the hub.
     drafters: Paceline's names.
-    method: the engine's own name of a method ("eagle3", "mtp"), in place of drafters.
-    n_draft: the longest draft; 0 leaves it to the engine.
-    n_ctx: the context length; 0 is the model's own.
-    host, port, name: the address and the model's name there; "" and 0 leave them to the engine.
-    api_key: what clients must show.
+    method: the engine's name of a method ("eagle3", "mtp"), in place of drafters.
+    n_draft: the longest draft.
+    n_ctx: the context length.
+    name: the model's name in requests.
     corpora: names or folders of Paceline's corpora.
-    settings: other fields of Drafting, as they were tuned; refused where they have no meaning there.
-    extra: the engine's other arguments, passed on unchanged ("--tensor-parallel-size", "2").
+    drafting_settings: other fields of Drafting.
+    extra_args: further arguments of the engine ("--tensor-parallel-size", "2").
     """
 
     model: str
@@ -66,27 +65,27 @@ class EngineRequest:
 
     @cached_property
     def drafting(self) -> Drafting:
-        """Return the settings as Drafting. Raises UsageError."""
+        """The settings as Drafting. Raises UsageError."""
         n_draft = {"n_draft": self.n_draft} if self.n_draft else {}
         return validate_drafting(Drafting, {**self.drafting_settings, **n_draft, "drafters": self.drafters})
 
     def require_supported_settings(self, engine: str, translated: Collection[str]) -> None:
-        """Raise UsageError for a setting without a counterpart, unless the engine does just that anyway.
-
-        translated: names of the settings that have a counterpart.
-        """
+        """Raise UsageError for a setting that is neither translated nor the engine's default."""
         for name in self.drafting_settings:
             value = getattr(self.drafting, name)
             if name not in translated and value not in ENGINE_DEFAULTS.get(name, ()):
                 raise UsageError(f"{engine} has no counterpart of {name} {value}: leave it out")
 
     def server_args(self, context: str, taken: Collection[str]) -> list[str]:
-        """Return the arguments that engines have in common, and those that are passed on.
+        """Return the arguments that engines have in common, and the extra arguments.
 
-        context: the engine's flag for the context. taken: beginnings of other flags that Paceline makes.
-        Raises UsageError for an extra argument that Paceline makes and checks itself."""
+        Raises UsageError for an extra argument that Paceline sets.
+
+        context: the engine's flag for the context length.
+        taken: prefixes of further flags that Paceline sets.
+        """
         flags = {
-            "--model": "",  # named elsewhere in the command
+            "--model": "",  # set elsewhere in the command
             "--model-path": "",
             context: self.n_ctx,
             "--host": self.host,

@@ -1,4 +1,4 @@
-"""The engine's method that is meant, and what models are called elsewhere."""
+"""Methods and model names of other engines."""
 
 from __future__ import annotations
 
@@ -11,22 +11,16 @@ from paceline.drafter_table import DRAFT
 from paceline.integrations.export.engine_request import EngineRequest
 from paceline.speculative.errors import UsageError
 
-COPY_DRAFTERS = "copies"  # of texts, by whatever the engine has for it
+COPY_DRAFTERS = "copies"  # any drafter that copies from texts
 DRAFT_MODEL = "draft_model"
-DRAFT_FORBIDDEN, DRAFT_OPTIONAL, DRAFT_REQUIRED = (
-    "no",
-    "may",
-    "must",
-)  # whether a method is given a draft model
+DRAFT_FORBIDDEN, DRAFT_OPTIONAL, DRAFT_REQUIRED = "no", "may", "must"
 HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?")
-# By which vLLM tells a draft's kind from its name, in this order (config/speculative.py).
+# vLLM takes the kind of a draft from its name, in this order (config/speculative.py).
 NAMES = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 
 
 def validate_method(engine: str, methods: Mapping[str, str], request: EngineRequest) -> str:
-    """Return the engine's method that is named.
-
-    methods: all of them, with whether each is given a draft model. Raises UsageError."""
+    """Return the requested method. Raises UsageError. methods: all methods, with their use of a draft."""
     method = request.method.lower()
     if method not in methods:
         raise UsageError(f"{engine} has no method {request.method!r}: choose from {', '.join(methods)}")
@@ -38,9 +32,9 @@ def validate_method(engine: str, methods: Mapping[str, str], request: EngineRequ
 
 
 def method_for_drafters(engine: str, request: EngineRequest) -> str:
-    """Return what the drafters come to: "" for plain decoding, COPIES, or the kind of the draft model.
+    """Return the method of the drafters: "" for plain decoding, COPY_DRAFTERS, or the draft model's kind.
 
-    Raises UsageError for what an engine that has one method at a time cannot combine."""
+    Raises UsageError for drafters that the engine does not have or cannot combine."""
     if request.drafting.plain:
         return ""
     names = ",".join(request.drafters)
@@ -63,7 +57,7 @@ def method_for_drafters(engine: str, request: EngineRequest) -> str:
 def strip_prefix(text: str) -> str:
     """Return a model's folder, file or USER/REPO[:QUANT], without Paceline's prefixes.
 
-    Raises UsageError for what only Paceline knows, and for a path that leads nowhere."""
+    Raises UsageError for a name that only Paceline knows, and for a missing file."""
     name = text.removeprefix("hf:").removeprefix("hf.co/")
     path = Path(name).expanduser()
     if path.exists():
@@ -76,7 +70,7 @@ def strip_prefix(text: str) -> str:
 
 
 def is_gguf(name: str) -> bool:
-    """Return whether a name as `plain` has it stands for a GGUF file."""
+    """Return True if a name from `strip_prefix` is a GGUF file."""
     path = Path(name)
     if path.is_file():
         with path.open("rb") as file:
@@ -86,7 +80,7 @@ def is_gguf(name: str) -> bool:
 
 
 def draft_kind(draft: str) -> str:
-    """Return draft_model, eagle, eagle3, dflash or dspark: by config.json, and by the name as vLLM does.
+    """Return draft_model, eagle, eagle3, dflash or dspark, by config.json or, as vLLM, by the name.
 
     Raises UsageError for a damaged config.json."""
     path = Path(draft) / "config.json"

@@ -23,16 +23,17 @@ METHODS = {
     "eagle": DRAFT_REQUIRED,
     "eagle3": DRAFT_REQUIRED,
     "nextn": DRAFT_OPTIONAL,
+    "dflash": DRAFT_REQUIRED,
+    "dspark": DRAFT_OPTIONAL,
 }
-METHODS |= {"dflash": DRAFT_REQUIRED, "dspark": DRAFT_OPTIONAL}
 EAGLES = ("eagle", "eagle3", "nextn")
 AUTOREGRESSIVE_METHODS = (*EAGLES, "standalone")
-VERIFYING_BLOCKS = (*EAGLES, "dflash", "dspark")
+BLOCK_VERIFICATION_METHODS = (*EAGLES, "dflash", "dspark")
 RESERVED_FLAGS = ("--spec", "--enable-multi-layer-eagle")
 
 
 def arguments(request: EngineRequest) -> list[str]:
-    """Return the command. Raises UsageError for what SGLang cannot do, or not with the model's own output."""
+    """Return the command. Raises UsageError if SGLang cannot do it losslessly."""
     model = strip_prefix(request.model)
     draft = strip_prefix(request.draft) if request.draft else ""
     if draft and is_gguf(model) != is_gguf(draft):
@@ -48,7 +49,7 @@ def arguments(request: EngineRequest) -> list[str]:
 
 
 def method_of(request: EngineRequest) -> str:
-    """Return SGLang's algorithm in small letters; "" for plain decoding. Raises UsageError."""
+    """Return SGLang's algorithm in lower case, or "" for plain decoding. Raises UsageError."""
     if request.method:
         return validate_method(ENGINE, METHODS, request)
     method = method_for_drafters(ENGINE, request)
@@ -61,7 +62,7 @@ def method_of(request: EngineRequest) -> str:
 
 
 def flags(request: EngineRequest, method: str) -> list[str]:
-    """Return Paceline's settings as SGLang's flags. Raises UsageError."""
+    """Return the settings as SGLang's flags. Raises UsageError."""
     out: dict[str, int] = {}
     n, translated, blocks = request.n_draft, set[str](), []
     if method in AUTOREGRESSIVE_METHODS and "width" in request.drafting_settings:
@@ -70,12 +71,12 @@ def flags(request: EngineRequest, method: str) -> list[str]:
             raise UsageError("SGLang sets the width and the longest draft together: give that, too")
     if n and method in AUTOREGRESSIVE_METHODS:
         width = request.drafting.width if translated else 1
-        # The token before the draft is counted.
+        # SGLang counts the token before the draft, too.
         out = {"num-steps": n, "eagle-topk": width, "num-draft-tokens": n * width + 1}
     elif n:
         out = {"dspark-block-size": n} if method == "dspark" else {"num-draft-tokens": n + 1}
     if request.drafting_settings.get("verify") == "block":
-        if method not in VERIFYING_BLOCKS:
+        if method not in BLOCK_VERIFICATION_METHODS:
             raise UsageError(f"SGLang does not verify blocks with {method}: leave out verify")
         translated.add("verify")
         blocks = ["--speculative-use-block-verification"]

@@ -27,8 +27,6 @@ METHODS = {
     "ngram_gpu": DRAFT_FORBIDDEN,
     "suffix": DRAFT_FORBIDDEN,
     DRAFT_MODEL: DRAFT_REQUIRED,
-}
-METHODS |= {
     "eagle": DRAFT_REQUIRED,
     "eagle3": DRAFT_REQUIRED,
     "dflash": DRAFT_REQUIRED,
@@ -36,9 +34,9 @@ METHODS |= {
     "dspark": DRAFT_OPTIONAL,
 }
 NGRAM = ("ngram", "ngram_gpu")
-# Where nothing is asked for: copies are cheap to make, and of a model's drafts every token costs a pass.
+# Default lengths: copies are cheap, and every token of a draft model costs a pass.
 N_DRAFT = {CUSTOM: 8, "ngram": 8, "ngram_gpu": 8, DRAFT_MODEL: 4, "eagle": 3, "eagle3": 3, "mtp": 1}
-# What Paceline's settings are called; the portfolio's section has its own names.
+# vLLM's names of the settings.
 NAMES: dict[str, dict[str, str]] = {
     CUSTOM: {"p_min": "p_min", "ngram_min": "ngram_min", "ngram_max": "ngram_max"},
     "suffix": {"p_min": "suffix_decoding_min_token_prob"},
@@ -49,7 +47,7 @@ RESERVED_FLAGS = ("--spec", "-sc", "--additional-config")
 
 
 def arguments(request: EngineRequest) -> list[str]:
-    """Return the command. Raises UsageError for what vLLM cannot do, or not with the model's own output."""
+    """Return the command. Raises UsageError if vLLM cannot do it losslessly."""
     model = strip_prefix(request.model)
     draft = strip_prefix(request.draft) if request.draft else ""
     for name in (model, draft):
@@ -59,9 +57,10 @@ def arguments(request: EngineRequest) -> list[str]:
                 "in safetensors, or use --engine sglang"
             )
     out = ["vllm", "serve", model]
-    method = (
-        validate_method(ENGINE, METHODS, request) if request.method else method_for_drafters(ENGINE, request)
-    )
+    if request.method:
+        method = validate_method(ENGINE, METHODS, request)
+    else:
+        method = method_for_drafters(ENGINE, request)
     if method:
         method = CUSTOM if method == COPY_DRAFTERS else method
         speculative, section = configuration(request, method, draft)
@@ -71,7 +70,7 @@ def arguments(request: EngineRequest) -> list[str]:
 
 
 def configuration(request: EngineRequest, method: str, draft: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the speculative configuration and the portfolio's section. Raises UsageError."""
+    """Return the speculative configuration and the portfolio's settings. Raises UsageError."""
     out: dict[str, Any] = {"method": method}
     if model := "paceline.integrations.vllm.Portfolio" if method == CUSTOM else draft:
         out["model"] = model
@@ -94,9 +93,9 @@ def configuration(request: EngineRequest, method: str, draft: str) -> tuple[dict
 
 
 def translate_settings(request: EngineRequest, method: str) -> dict[str, Any]:
-    """Return Paceline's settings by vLLM's names. Raises UsageError."""
+    """Return the settings by vLLM's names. Raises UsageError."""
     names, given = NAMES.get(method, {}), {*request.drafting_settings}
-    given |= NGRAMS if given & NGRAMS else set()  # of which vLLM would take the one for the other
+    given |= NGRAMS if given & NGRAMS else set()  # vLLM would take one length for both
     out = {there: getattr(request.drafting, here) for here, there in names.items() if here in given}
     translated = {*names}
     if method == DRAFT_MODEL and request.drafting_settings.get("cross_vocab") == "tli":

@@ -1,8 +1,7 @@
-"""Paceline's drafters inside of vLLM (docs/engines.md):
+"""Paceline's drafters inside vLLM (docs/engines.md):
 
-vllm serve MODEL --speculative-config '{"method": "custom_class", "model":
-"paceline.integrations.vllm.Portfolio",
-                                        "num_speculative_tokens": 8}'
+vllm serve MODEL --speculative-config '{"method": "custom_class", "num_speculative_tokens": 8,
+                                        "model": "paceline.integrations.vllm.Portfolio"}'
 """
 
 from paceline.integrations.vllm.portfolio import Portfolio as Portfolio

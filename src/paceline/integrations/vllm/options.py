@@ -1,7 +1,6 @@
-"""What the operator of a vLLM server may set, and the drafters that it comes to.
+"""Settings of the drafters in vLLM.
 
-`--speculative-config` refuses keys that vLLM does not know. So settings stand in `--additional-config`, under
-"paceline", which vLLM hands on as it is."""
+`--speculative-config` refuses unknown keys; the settings are in `--additional-config`, under "paceline"."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ from paceline.speculative.vocabulary import Vocab
 
 SECTION = "paceline"
 AUTO = "auto"
-# `auto`, where there is what they use. Not lookup and not ngram: to index a prompt of 8,000 tokens takes them
-# 10 and 13 ms (benchmarks/opening.py), for which the whole batch waits; suffix takes 1, and finds as much.
+# The drafters of `auto`. The whole batch waits while a prompt is indexed: of 8,000 tokens lookup takes 10 ms,
+# ngram 13 and suffix 1, which finds as much (benchmarks/opening.py).
 CHEAP = ("suffix", "datastore")
 
 
@@ -36,15 +35,15 @@ CHEAP = ("suffix", "datastore")
 class Options:
     """Settings of the drafters in vLLM.
 
-    drafters: names, in the order they are called; of those that copy.
-    corpora: names or folders of what `paceline corpus build` made, or n-gram caches.
-    p_min: a token is drafted while its chance to be accepted is at least this.
-    rows: the most drafted tokens of all requests together, the likeliest of them. A pass of a dense model in
-    16 bits takes longer by the row from about 300 rows on (an H100: 989 TFLOP/s over 3.35 TB/s, two
-    operations a weight of two bytes).
-    learn: whether what a request has said is drafted from for others; how fast they get it tells them that
-    somebody was told the same.
-    ngram_min, ngram_max: see Drafting."""
+    drafters: names of drafters that copy, in the order they are called.
+    corpora: names or folders of corpora, or n-gram caches.
+    p_min: the smallest probability of acceptance of a drafted token.
+    rows: most drafted tokens of a batch. On an H100 a dense 16-bit model is compute-bound from about 300 rows
+    (989 TFLOP/s over 3.35 TB/s, two operations a weight of two bytes).
+    learn: draft from the texts of ended requests. The speed of a draft can reveal that another client got the
+    same text, which is a timing side channel.
+    ngram_min, ngram_max: see Drafting.
+    """
 
     drafters: tuple[str, ...] = (AUTO,)
     corpora: tuple[str, ...] = ()
@@ -78,17 +77,14 @@ class Options:
 
 
 def is_copy_drafter(row: DrafterEntry) -> bool:
-    """Whether it drafts from texts alone: vLLM shows a drafter's class tokens, and nothing of the model."""
+    """Return True if a drafter uses texts only: vLLM shows it tokens, and nothing of the model."""
     return not row.alone and not row.window and set(row.uses) <= {NGRAMS, DATASTORE}
 
 
 def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
     """Make the drafters. model: vLLM's ModelConfig. Raises UsageError, VocabError or ModelError."""
-    n_vocab = int(model.get_vocab_size())
-    vocab, corpora = (
-        Vocab(n_vocab, "", None, frozenset(), False, False, token_id_bytes, token_id_bytes),
-        NO_CORPORA,
-    )
+    n_vocab, corpora = int(model.get_vocab_size()), NO_CORPORA
+    vocab = Vocab(n_vocab, "", None, frozenset(), False, False, token_id_bytes, token_id_bytes)
     if options.corpora:
         vocab = load_vocabulary(str(model.tokenizer or model.model))
         corpora = Corpora.find(options.corpora, vocab)
@@ -99,13 +95,13 @@ def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter
         names, n_draft=n_draft, width=1, ngram_min=options.ngram_min, ngram_max=options.ngram_max
     )
     check_needs(drafting, corpora.available)
-    target = cast("Target", SimpleNamespace(vocab=vocab))  # drafters that copy read nothing else of it
+    target = cast("Target", SimpleNamespace(vocab=vocab))  # drafters that copy need no more
     parts = DrafterInputs(drafting, target, caches=corpora.caches, stores=corpora.stores)
     return PortfolioDrafter([make(name, parts) for name in names])
 
 
 def load_vocabulary(name: str) -> Vocab:
-    """Read the vocabulary of a folder, a file, or a model in the cache. Raises UsageError, ModelError."""
+    """Return the vocabulary of a folder, a file or a cached model. Raises UsageError or ModelError."""
     path = Path(name)
     facts = read_model_facts(path if path.exists() else file_of(f"hf:{name}"))
     if facts.tokenizer is None:

@@ -1,11 +1,10 @@
-"""Whose text is in which row of vLLM's batch.
+"""Tracking of the requests in the rows of vLLM's batch.
 
-A drafter's class is shown arrays and no request ids; rows move when requests join and leave. So a request is
-known by its text: by how long it was before this step, and how it ended. Two requests of one text are one to
-a drafter, and where an ending deceives, drafts are worse and the output is the same.
+vLLM shows a drafter arrays without request ids, and rows move. So a request is identified by the length and
+the last tokens of its text before the step. A mistaken identity makes drafts worse, never the output.
 
-vLLM shows every request that it decodes at every step, or, with stages in a pipeline, at every so many steps.
-One that is missing for longer has ended or was put off: it is forgotten, and indexed anew should it return.
+A request appears at every step or, with pipeline stages, at every so many steps. A request that is missing
+for longer has ended or was preempted: its state is dropped, and made anew if it returns.
 """
 
 from __future__ import annotations
@@ -23,13 +22,19 @@ from paceline.speculative.tree import EMPTY, DraftTree
 
 Tokens = NDArray[np.int32]
 TextSuffix = tuple[int, bytes]
-SUFFIX_TOKENS = 64  # tokens that a text is known by
+SUFFIX_TOKENS = 64  # that identify a text
 
 
 @dataclass(eq=False, slots=True)
 class TrackedRequest:
-    """One request. memory: the drafters'. ending: of what is known of its text. row, step: where and when it
-    was last seen. draft: what was proposed for what follows. recent: how its drafts have fared."""
+    """A request.
+
+    memory: the state of the drafters.
+    ending: the identity of the text so far.
+    row, step: the last row and step of the request.
+    draft: the last draft.
+    recent: the recent outcomes of its drafts.
+    """
 
     memory: Any
     ending: TextSuffix
@@ -40,8 +45,11 @@ class TrackedRequest:
 
 
 class RequestTracker:
-    """Owns the memories of the requests in the batch. opener: makes a memory of a text. patience: steps for
-    which a request may be missing."""
+    """The requests in the batch.
+
+    opener: makes the drafters' state of a text.
+    patience: the number of steps for which a request may be missing.
+    """
 
     def __init__(self, opener: Callable[[list[int]], DrafterState], patience: int = 0) -> None:
         self._open, self._patience, self._step = opener, patience, 0
@@ -51,32 +59,33 @@ class RequestTracker:
         return sum(map(len, self._by_ending.values()))
 
     def begin(self) -> None:
-        """A step of the batch begins."""
+        """Begin a step of the batch."""
         self._step += 1
 
     def find(self, row: int, text: Tokens, n_new: int) -> tuple[TrackedRequest, Sequence[int]]:
-        """The request in a row, and the tokens that follow what was known of it. n_new: how many tokens of
-        its text this step has added. It is the caller's until `commit`."""
+        """Return the request in a row, which is untracked until `commit`, and its new tokens.
+
+        n_new: the number of tokens that this step has added."""
         known = len(text) - n_new
         before = text_suffix(text[:known])
-        # Of several with one text the one that was in this row: the draft is its own that was verified.
-        waiting = [one for one in self._by_ending.get(before, ()) if one.step < self._step]
-        found = next((one for one in waiting if one.row == row), waiting[0] if waiting else None)
-        if found is None:
-            found = TrackedRequest(self._open(text[:known].tolist()), before, row, self._step)
+        waiting = [request for request in self._by_ending.get(before, ()) if request.step < self._step]
+        # Of several requests with one text, prefer the last in this row: its draft was verified here.
+        request = next((it for it in waiting if it.row == row), waiting[0] if waiting else None)
+        if request is None:
+            request = TrackedRequest(self._open(text[:known].tolist()), before, row, self._step)
         else:
-            self._remove(found)
-        return found, text[known:].tolist()
+            self._remove(request)
+        return request, text[known:].tolist()
 
     def commit(self, request: TrackedRequest, row: int, text: Tokens) -> None:
-        """`text` is known of it now, and it is in this row."""
+        """Track a request again, with its text and row."""
         request.ending, request.row, request.step = text_suffix(text), row, self._step
         self._by_ending.setdefault(request.ending, []).append(request)
 
     def end(self) -> list[TrackedRequest]:
-        """End the step. Returns the requests that have been missing for too long, and are forgotten."""
-        requests = [one for same_ending in self._by_ending.values() for one in same_ending]
-        missing = [one for one in requests if self._step - one.step > self._patience]
+        """End the step. Return the requests that were missing for too long, and drop them."""
+        requests = [request for same_ending in self._by_ending.values() for request in same_ending]
+        missing = [request for request in requests if self._step - request.step > self._patience]
         for request in missing:
             self._remove(request)
         return missing

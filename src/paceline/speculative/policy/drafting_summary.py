@@ -40,7 +40,7 @@ class BreakEvenReason:
             value += f"; break-even acceptance {self.break_even:.2f}"
             if self.measured is not None:
                 value += f", measured there {self.measured:.2f}"
-        return f"{value} (paceline doctor -m MODEL --again measures that anew)" if self.never else value
+        return f"{value} (paceline doctor -m MODEL --refresh measures that anew)" if self.never else value
 
 
 @dataclass(frozen=True)
