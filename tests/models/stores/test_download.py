@@ -308,7 +308,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line(hub: Hub, monkeypatch: pytes
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(download.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     refused(PacelineError, "user/repo: cannot be written", "No space left on device", "HF_HUB_CACHE")
 
 
