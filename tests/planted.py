@@ -103,8 +103,8 @@ def drawn(*lines: tuple[str, str]) -> Callable[[], Planted[None]]:
 
 
 def sure_rejection_without_residual() -> Planted[None]:
-    line = "_reject_first(here, here.p, q, x)"
-    wrong = edited(verify, verify.verify_traversal, (line, "here.waiting.pop(0)"))
+    line = "_reject_first(top, top.p, q, x)"
+    wrong = edited(verify, verify.verify_traversal, (line, "top.waiting.pop(0)"))
     return replaced(
         verify, "VERIFICATION_RULES", verify.VERIFICATION_RULES | {"traversal": wrong, "block": wrong}
     )
@@ -169,8 +169,8 @@ def softened(n_vocab: int) -> Change:
 
 
 ADD = "growth.add(node, token, likely, growth.child_reach(node, likely), q)"
-NEVER_RENORMALISED = (ADD, ADD.replace(", q)", ", whole)"))
-LIKELY = "likely = float(whole[token])"
+NEVER_RENORMALISED = (ADD, ADD.replace(", q)", ", full)"))
+LIKELY = "likely = float(full[token])"
 STOPPED = (LIKELY, LIKELY + "\n        if likely < growth.budget.p_min: break")
 
 

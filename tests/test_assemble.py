@@ -46,7 +46,7 @@ def test_a_recurrent_model_decodes_plainly_and_cannot_draft(models: Path, tmp_pa
     for drafters in (None, "model", "cascade", "auto"):
         with pytest.raises(UsageError, match="the draft model is recurrent"):
             paceline.load(models / "target.gguf", mamba, drafters, threads=1)
-    with pytest.raises(UsageError, match="nothing is remembered: leave out remember"):
+    with pytest.raises(UsageError, match="nothing can be drafted for it: leave out remember"):
         paceline.load(mamba, threads=1, remember=True)
     with pytest.raises(UsageError, match="a recurrent model's state cannot be rolled back yet"):
         paceline.load(mamba, drafters="lookup", threads=1)

@@ -45,7 +45,7 @@ def test_what_made_the_models_and_the_suites_is_not_in_the_wheel(wheel: zipfile.
     sources = {name for name in wheel.namelist() if name.startswith(folders) and name.endswith(".py")}
     names = ("__init__", "inflate", "layout", "quantize", "shorten", "table")
     assert sources == {f"paceline/models/zoo/{name}.py" for name in names} | {
-        f"paceline/bench/suites/{name}.py" for name in ("__init__", "workload")
+        f"paceline/bench/suites/{name}.py" for name in ("__init__", "forms", "workload")
     }
 
 

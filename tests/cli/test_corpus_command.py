@@ -87,10 +87,10 @@ def test_list_is_a_table_and_a_damaged_corpus_does_not_hide_the_others(
     assert one.split()[0] == "one"
     assert "ngram,datastore" in one
     assert two.split()[0] == "two"
-    assert "manifest.json: is damaged; build the corpus again" in two
+    assert "manifest.json: is damaged" in two
     records: Any = json.loads(paceline(capsys, home, "list", "--json").out)
     assert [record.get("error") is None for record in records] == [True, False]
-    paceline(capsys, home, "show", "two").refused(1, "is damaged; build the corpus again")
+    paceline(capsys, home, "show", "two").refused(1, "is damaged")
 
 
 def test_rm_removes_one_corpus_and_nothing_else(capsys: Capture, home: Path, source: Path) -> None:

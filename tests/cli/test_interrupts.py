@@ -51,7 +51,7 @@ def test_a_comparison_ends_with_what_it_has(
     capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "paceline.cli.completion.warm_up", lambda *_: SimpleNamespace(n_read=0, prompt_tokens_per_second=None)
+        "paceline.cli.completion.warm_up", lambda *_: SimpleNamespace(n_prefilled=0, prompt_tokens_per_second=None)
     )
     record = run(capsys, target, *LONG, "--compare", "--json").json
     assert record["plain"]["stop_reason"] == "interrupted"
@@ -195,7 +195,7 @@ def on_a_terminal(args: list[str]) -> tuple[int, bytes]:
 
 AGAIN = """
     with Interrupts() as interrupts:
-        interrupts.hold()
+        interrupts.defer_first()
         signal.raise_signal(signal.SIGINT)
         print(interrupts.pressed, flush=True)
         signal.raise_signal(signal.SIGINT)

@@ -122,7 +122,7 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
         told.append((rows, depth, seconds))
         observe(rows, depth, seconds)
 
-    draft.on_pass = listen
+    draft.on_forward = listen
     session = draft.open()
     session.extend([1, 2, 3, 4])
     grown = chain([5, 6, 7, 8], "test")
@@ -136,11 +136,11 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
     assert all(0 < seconds < 10 for _, _, seconds in told)
     costs.draft.update(3, 16, told[-2][2])  # the third of its kind
     assert 3 in costs.draft.rows
-    assert target.on_pass is None  # the policy knows what those were for
-    draft.on_pass = None
+    assert target.on_forward is None  # the policy knows what those were for
+    draft.on_forward = None
     refresh(costs_of(target), draft)
     refresh(costs, None)
-    assert draft.on_pass is None
+    assert draft.on_forward is None
 
 
 def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(

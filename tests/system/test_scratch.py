@@ -103,7 +103,7 @@ def test_files_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_without_unwinding_takes_its_own_along(tmp_path: Path) -> None:
-    script = WORKER.replace("time.sleep(600)", "scratch.abandon(); os._exit(3)")
+    script = WORKER.replace("time.sleep(600)", "scratch.remove_all(); os._exit(3)")
     script = "import os\nfrom paceline.system import scratch\n" + script
     lives, living = worker(tmp_path)
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=False)

@@ -127,7 +127,7 @@ def test_a_draft_that_is_another_q_than_it_was_drawn_from_is_seen_before_it_is_v
 
 def test_a_sibling_recorded_with_another_q_is_seen() -> None:
     line = "growth.add(node, token, likely, growth.child_reach(node, likely), q)"
-    wrong = edited(model, ModelDrafter._add_sampled, (line, line.replace(", q)", ", whole)")))
+    wrong = edited(model, ModelDrafter._add_sampled, (line, line.replace(", q)", ", full)")))
     with replaced(ModelDrafter, "_add_sampled", wrong):
         found = [farthest(loop(TREE, 1), context, shallow=True)["draft"] for context in CONTEXTS]
     assert max(found) > 0.05
