@@ -51,7 +51,8 @@ def test_a_comparison_ends_with_what_it_has(
     capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "paceline.cli.completion.warm_up", lambda *_: SimpleNamespace(n_prefilled=0, prompt_tokens_per_second=None)
+        "paceline.cli.completion.warm_up",
+        lambda *_: SimpleNamespace(n_prefilled=0, prompt_tokens_per_second=None),
     )
     record = run(capsys, target, *LONG, "--compare", "--json").json
     assert record["plain"]["stop_reason"] == "interrupted"
