@@ -58,7 +58,7 @@ def test_a_script_of_the_lab_finds_its_outputs_identical(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     identical = [line for line in lines if re.search(IDENTICAL, line) or "the same tokens" in line]
-    assert len(identical) >= 3
+    assert len(identical) >= 2
     assert not [line for line in lines if "output identical: no" in line]
 
 

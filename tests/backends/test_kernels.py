@@ -117,7 +117,7 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
 @has_compiler
 def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
     code = (
-        "from paceline.backends.llama_cpp import kernels; status = kernels.enter(); paths = kernels.paths(); "
+        "from paceline.backends.llama_cpp import kernels; status = kernels.load_kernels(); paths = kernels.paths(); "
         "assert status.path.split()[0] == paths[0], (status, paths); print(*paths)"
     )
     done = subprocess.run(
@@ -125,9 +125,7 @@ def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
     )
     assert done.returncode == 0, done.stderr
     for path in done.stdout.split():
-        code = (
-            f"from paceline.backends.llama_cpp import kernels; print(kernels.enter({path!r}).path.split()[0])"
-        )
+        code = f"from paceline.backends.llama_cpp import kernels; print(kernels.load_kernels({path!r}).path.split()[0])"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False
         )
@@ -140,7 +138,7 @@ def test_after_a_model_was_loaded_without_them_they_do_not_enter(models: Path) -
     """ggml lists where weights may lie once, at the first load."""
     code = (
         "import sys; from pathlib import Path; from paceline.backends.llama_cpp import LlamaTarget, kernels; "
-        "LlamaTarget(Path(sys.argv[1]), n_ctx=64, kernels=False).close(); status = kernels.enter(); "
+        "LlamaTarget(Path(sys.argv[1]), n_ctx=64, kernels=False).close(); status = kernels.load_kernels(); "
         "target = LlamaTarget(Path(sys.argv[1]), n_ctx=64); "
         "print(status.path, status.reason, target.caps.exact)"
     )

@@ -238,7 +238,7 @@ def stale(models: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def commits(session: LlamaSession, path: Sequence[int]) -> None:
         with monkeypatch.context() as patch:
             if session._cache._path.stem in models and len(path) < len(session._tree):
-                patch.setattr(LlamaKvCache, "cut", shifted)
+                patch.setattr(LlamaKvCache, "truncate", shifted)
             commit(session, path)
 
     monkeypatch.setattr(LlamaSession, "_commit", commits)
