@@ -117,7 +117,8 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
 @has_compiler
 def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
     code = (
-        "from paceline.backends.llama_cpp import kernels; status = kernels.load_kernels(); paths = kernels.paths(); "
+        "from paceline.backends.llama_cpp import kernels; "
+        "status = kernels.load_kernels(); paths = kernels.paths(); "
         "assert status.path.split()[0] == paths[0], (status, paths); print(*paths)"
     )
     done = subprocess.run(
