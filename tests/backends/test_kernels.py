@@ -126,7 +126,8 @@ def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
     )
     assert done.returncode == 0, done.stderr
     for path in done.stdout.split():
-        code = f"from paceline.backends.llama_cpp import kernels; print(kernels.load_kernels({path!r}).path.split()[0])"
+        load = f"kernels.load_kernels({path!r})"
+        code = f"from paceline.backends.llama_cpp import kernels; print({load}.path.split()[0])"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False
         )
