@@ -126,7 +126,7 @@ DEVICE_OPTIONS = model_options("model", "threads", "device", "dtype", "attention
 LLAMA_OPTIONS = model_options("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
 
 
-def _given(**given: Any) -> dict[str, Any]:
+def _drop_unset(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -162,13 +162,13 @@ SERVER_SAMPLING_OPTIONS = OptionGroup(
         for option in SAMPLING_OPTIONS.parameters[:4]
         for kind, info in [get_args(option.annotation)]
     ],
-    _given,
+    _drop_unset,
 )
 
 
 def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
     """Return a `Sampling`, and the given values of the fields for which a model file may have defaults."""
-    explicit = _given(**given)
+    explicit = _drop_unset(**given)
     names = {option.name for option in SERVER_SAMPLING_OPTIONS.parameters}
     return (
         _sampling(**{"temperature": 1.0} | explicit),
@@ -183,7 +183,7 @@ CHAT_SAMPLING_OPTIONS = OptionGroup(
 
 def _drafting(*, draft_temp: float, **given: Any) -> dict[str, Any]:
     """Return the drafting settings for `load`."""
-    return _given(temperature=draft_temp, **given)
+    return _drop_unset(temperature=draft_temp, **given)
 
 
 DRAFTING_OPTIONS = OptionGroup(
@@ -214,7 +214,7 @@ DRAFTING_OPTIONS = OptionGroup(
 )  # fmt: skip
 
 
-def _memory(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
+def _history_settings(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
     """Return the corpora and past answers for `load` to draft from."""
     return {"corpora": tuple(corpora or ()), "remember": remember}
 
@@ -228,7 +228,7 @@ MEMORY_OPTIONS = OptionGroup(
             DRAFTING, ("remember", bool, False, "--remember", "", "Keep answers, and draft from them.")
         ),
     ],
-    _memory,
+    _history_settings,
 )
 
 

@@ -47,7 +47,7 @@ def transplant(
     """Give a draft model another model's vocabulary, so that it can draft for it without --cross-vocab.
 
     The row of each token combines the rows of the draft's tokens that spell it; a shared token keeps its row.
-    All other weights stay. Of the target only the vocabulary is read. The path of the complete file goes to
+    All other weights stay. Only the target's vocabulary is read. The path of the complete file goes to
     stdout. A little training improves the draft (docs/transplant.md).
     """
     from paceline.cli.interrupts import Interrupts

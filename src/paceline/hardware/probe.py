@@ -96,7 +96,7 @@ def probe(
     limits = containers.read(files) if linux else Limits()
     allowed = cores.allowed_here() if here else limits.cpuset
     found = cores.read(files, allowed, system)
-    memory = _memory(limits)
+    memory = _read_memory(limits)
     flags = features.flags(files) if linux else None
     if not linux:
         files.read_errors.append(f"what the processor can do: not read on {system}")
@@ -116,7 +116,7 @@ def probe(
     )
 
 
-def _memory(limits: Limits) -> MemoryInfo:
+def _read_memory(limits: Limits) -> MemoryInfo:
     import psutil
 
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()

@@ -49,7 +49,7 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _given(cls, data: Any) -> Any:
+    def _drop_nulls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}

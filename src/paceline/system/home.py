@@ -52,8 +52,9 @@ def load_record(
     warn: Warn = lambda _: None,
     otherwise: str = "",
 ) -> T | None:
-    """Return what `read` makes of what `keep` wrote of just that, or None. Of a file that cannot be used
-    `warn` is told, and what happens otherwise."""
+    """Return the record that `write_record` wrote for this key, converted by `read`; None without one.
+
+    warn: called for a file that cannot be used, with the consequence, `otherwise`."""
     path = record_path(folder, key)
     try:
         data = json.loads(path.read_bytes())

@@ -67,7 +67,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     if not model_type:
         raise ModelError(f"{folder / 'config.json'}: names no model_type: it is no model of transformers")
     arch = arch_of(model_type)
-    memory = _memory(arch, config)
+    memory = _cache_kind(arch, config)
     weights, size = read_weights(folder)
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
@@ -139,7 +139,7 @@ def _first_number(config: Json, *keys: str) -> int:
     return 0
 
 
-def _memory(arch: str, config: Json) -> str:
+def _cache_kind(arch: str, config: Json) -> str:
     lists = (config.get(key) for key in ("layer_types", "layers_block_type"))
     layers = next((one for one in lists if isinstance(one, list) and len(one) <= 1 << 16), [])
     recurrent = [isinstance(layer, str) and layer in _STATES for layer in layers]
