@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from command_line import environment
+from paceline.report.table import ratio
+from paceline.speculative.policy import speedup_formulas as theory
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LAB = sorted(path.name for path in (EXAMPLES / "lab").glob("*.py"))
@@ -51,15 +53,78 @@ def test_the_example_of_the_python_api_runs(
     assert re.search(r"^\d+ tokens/s, \d+\.\d\d tokens a step$", capsys.readouterr().out, re.MULTILINE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAB)
-def test_a_script_of_the_lab_finds_its_outputs_identical(name: str) -> None:
+def lab(name: str) -> list[str]:
+    """Return the lines that a script of the lab prints for few tokens."""
     done = example(f"lab/{name}", "-n", "24", "-t", "1")
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    identical = [line for line in lines if re.search(IDENTICAL, line) or "the same tokens" in line]
-    assert len(identical) >= 2
-    assert not [line for line in lines if "output identical: no" in line]
+    return done.stdout.splitlines()
+
+
+def table(lines: list[str], heading: str) -> list[list[str]]:
+    """Return the rows below a table's heading; a row begins with a number."""
+    at = next(i for i, line in enumerate(lines) if re.match(heading, line)) + 1
+    rows = []
+    for line in lines[at:]:
+        if not re.match(r" *\d", line):
+            break
+        rows.append(line.split())
+    return rows
+
+
+@pytest.mark.slow
+def test_plain_decoding_takes_one_pass_a_token_and_needs_no_cache_to_say_the_same() -> None:
+    lines = lab("baseline_autoregressive.py")
+    for model in ("toy model", "embedded model"):
+        assert f"{model}: 24 tokens in 24 passes, 1.00 tokens a pass" in lines
+    assert len([line for line in lines if re.match(r"  prefill    40 tokens .* us a token", line)]) == 2
+    assert any(re.match(r"  without a cache: the same tokens in ", line) for line in lines)
+    assert "  llm.generate(): the same tokens" in lines
+
+
+@pytest.mark.slow
+def test_theory_stands_beside_what_was_measured_for_every_draft_length() -> None:
+    lines = lab("optimized_speculative.py")
+    wanted = [f"{k}" for k in range(2, 17)]
+
+    toy = table(lines, r" *K  tokens a step in theory")
+    assert [row[0] for row in toy] == wanted
+    measured = [float(row[-1]) for row in toy]  # of one text: a longer draft never needs more steps
+    assert measured == sorted(measured)
+    assert 1.0 < measured[0] <= 3.0
+
+    told = next(line for line in lines if line.startswith("draft model, always K tokens"))
+    a = float(told.rpartition(" ")[2])
+    timed = table(lines, r" *K +c +v ")
+    assert [row[0] for row in timed] == wanted
+    for k, c, v, thumb, leviathan, real, _, speedup in timed:
+        # From figures that were printed with two places.
+        assert float(thumb) == pytest.approx(1 / (1 - a + a / int(k)), rel=0.15)
+        predicted = theory.with_verification_cost(a, int(k), float(c), float(v))
+        assert float(real) == pytest.approx(predicted, rel=0.15, abs=0.01)
+        assert float(leviathan) == pytest.approx(
+            theory.chain_speedup(a, int(k), float(c)), rel=0.15, abs=0.01
+        )
+        assert float(speedup) > 0.0
+
+    # The toy, three methods, all lengths together.
+    assert len([line for line in lines if re.search(IDENTICAL, line)]) == 5
+
+
+@pytest.mark.slow
+def test_drafts_are_compared_and_a_copy_of_the_target_is_always_right() -> None:
+    lines = lab("draft_models.py")
+    (costs,) = table(lines, r" +1 +2 +3 ")
+    assert (len(costs), costs[0]) == (9, ratio(1.0))
+    names = ("draft F16", "draft Q8_0", "draft Q4_0", "the target itself")
+    rates = []
+    for name in names:
+        row, said, why = (line for line in lines if line.startswith(name))
+        assert re.fullmatch(r"( +\d+\.\d\d){5}", row.removeprefix(name))
+        assert re.search(IDENTICAL, said) or re.search(r"output identical: K = \d+ up to token", said)
+        assert re.match(r": (no K pays: |K = \d pays: )", why.removeprefix(name))
+        rates.append(float(row.removeprefix(name).split()[0]))
+    assert rates[-1] == max(rates) > 0.9
+    assert any(line.startswith("measured best: ") for line in lines)
 
 
 @pytest.mark.parametrize("name", LAB)

@@ -9,6 +9,7 @@ import pytest
 from command_line import Done, command
 from gguf_files import write_llama
 from hf_models import folder_of
+from paceline.speculative.policy.cost_model import PassCosts
 
 Capture = pytest.CaptureFixture[str]
 
@@ -66,6 +67,9 @@ def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
 ) -> None:
     monkeypatch.setattr("paceline.doctor.draft_advice.measuring.TOKENS", 8)
     monkeypatch.setattr("paceline.doctor.draft_advice.row.TASKS", {"any": "quote"})
+    # Two rows of a tiny model may be measured no slower than one, and then any acceptance pays.
+    curve = PassCosts.flat(0.001, per_row=0.0005)
+    monkeypatch.setattr("paceline.profiling.pass_costs.measure", lambda *_, **__: curve)
     write_llama(folder / "strange.gguf", layers=1, arch="strange")
     broken = tmp_path / "broken.jsonl"
     broken.write_bytes(b"no database" * 100)
@@ -76,7 +80,7 @@ def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
     for name in ("draft.gguf", "suffix, lookup"):
         assert rows[name]["measured"]["source"] == "measured"
         assert rows[name]["measured"]["speedup"] > 0
-        assert 0 <= rows[name]["needed"] <= 1
+        assert rows[name]["needed"] > 0
     assert len([note for note in record["notes"] if note.startswith("not measured: ")]) == 1
     assert len([note for note in record["notes"] if "is damaged" in note]) == 1
     again = run(capsys, folder, folder / "target.gguf", "--json").json
