@@ -49,7 +49,7 @@ def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> Non
 
 
 def test_between_two_measured_depths_it_lies_on_a_line_and_outside_it_is_the_nearest() -> None:
-    cost = PassCosts({256: {1: 1.0, 2: 3.0}, 1024: {1: 4.0, 2: 3.0}})
+    cost = PassCosts({256: {1: 1.0, 2: 3.0}, 512: {}, 1024: {1: 4.0, 2: 3.0}})  # 512: nothing measured
     assert cost.seconds(1, 512) == pytest.approx(2.0)  # a third of the way
     assert cost.seconds(2, 512) == pytest.approx(3.0)
     assert (cost.seconds(1, 3), cost.seconds(1, 100_000)) == (1.0, 4.0)
