@@ -13,7 +13,7 @@ from command_line import Done, command
 from paceline.backends.interface import KernelStatus
 from paceline.cli.replay_input import costs_of
 from paceline.models.headers.facts import RECURRENT, ModelFacts
-from paceline.speculative.errors import MissingExtraError, ModelError
+from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts
 
 Capture = pytest.CaptureFixture[str]
@@ -53,7 +53,7 @@ def test_json_is_what_costs_are_read_from_with_where_it_came_from(
     assert set(record["noise"]) == {"target", "draft"}
     assert record["made"]["target"]["file"] == "target.gguf"
     assert record["hardware"]["bandwidth"] == 12.5e9
-    assert (record["kept"], record["trials"]) == ([], None)
+    assert record["kept"] == []
     assert record["diagnosis"]["run"]["run"]["stats"]["steps"] > 0
     file = tmp_path / "curve.json"
     file.write_text(json.dumps(record))
@@ -121,31 +121,6 @@ def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
     assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
-
-
-def test_threads_and_flash_attention_are_tried_and_the_best_are_named(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernels: None
-) -> None:
-    monkeypatch.setattr("paceline.doctor.thread_trials.SECONDS", 0.0)
-    monkeypatch.setattr("paceline.doctor.thread_trials.counts_for", lambda cores, limits: [1, 2])
-    record = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json").json
-    trials, found = record["trials"], record["attention"]
-    assert [one["threads"] for one in trials["tried"]] == [1, 2]
-    assert max(one["decode_ratio"] for one in trials["tried"]) == 1.0
-    assert [one["flash"] for one in found["tried"]] == [True, False]
-    assert all(one[name] > 0 for one in found["tried"] for name in ("prompt", "token", "draft"))
-    assert {trials["best"], found["best"]} <= {0, 1}
-    assert len(list((tmp_path / "attention").iterdir())) == 1  # whatever is loaded next goes by it
-    other = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json", "--cache-type", "bf16")
-    assert other.json["attention"] is None  # of f16 and f32 it is known that they can do without
-
-    def full(*args: Any, **more: Any) -> None:
-        raise ModelError("no room")
-
-    monkeypatch.setattr("paceline.profiling.flash_attention.measure_both", full)
-    crowded = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json")
-    assert crowded.json["attention"] is None
-    assert "paceline: flash attention is not tried: no room" in crowded.err
 
 
 def test_little_memory_and_no_engine_are_told_in_what_there_is(

@@ -198,7 +198,7 @@ def many_threads(e: Evidence) -> Iterator[Cause]:
             "too many threads",
             MEDIUM,
             f"{e.threads} threads, {e.physical} physical cores",
-            f"-t {e.physical}; `paceline doctor --measure` tries them",
+            f"-t {e.physical}",
         )
 
 
