@@ -42,7 +42,7 @@ def doctor(*, models: Any, measuring: Any, as_json: options.AsJson = False) -> i
     given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
     lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else BATCH_SIZES)
-    hardware = doctor_machine.probe_hardware(models["target"], models["threads"], models["kernels"])
+    hardware = doctor_machine.probe_hardware(models["target"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
         record |= doctor_machine.examine(models, hardware, effort, measuring["refresh"], as_json)

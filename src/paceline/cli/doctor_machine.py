@@ -15,9 +15,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.progress import STEPS, by_share, progress
 from paceline.doctor import diagnosis, gathering
 from paceline.doctor.stored_costs import report_costs
-from paceline.hardware.bandwidth import memory_bandwidth
 from paceline.hardware.probe import Hardware, probe
-from paceline.hardware.threads import choose_threads
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.models.headers.facts import HYBRID, RECURRENT
@@ -25,19 +23,19 @@ from paceline.models.resolve import file_of
 from paceline.profiling.pass_costs import to_stderr
 from paceline.report import costs as costs_report
 from paceline.report import hardware as hardware_report
-from paceline.speculative.errors import MissingExtraError, PacelineError
+from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts
 
 Tick = Callable[[str], None]
 
 
-def probe_hardware(target: str | None, threads: int | None, kernels: str) -> Hardware:
-    """Return the hardware, and measure its memory bandwidth with so many threads.
+def probe_hardware(target: str | None, kernels: str) -> Hardware:
+    """Return the hardware.
 
     target: the model whose engine is described; None is the embedded model. kernels: "off" leaves them out.
     """
     read_errors = []
-    engine = offload = bandwidth = None
+    engine = offload = None
     status = KernelStatus(reason="--kernels off")
     try:
         path = file_of(target or zoo.target_path())
@@ -47,11 +45,7 @@ def probe_hardware(target: str | None, threads: int | None, kernels: str) -> Har
             status = registry.kernel_status(path)
     except MissingExtraError as error:
         read_errors.append(f"what the engine can use: {error}")
-    try:
-        bandwidth = memory_bandwidth(choose_threads(threads))
-    except PacelineError as error:
-        read_errors.append(f"how fast memory is read: {error}")
-    hardware = probe(engine=engine, offload=offload, bandwidth=bandwidth)
+    hardware = probe(engine=engine, offload=offload)
     path_or_reason = status.path or (f"none: {status.reason}" if status.reason else None)
     return replace(hardware, kernels=path_or_reason, read_errors=(*hardware.read_errors, *read_errors))
 

@@ -78,8 +78,6 @@ def limits(hardware: Record) -> str:
 def memory(hardware: Record) -> str:
     it = hardware["memory"]
     parts = [f"{size(it['total'])}, {size(it['available'])} free"]
-    if hardware["bandwidth"]:
-        parts.append(f"read at {hardware['bandwidth'] / 1e9:.1f} GB/s (measured)")
     if it["swap_used"]:
         parts.append(f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use")
     return ", ".join(parts)

@@ -22,7 +22,7 @@ from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, U64, array, key, text
 from raw_gguf import gguf as raw
 
-FOURTH_ATTENDS = [1, 1, 1, 0] * 12
+FOURTH = [1, 1, 1, 0] * 12
 
 
 def number(name: str, value: int) -> bytes:
@@ -232,7 +232,7 @@ def test_pipes_sockets_and_links_in_circles_are_refused_at_once(
         # One number a layer: where there are none, there is no attention.
         ("nemotron_h", (4, 64, [8, 8, 8, 8], [0, 2, 0, 4], 8, 8), 192),
         # Qwen3-Next: every fourth layer attends; by a list, by the interval, or known by name.
-        ("qwen3next", (48, 2048, [16], [2], 256, 256, {"attention.recurrent_layers": FOURTH_ATTENDS}), 24_576),
+        ("qwen3next", (48, 2048, [16], [2], 256, 256, {"attention.recurrent_layers": FOURTH}), 24_576),
         ("else", (48, 2048, [16], [2], 256, 256, {"full_attention_interval": 4}), 24_576),
         ("qwen3next", (48, 2048, [16], [2], 256, 256), 24_576),
         ("llama", (16, 2048, [], [8]), 0),
