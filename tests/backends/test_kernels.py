@@ -102,7 +102,7 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
     size = path.stat().st_size
     for available, uses in ((int(size / kernels.MEMORY_SHARE) + 1, True), (size, False)):
         monkeypatch.setattr(
-            psutil, "virtual_memory", lambda free=available: SimpleNamespace(total=free, available=free)
+            psutil, "virtual_memory", lambda free=available: SimpleNamespace(available=free), raising=True
         )
         monkeypatch.setattr("paceline.backends.llama_cpp.binding.check_memory", lambda *_: None)
         with closing(LlamaTarget(path, n_ctx=64)) as target:

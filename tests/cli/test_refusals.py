@@ -175,7 +175,7 @@ def test_a_context_that_memory_cannot_hold_is_refused_before_it_is_made(
     capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux would grant it, and kill the process later."""
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=10**9, available=900_000_000))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=900_000_000))
     monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=100_000_000))
     words = "of 10,000,000 tokens needs 2.56 GB of memory, 1.00 GB are free: ask for fewer (n_ctx, -c)"
     run(capsys, target, "-c", "10000000", "hi").refused(1, words)

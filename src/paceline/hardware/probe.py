@@ -121,5 +121,7 @@ def read_memory(limits: Limits) -> MemoryInfo:
 
 def free_memory() -> int:
     """Return the free bytes, of which a container's limit leaves half to what it uses already."""
-    memory = read_memory(containers.read(SystemFiles()))
-    return memory.available if memory.limit is None else min(memory.available, memory.limit // 2)
+    import psutil
+
+    available, limit = int(psutil.virtual_memory().available), containers.read(SystemFiles()).memory
+    return available if limit is None else min(available, limit // 2)
