@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.models.zoo import models_dir
+from paceline.models.zoo import MODELS
 from paceline.models.zoo.quantize import FTYPES, quantize
 from paceline.system.scratch import scratch_file
 from paceline.system.whole import atomic_write
@@ -130,7 +130,7 @@ def export(run: Path, out: Path) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Checkpoint to GGUF.")
     parser.add_argument("--run", type=Path, required=True, help="the folder that training wrote to")
-    parser.add_argument("--out", type=Path, default=models_dir())
+    parser.add_argument("--out", type=Path, default=MODELS)
     args = parser.parse_args()
     for path in export(args.run, args.out):
         print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
