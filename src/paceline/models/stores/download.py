@@ -25,7 +25,7 @@ from paceline.models.stores.hub_api import (
     reason,
     translate_hub_errors,
 )
-from paceline.models.stores.hub_layout import (
+from paceline.models.stores.hub_cache import (
     blob_of,
     cache_folder,
     current_revision,
