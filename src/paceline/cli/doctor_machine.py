@@ -103,7 +103,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     if llm.draft is not None:
         evidence, run = gathering.evidence_of_run(evidence, llm, hardware, tick)
     return {
-        "run": None if run is None else run.as_dict(),
+        "run": run,
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
         "evidence": asdict(evidence),
         "unread": read_errors,

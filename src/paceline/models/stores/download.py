@@ -14,8 +14,9 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from paceline.models.stores.hub_api import (
     RemoteFile,
@@ -196,6 +197,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import tqdm
 
     with path.open("ab") as file:
         if file.tell() > remote.size:
@@ -211,7 +213,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
                 headers=headers(),
                 expected_size=remote.size,
                 displayed_filename=remote.name,
-                tqdm_class=_silent_progress_bar(),
+                tqdm_class=partial(tqdm, disable=True),  # `watch` reports the progress
             )
         except (PacelineError, HfHubHTTPError):
             raise
@@ -230,17 +232,6 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
             ) from error
         os.fsync(file.fileno())  # the bytes must be on disk before the blob gets its name
     return growing.received
-
-
-def _silent_progress_bar() -> Any:
-    """Return a disabled progress bar class; `watch` reports the progress."""
-    from huggingface_hub.utils import tqdm
-
-    class Silent(tqdm):  # type: ignore[misc]  # huggingface_hub is untyped here
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options | {"disable": True})
-
-    return Silent
 
 
 def _sha256(path: Path) -> str:
