@@ -54,7 +54,7 @@ def test_a_build_for_amx_is_given_the_header_that_compilers_need() -> None:
 
 def test_a_container_in_words(tmp_path: Path) -> None:
     lines = told(probe(SystemFiles(trees.container(tmp_path))).as_dict())
-    assert lines["limits"] == "in a container (kubepods), a quota of 1.5 processors' time, 2.1 GB of memory"
+    assert lines["limits"] == "a quota of 1.5 processors' time, 2.1 GB of memory"
     assert lines["threads"].startswith("1 advised (-t 1): ")
     assert lines["GPU"] == "none found"
     lines = told(probe(SystemFiles(trees.docker(tmp_path / "v1"))).as_dict())

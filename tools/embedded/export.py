@@ -86,7 +86,7 @@ def write_gguf(
 
     writer = gguf.GGUFWriter(str(out), "llama")
     fields = {
-        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES[ftype],
+        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES[ftype][0],
         "context_length": shape.context, "embedding_length": shape.width, "block_count": shape.blocks,
         "feed_forward_length": shape.feed_forward, "head_count": shape.heads, "head_count_kv": shape.kv_heads,
         "key_length": shape.head_dim, "value_length": shape.head_dim, "vocab_size": shape.vocab,

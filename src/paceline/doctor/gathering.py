@@ -7,13 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline.api import LLM
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.doctor.diagnosis import Evidence
-from paceline.hardware import containers
-from paceline.hardware.files import SystemFiles
 from paceline.hardware.probe import Hardware
 from paceline.models.headers.facts import ModelFacts
 from paceline.request_handle import Generation
@@ -36,44 +34,15 @@ def variance(values):
 ProgressTick = Callable[[str], None]
 
 
-class SystemCounters(NamedTuple):
-    """Counters of the machine at one moment.
+def busy_seconds(allowed: frozenset[int]) -> float:
+    """Return the seconds that other processes and the host took of the allowed processors."""
+    import psutil
 
-    clock: seconds. busy: seconds of the usable processors, over all programs. own: of this process.
-    throttled: seconds. swapped: bytes.
-    """
-
-    clock: float
-    busy: float
-    own: float
-    throttled: float | None
-    swapped: int
-
-    @classmethod
-    def read(cls, hardware: Hardware) -> SystemCounters:
-        import psutil
-
-        times = psutil.cpu_times(percpu=True)
-        usable = [one for n, one in enumerate(times) if n in hardware.cores.allowed] or times
-        # Time stolen by the host counts.
-        busy = sum(getattr(one, kind, 0.0) for one in usable for kind in ("user", "nice", "system", "steal"))
-        own = os.times()
-        throttled = containers.throttled(SystemFiles(), hardware.limits)
-        swapped = int(psutil.swap_memory().sin)
-        return cls(time.monotonic(), float(busy), own.user + own.system, throttled, swapped)
-
-    def since(self, before: SystemCounters) -> dict[str, Any]:
-        """Return the differences by the names of Evidence."""
-        seconds = max(1e-9, self.clock - before.clock)
-        throttled = None
-        if self.throttled is not None and before.throttled is not None:
-            throttled = max(0.0, self.throttled - before.throttled)
-        return {
-            "seconds": seconds,
-            "others": max(0.0, (self.busy - before.busy - (self.own - before.own)) / seconds),
-            "throttled": throttled,
-            "swapped": max(0, self.swapped - before.swapped),
-        }
+    times = psutil.cpu_times(percpu=True)
+    usable = [one for n, one in enumerate(times) if n in allowed] or times
+    busy = sum(getattr(one, kind, 0.0) for one in usable for kind in ("user", "nice", "system", "steal"))
+    own = os.times()
+    return float(busy) - own.user - own.system
 
 
 def evidence_of_models(
@@ -126,15 +95,16 @@ def evidence_of_run(
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
     plain = _generate(llm, tokens, True, tick)
-    before = SystemCounters.read(hardware)
+    began, before = time.monotonic(), busy_seconds(hardware.cores.allowed)
     drafted = _generate(llm, tokens, False, tick)
-    counters = SystemCounters.read(hardware).since(before)
+    seconds = max(1e-9, time.monotonic() - began)
+    others = max(0.0, (busy_seconds(hardware.cores.allowed) - before) / seconds)
     n = min(len(plain.tokens), len(drafted.tokens))
     verdict = judge(llm, tokens, plain.tokens[:n], drafted.tokens[:n], Sampling())
     stats = drafted.stats.as_dict()
     counts = {name: stats[name] for name in ("steps", "drafted", "accepted", "rejected")}
     proven = verdict.identical and plain.tokens_per_second > 0
-    return replace(evidence, **counts, **counters, times=stats["time"]), {
+    return replace(evidence, **counts, others=others, times=stats["time"]), {
         "run": {
             "n_tokens": drafted.n_tokens,
             "tokens_per_second": drafted.tokens_per_second,

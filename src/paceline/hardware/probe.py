@@ -58,7 +58,7 @@ class Hardware:
             "system": self.system,
             "processor": self.processor,
             "cores": {
-                **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt", "known")},
+                **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt")},
                 "performance": cores.of_kind(PERFORMANCE),
                 "efficiency": cores.of_kind(EFFICIENCY),
                 "machine": len(cores.cpus),

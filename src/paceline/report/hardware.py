@@ -65,7 +65,7 @@ def cores(hardware: Record) -> str:
 
 def limits(hardware: Record) -> str:
     it = hardware["limits"]
-    parts = [f"in a container ({printable(it['container'])})"] if it["container"] else []
+    parts = []
     if it["cpus"] is not None:
         parts.append(f"a quota of {it['cpus']:g} processors' time")
     elif it["known"]:

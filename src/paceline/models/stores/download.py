@@ -123,15 +123,13 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) ->
         present = pointer.is_file() and pointer.stat().st_size == remote.size
     if present:
         return LocalFile(pointer, remote.size, stated_sha256(pointer))
-    received, verified = (0, False) if blob_complete else _fetch(name, commit, remote, blob, watch)
+    received = 0 if blob_complete else _fetch(name, commit, remote, blob, watch)
     link(folder, pointer, blob, new=received > 0)
-    return LocalFile(pointer, remote.size, remote.sha256, received, verified)
+    return LocalFile(pointer, remote.size, remote.sha256, received, hash_verified=received > 0)
 
 
-def _fetch(
-    name: str, commit: str, remote: RemoteFile, blob: Path, watch: ProgressCallback
-) -> tuple[int, bool]:
-    """Download a blob. Return the bytes received, and whether the SHA-256 was verified."""
+def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: ProgressCallback) -> int:
+    """Download a blob and verify its SHA-256. Return the bytes received."""
     from filelock import Timeout
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
@@ -145,7 +143,7 @@ def _fetch(
     try:
         with WeakFileLock(lock, timeout=BUSY):
             if is_blob(folder, blob, remote.size):
-                return 0, False  # another process has finished it meanwhile
+                return 0  # another process has finished it meanwhile
             have = part.stat().st_size if part.exists() else 0
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:
@@ -164,7 +162,7 @@ def _fetch(
                     "was thrown away; try again, and do not trust it if this stays so"
                 )
             part.replace(blob)
-            return received, True
+            return received
     except Timeout as error:
         raise PacelineError(
             f"{remote.name}: is being downloaded by another process; wait for that"

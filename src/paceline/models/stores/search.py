@@ -7,7 +7,6 @@ search continues.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.plain_file import read_text
+from paceline.models.headers.plain_file import read_json
 from paceline.models.stores.reference import AUXILIARY_FILES
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
@@ -94,16 +93,10 @@ class FolderSearch:
     def json(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a small JSON file; None, and a note, for anything else."""
         try:
-            value = json.loads(read_text(path, LARGEST_JSON))
+            return read_json(path, LARGEST_JSON)
         except ModelError as error:
             self.notes.append(printable(str(error)))
             return None
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            self.add_note(path, "is damaged: it should be a JSON object")
-            return None
-        return value
 
 
 def file_id(status: os.stat_result) -> tuple[int, int]:
