@@ -51,7 +51,7 @@ from paceline.cli.zoo import parse_count
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
-from paceline.profiling.pass_costs import costs_of, shared_machine
+from paceline.profiling.pass_costs import costs_of
 from paceline.speculative.policy.acceptance_model import ALL_DRAFTERS
 from paceline.speculative.policy.calibration import Calibration
 from paceline.speculative.policy.cost_model import DecodingCosts
@@ -176,7 +176,7 @@ def both_models(
     """The target, its draft, and what their passes cost."""
     with (
         load(target, drafters="none", **given) as big,
-        load(draft, drafters="none", **shared_machine(given, draft)) as small,
+        load(draft, drafters="none", **given) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from architectures import write_bloom, write_gemma2, write_gpt_oss
 from gguf_files import write_llama
 from paceline.backends.llama_cpp import LlamaTarget, gate, kernels
+from paceline.backends.llama_cpp.binding import llama_cpp
 from programs import CONTEXT, SESSIONS, Action, differences, programs, running
 from quantised import quantised
 
@@ -141,7 +142,7 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[Pair]:
 def test_every_row_of_a_program_has_the_bits_of_plain_decoding(
     pair: Pair, program: list[Action], threads: int
 ) -> None:
-    pair.target.use_threads(threads)
+    llama_cpp().llama_set_n_threads(pair.target._context, threads, threads)
     kernels.start_watching_ggml()
     with running(pair.target) as machine:
         rows = machine.run(program)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 import paceline
 from paceline.api import LLM
-from paceline.backends.llama_cpp import LlamaTarget, binding
+from paceline.backends.llama_cpp import LlamaTarget
 from paceline.models import zoo
-from paceline.speculative.errors import ContractError, ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
 
@@ -110,35 +110,6 @@ def test_a_sibling_has_the_same_weights_and_a_cache_of_its_own(small: LlamaTarge
     other.close()
     small.forget()
     np.testing.assert_array_equal(last_row(small, [1, 2, 3]), first)  # which stay
-
-
-def test_flash_attention_is_changed_between_sessions(
-    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = last_row(small, [1, 2, 3])
-    session = small.open()
-    session.extend([1, 2])
-    with pytest.raises(ContractError, match="while a session is open"):
-        small.use_flash_attention(False)
-    session.close()
-    small.use_flash_attention(False)
-    other = small.with_shared_weights(n_ctx=128, flash_attention=False)
-    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3]))
-    other.close()
-
-    def full(*args: Any, flash_attention: bool | None, **more: Any) -> Any:
-        if flash_attention is None:
-            raise ModelError("no room")
-        return made(*args, flash_attention=flash_attention, **more)
-
-    made = binding.make_context
-    monkeypatch.setattr(binding, "make_context", full)
-    with pytest.raises(ModelError, match="no room"):
-        small.use_flash_attention(None)
-    assert small.flash_attention is False
-    monkeypatch.undo()
-    small.use_flash_attention(None)
-    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), before)
 
 
 def last_row(target: LlamaTarget, tokens: list[int]) -> NDArray[np.float32]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from paceline.speculative.interfaces import Caps, Target
+from paceline.speculative.interfaces import Target
 from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text, Tokenizer
 
@@ -58,31 +58,6 @@ class Backend(Target, ModelSetup, Protocol):
     @property
     def modification(self) -> str:
         """Difference from the model in the file ("without 2 of 12 blocks"), or ""."""
-
-
-@runtime_checkable
-class TunableBackend(Protocol):
-    """A backend whose threads and flash attention can be changed after loading."""
-
-    @property
-    def caps(self) -> Caps: ...
-
-    @property
-    def weight_bytes(self) -> int | None: ...
-
-    def use_threads(self, threads: int) -> None:
-        """Set the number of threads from the next pass on."""
-
-    def use_flash_attention(self, flash: bool | None) -> None:
-        """Switch flash attention while no session is open. None: the backend's default.
-
-        Raises ModelError, without a change, if memory is too small."""
-
-    def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> Target:
-        """Return a target of the same weights with another cache; close it first. Raises ModelError."""
-
-    def attention_score_bytes(self) -> int:
-        """Return the additional bytes that attention needs without flash attention."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,3 @@ class BackendSpec:
     def identity(self) -> dict[str, Any]:
         """See ModelSetup. Raises OSError if there is no such model, UsageError or MissingExtraError."""
         return _backend(self.path).identity(self.path, self.settings)
-
-    def replace(self, **settings: Any) -> BackendSpec:
-        """Return a copy with some settings changed."""
-        return replace(self, settings={**self.settings, **settings})

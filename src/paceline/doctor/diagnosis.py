@@ -20,8 +20,6 @@ HIGH, MEDIUM = SEVERITIES = ("high", "medium")
 ROWS = 8  # of the pass that a mixture of experts is judged by
 MAX_DRAFT_COST = 0.25  # of a step's time: less does not decide whether it pays
 BUSY_CORES_SHARE = 0.25  # processors that others keep busy, which is no more than the usual noise
-THROTTLED_SHARE = 0.02  # of a run's time
-SWAPPED_BYTES = 1 << 20  # bytes
 MIN_DRAFTED_TOKENS = 20  # tokens that say too little of an acceptance
 
 
@@ -36,9 +34,8 @@ class Evidence:
     size: bytes of both models; available, usable: bytes of memory, free before loading and in all.
     curve: seconds of a target pass by rows. draft_token: seconds of a draft token. doubt: why the measured
     times are not usable.
-    steps, drafted, accepted, rejected, times: of a drafted run (speculative/stats.py). seconds: its duration.
-    others: processors that other programs kept busy. throttled: seconds that the quota took.
-    swapped: bytes read back from swap, over all programs."""
+    steps, drafted, accepted, rejected, times: of a drafted run (speculative/stats.py).
+    others: processors that other programs kept busy."""
 
     threads: int = 0
     physical: int = 0
@@ -61,10 +58,7 @@ class Evidence:
     accepted: int = 0
     rejected: int = 0
     times: Mapping[str, float] | None = None
-    seconds: float = 0.0
     others: float | None = None
-    throttled: float | None = None
-    swapped: int = 0
 
     @property
     def acceptance(self) -> float | None:
@@ -198,31 +192,13 @@ def many_threads(e: Evidence) -> Iterator[Cause]:
             "too many threads",
             MEDIUM,
             f"{e.threads} threads, {e.physical} physical cores",
-            f"-t {e.physical}; `paceline doctor --measure` tries them",
-        )
-
-
-def throttling(e: Evidence) -> Iterator[Cause]:
-    if e.throttled is not None and e.seconds > 0 and e.throttled >= THROTTLED_SHARE * e.seconds:
-        yield Cause(
-            "throttled",
-            HIGH,
-            f"the container's quota stopped it for {e.throttled:.2f} s in a run of {e.seconds:.2f} s"
-            " (of all its threads together)",
-            "fewer threads (-t), or a larger quota",
+            f"-t {e.physical}",
         )
 
 
 def swapping(e: Evidence) -> Iterator[Cause]:
     size = f"the models have {e.size / 1e9:.1f} GB"
-    if e.swapped >= SWAPPED_BYTES:
-        yield Cause(
-            "swapping",
-            HIGH,
-            f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs) in a run of {e.seconds:.1f} s",
-            "a smaller model or less context (-c)",
-        )
-    elif e.size and e.usable and e.size > e.usable:
+    if e.size and e.usable and e.size > e.usable:
         message = f"{size}, this machine {e.usable / 1e9:.1f} GB of memory to give"
         yield Cause("swapping", HIGH, message, "a smaller model, or one quantised further")
     elif e.size and e.available and e.size > e.available:
@@ -252,7 +228,6 @@ def too_busy(e: Evidence) -> Iterator[Cause]:
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     no_partial_rollback,
-    throttling,
     taken_cores,  # before what was measured beside them
     too_busy,
     many_threads,

@@ -35,7 +35,7 @@ class MemoryInfo:
 class Hardware:
     """The hardware of a machine; None means unknown.
 
-    offload: True if the engine can use a GPU. bandwidth: bytes per second. read_errors: a line each.
+    offload: True if the engine can use a GPU. read_errors: a line each.
     kernels: Paceline's kernels for the engine, or why there are none.
     """
 
@@ -48,7 +48,6 @@ class Hardware:
     features: CpuFeatures | None
     gpus: tuple[Gpu, ...]
     offload: bool | None
-    bandwidth: float | None
     read_errors: tuple[str, ...]
     kernels: str | None = None
 
@@ -59,7 +58,7 @@ class Hardware:
             "system": self.system,
             "processor": self.processor,
             "cores": {
-                **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt", "known")},
+                **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt")},
                 "performance": cores.of_kind(PERFORMANCE),
                 "efficiency": cores.of_kind(EFFICIENCY),
                 "machine": len(cores.cpus),
@@ -69,7 +68,6 @@ class Hardware:
             | {"cpuset": None if self.limits.cpuset is None else sorted(self.limits.cpuset)},
             "threads": asdict(self.advice),
             "memory": None if self.memory is None else asdict(self.memory),
-            "bandwidth": self.bandwidth,
             "features": None if self.features is None else asdict(self.features),
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "offload": self.offload,
@@ -83,11 +81,10 @@ def probe(
     *,
     engine: str | None = None,
     offload: bool | None = None,
-    bandwidth: float | None = None,
 ) -> Hardware:
     """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
 
-    engine: llama.cpp's description of its build. bandwidth: as measured.
+    engine: llama.cpp's description of its build.
     """
     here = files is None
     files = files or SystemFiles()
@@ -96,7 +93,7 @@ def probe(
     limits = containers.read(files) if linux else Limits()
     allowed = cores.allowed_here() if here else limits.cpuset
     found = cores.read(files, allowed, system)
-    memory = _read_memory(limits)
+    memory = read_memory(limits)
     flags = features.flags(files) if linux else None
     if not linux:
         files.read_errors.append(f"what the processor can do: not read on {system}")
@@ -111,13 +108,20 @@ def probe(
         features=None if flags is None else features.cpu_features(flags, engine),
         gpus=graphics,
         offload=offload,
-        bandwidth=bandwidth,
         read_errors=tuple(files.read_errors),
     )
 
 
-def _read_memory(limits: Limits) -> MemoryInfo:
+def read_memory(limits: Limits) -> MemoryInfo:
     import psutil
 
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     return MemoryInfo(memory.total, memory.available, swap.total, swap.used, limits.memory)
+
+
+def free_memory() -> int:
+    """Return the free bytes, of which a container's limit leaves half to what it uses already."""
+    import psutil
+
+    available, limit = int(psutil.virtual_memory().available), containers.read(SystemFiles()).memory
+    return available if limit is None else min(available, limit // 2)

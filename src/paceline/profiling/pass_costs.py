@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
-from paceline.backends.registry import resolve_kernels
 from paceline.speculative.policy.cost_cells import implausibility
 from paceline.speculative.policy.cost_measurement import BATCH_SIZES, measure
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -33,26 +30,6 @@ NOTICE = "measuring what a pass costs here, this once"
 
 def to_stderr(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr)
-
-
-def shared_machine(given: Mapping[str, Any], draft: str | os.PathLike[str]) -> dict[str, Any]:
-    """The engine's settings for a draft model beside a target of those that are given.
-
-    Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
-    the choice, for the sake of prompts. A draft model's prompts are cheap beside the target's, and its passes
-    are many (docs/log/costs.md: 0.7 of the time after 900 tokens, of four rows 0.4). Kernels of our own take
-    the rows of a pass together."""
-    left_open = given.get("flash_attention") is None
-    goes = is_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
-    if left_open and goes and not resolve_kernels(Path(draft), given.get("kernels", True)):
-        return {**given, "flash_attention": False}
-    return dict(given)
-
-
-def is_without_flash(gpu_layers: int, cache_type: str) -> bool:
-    """Whether flash attention is a matter of speed alone: on a processor, with a cache that is not a smaller
-    one, which needs it."""
-    return not gpu_layers and cache_type in ("f16", "f32")
 
 
 def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The hardware, the trials and the diagnosis, from the record of `doctor --json`."""
+"""The hardware and the diagnosis, from the record of `doctor --json`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.report.table import Block, size
+from paceline.report.table import size
 from paceline.report.where import write as write_where
 from paceline.speculative.printable import printable
 
@@ -65,7 +65,7 @@ def cores(hardware: Record) -> str:
 
 def limits(hardware: Record) -> str:
     it = hardware["limits"]
-    parts = [f"in a container ({printable(it['container'])})"] if it["container"] else []
+    parts = []
     if it["cpus"] is not None:
         parts.append(f"a quota of {it['cpus']:g} processors' time")
     elif it["known"]:
@@ -78,8 +78,6 @@ def limits(hardware: Record) -> str:
 def memory(hardware: Record) -> str:
     it = hardware["memory"]
     parts = [f"{size(it['total'])}, {size(it['available'])} free"]
-    if hardware["bandwidth"]:
-        parts.append(f"read at {hardware['bandwidth'] / 1e9:.1f} GB/s (measured)")
     if it["swap_used"]:
         parts.append(f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use")
     return ", ".join(parts)
@@ -121,42 +119,6 @@ def gpu(it: Record, offload: bool | None) -> str:
     if offload is not None:
         parts.append("the engine's build can use it" if offload else "the engine's build cannot use it")
     return ", ".join(parts)
-
-
-def trials(results: Sequence[Record], best: int) -> Block:
-    """Return the table of the trials. best: the index of the fastest."""
-    figures = (("prompt", ".1f"), ("prompt_ratio", ".2f"), ("decode", ".1f"), ("decode_ratio", ".2f"))
-    rows = tuple(
-        (f"{it['threads']:3}", "best" if i == best else "", *(f"{it[name]:{spec}}" for name, spec in figures))
-        for i, it in enumerate(results)
-    )
-    columns = ("threads", "", "prompt\ntokens/s", "of the\nbest", "decode\ntokens/s", "of the\nbest")
-    return Block("threads, tried with the target", columns, rows, 2)
-
-
-def thread_advice(it: Record) -> str:
-    return f"fastest at decoding: -t {it['threads']}"
-
-
-def attention(results: Sequence[Record], best: int) -> Block:
-    """Return the table of the trials with and without flash attention. best: the index of the faster."""
-    rows = tuple(
-        (
-            "on" if it["flash"] else "off",
-            "best" if i == best else "",
-            f"{it['prompt']:.1f}",
-            f"{1e3 * it['token']:.3g}",
-            f"{1e3 * it['draft']:.3g}",
-        )
-        for i, it in enumerate(results)
-    )
-    depth, most = results[best]["depth"], results[best]["rows"]
-    columns = ("flash", "", "prompt\ntokens/s", "1 row\nms", f"{most} rows\nms")
-    return Block(f"flash attention, tried with the target after {depth:,} tokens", columns, rows, 2)
-
-
-def flash_advice(it: Record) -> str:
-    return f"faster: -fa {'on' if it['flash'] else 'off'}, from now on where it is left open"
 
 
 def diagnosis(found: Record, file: IO[str]) -> None:

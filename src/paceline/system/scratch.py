@@ -13,7 +13,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from paceline.system.leaving import register_cleanup
@@ -27,19 +27,15 @@ _mine: set[Path] = set()
 _changing = threading.Lock()  # held while one appears
 
 
-@contextmanager
-def scratch_file(folder: Path, mode: int = USUAL) -> Iterator[Path]:
+def scratch_file(folder: Path, mode: int = USUAL) -> AbstractContextManager[Path]:
     """Make an empty file in `folder`, and remove it afterwards if it still has that name. Raises OSError."""
-    with _scratch(folder, mode) as path:
-        yield path
+    return _scratch(folder, mode)
 
 
-@contextmanager
-def scratch_folder(folder: Path) -> Iterator[Path]:
-    """Make an empty folder in `folder`, private to the user, and remove it afterwards with all that is in it
-    if it still has that name. Raises OSError."""
-    with _scratch(folder, None) as path:
-        yield path
+def scratch_folder(folder: Path) -> AbstractContextManager[Path]:
+    """Make an empty private folder in `folder`, and remove it afterwards with its contents if it still has
+    that name. Raises OSError."""
+    return _scratch(folder, None)
 
 
 def remove_all() -> None:

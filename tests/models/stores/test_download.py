@@ -22,7 +22,7 @@ from huggingface_hub.utils import WeakFileLock, close_session
 from hub_server import COMMIT, Hub, own_cache, serving
 from paceline.models.stores import download
 from paceline.models.stores.download import find_cached, pull
-from paceline.models.stores.hub_layout import repo_folder
+from paceline.models.stores.hub_cache import repo_folder
 from paceline.models.stores.reference import LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 

@@ -19,7 +19,7 @@ from paceline.backends.llama_cpp.identity import SETTINGS, identity
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, Decoder
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
-from paceline.speculative.errors import ContractError, ModelError, UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 from paceline.system.forks import ForkGuard
@@ -179,35 +179,10 @@ class LlamaTarget:
         if self._context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
-    def use_threads(self, threads: int) -> None:
-        self._require_open()
-        self.threads = threads
-        self._cpp.llama_set_n_threads(self._context, threads, threads)
-
-    def use_flash_attention(self, flash: bool | None) -> None:
-        self._require_open()
-        if not all(slot.is_free for slot in self.cache.slots):
-            raise ContractError("flash attention is changed while a session is open")
-        before, self.flash_attention = self.flash_attention, flash
-        self._free_context()
-        try:
-            self._make_context(self.caps.max_sessions)
-        except BaseException:
-            self.flash_attention = before
-            self._make_context(self.caps.max_sessions)
-            raise
-        if not self.exact_rows:
-            self._set_equal_rows()
-
     def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
         self._require_open()
         given = {**self.settings, "flash_attention": flash_attention, "exact_rows": 0}
         return LlamaTarget(self.path, n_ctx=n_ctx, weights=self, **given)
-
-    def attention_score_bytes(self) -> int:
-        self._require_open()
-        heads, rows = self._cpp.llama_model_n_head(self._model), self._cpp.llama_n_ubatch(self._context)
-        return 4 * int(heads) * int(rows) * self._cells
 
     def open(self, beside: Session | None = None) -> LlamaSession:
         self._require_open()

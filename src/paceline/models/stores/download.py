@@ -14,8 +14,9 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from paceline.models.stores.hub_api import (
     RemoteFile,
@@ -25,7 +26,7 @@ from paceline.models.stores.hub_api import (
     reason,
     translate_hub_errors,
 )
-from paceline.models.stores.hub_layout import (
+from paceline.models.stores.hub_cache import (
     blob_of,
     cache_folder,
     current_revision,
@@ -122,15 +123,13 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) ->
         present = pointer.is_file() and pointer.stat().st_size == remote.size
     if present:
         return LocalFile(pointer, remote.size, stated_sha256(pointer))
-    received, verified = (0, False) if blob_complete else _fetch(name, commit, remote, blob, watch)
+    received = 0 if blob_complete else _fetch(name, commit, remote, blob, watch)
     link(folder, pointer, blob, new=received > 0)
-    return LocalFile(pointer, remote.size, remote.sha256, received, verified)
+    return LocalFile(pointer, remote.size, remote.sha256, received, hash_verified=received > 0)
 
 
-def _fetch(
-    name: str, commit: str, remote: RemoteFile, blob: Path, watch: ProgressCallback
-) -> tuple[int, bool]:
-    """Download a blob. Return the bytes received, and whether the SHA-256 was verified."""
+def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: ProgressCallback) -> int:
+    """Download a blob and verify its SHA-256. Return the bytes received."""
     from filelock import Timeout
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
@@ -144,7 +143,7 @@ def _fetch(
     try:
         with WeakFileLock(lock, timeout=BUSY):
             if is_blob(folder, blob, remote.size):
-                return 0, False  # another process has finished it meanwhile
+                return 0  # another process has finished it meanwhile
             have = part.stat().st_size if part.exists() else 0
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:
@@ -163,7 +162,7 @@ def _fetch(
                     "was thrown away; try again, and do not trust it if this stays so"
                 )
             part.replace(blob)
-            return received, True
+            return received
     except Timeout as error:
         raise PacelineError(
             f"{remote.name}: is being downloaded by another process; wait for that"
@@ -196,6 +195,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import tqdm
 
     with path.open("ab") as file:
         if file.tell() > remote.size:
@@ -211,7 +211,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
                 headers=headers(),
                 expected_size=remote.size,
                 displayed_filename=remote.name,
-                tqdm_class=_silent_progress_bar(),
+                tqdm_class=partial(tqdm, disable=True),  # `watch` reports the progress
             )
         except (PacelineError, HfHubHTTPError):
             raise
@@ -230,17 +230,6 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
             ) from error
         os.fsync(file.fileno())  # the bytes must be on disk before the blob gets its name
     return growing.received
-
-
-def _silent_progress_bar() -> Any:
-    """Return a disabled progress bar class; `watch` reports the progress."""
-    from huggingface_hub.utils import tqdm
-
-    class Silent(tqdm):  # type: ignore[misc]  # huggingface_hub is untyped here
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options | {"disable": True})
-
-    return Silent
 
 
 def _sha256(path: Path) -> str:

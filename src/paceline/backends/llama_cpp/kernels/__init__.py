@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp.kernels import amx, build
-from paceline.hardware.bandwidth import free_memory
+from paceline.hardware.probe import free_memory
 from paceline.speculative.errors import KernelError, MissingExtraError
 
 # The kernels copy weights into another layout. Unlike a mapped file, the copy cannot leave memory under
