@@ -95,7 +95,7 @@ class ToyEngine(ToyTarget):
 
     @property
     def _weights(self) -> tuple[Array, ...]:
-        return *self._mix, self._embed, self._head
+        return self._mix, self._embed, self._head
 
     @cached_property
     def token_trie(self) -> TokenTrie:
