@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from paceline.speculative.interfaces import NO_BUDGET, Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.policy.cost_model import DecodingCosts
-from paceline.speculative.policy.drafting_summary import DraftingCounts, DraftingSummary
+from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.policy.goodput_budget import DrafterCalls, GoodputBudget, LossLedger
 from paceline.speculative.policy.interface import most_probable, within_limits
 from paceline.speculative.policy.row_prices import RowPrices
@@ -69,7 +69,7 @@ class GoodputPolicy:
         self._ledgers: WeakKeyDictionary[ActiveRequest, LossLedger] = WeakKeyDictionary()
         self._tokens = self._seconds = 0.0  # of recent passes
         self._spare = 0.0  # seconds saved up for retries
-        self._counts = DraftingCounts()
+        self._counts = DraftingSummary()
         self._earned = FIRST_DRAFT_TOKENS
         # Of the current pass:
         self._braked: set[int] = set()  # ids of the ledgers beyond the loss limit
@@ -224,7 +224,7 @@ class GoodputPolicy:
 
     @property
     def summary(self) -> DraftingSummary:
-        return self._counts.summary(self.costs.target, self._context_length, self.belief.calibration())
+        return self._counts.with_reason(self.costs.target, self._context_length)
 
     def _retry_tokens(self, minus_reach: Sequence[float], rows: int) -> int:
         """Return how many unprofitable nodes to verify in order to measure an overdue cell.
