@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.backends.registry import BackendSpec, backend_build, open_engine, open_tokenizer
-from paceline.backends.toy_backend import ToyEngine
+from paceline.backends.toy import ToyEngine
 from paceline.speculative.errors import MissingExtraError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import command
-from paceline.backends.toy_backend import ToyEngine, parse_toy_reference
+from paceline.backends.toy import ToyEngine, parse_toy_reference
 from paceline.speculative.errors import UsageError
 
 CERTIFY = ("certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200")

@@ -21,7 +21,6 @@ from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 
 UNLIMITED = 1 << 40
-Rollback = Literal["free", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Caps:
     equal_rows: rows depend on the tokens alone, not on chunks, batch, cache or threads."""
 
     max_branches: int
-    rollback: Rollback
+    rollback: Literal["free", "none"]
     max_sessions: int
     max_batch_tokens: int
     max_prefill_tokens: int
