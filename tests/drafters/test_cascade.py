@@ -318,7 +318,7 @@ def test_a_draft_of_another_vocabulary_is_read_by_tokens() -> None:
     target, theirs = speaking(ToyTarget(V), "012345"), speaking(ToyTarget(5, seed=2), "30x51")
     theirs.vocab = replace(theirs.vocab, kind="another")
     for toy in (target, theirs):
-        toy.text = SimpleNamespace(encode_continuation=lambda _: [])  # type: ignore[attr-defined]
+        toy.text = SimpleNamespace(encode_continuation=lambda _: [])
     drafting = Drafting(drafters=("suffix", "cascade"), cross_vocab="auto")
     drafter, chosen = make_drafter(drafting, target, theirs)
     assert chosen.cross_vocab == "tli"

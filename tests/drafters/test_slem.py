@@ -23,7 +23,6 @@ from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.translation import Translation
 from tongues import speaking, translation, untaught
@@ -131,8 +130,7 @@ def scripted(*script: tuple[int, float], eos: bool = True) -> tuple[SlemDrafter,
     target = Vocab(len(OURS), "test", None, ends, False, False, names.__getitem__, OURS.__getitem__)
     draft = Scripted(THEIRS, script, THEIR_END)
     ours, theirs = Lexicon(target, tokenizer), Lexicon(draft.vocab, untaught)
-    common = Intersection.of(ours, theirs)
-    return SlemDrafter(draft, Translation(ours, theirs, common)), draft
+    return SlemDrafter(draft, Translation(ours, theirs)), draft
 
 
 def propose(drafter: SlemDrafter, prompt: Sequence[int], budget: Budget = BUDGET) -> DraftTree:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -46,7 +45,8 @@ RANGES: Mapping[str, tuple[type, float, float]] = {
 class ToyTarget:
     """A network h' = tanh(A h + E[token]) with the logits sharpness * W h'. All weights come from `seed`.
 
-    noise: deviation of noise on W, which makes a draft model that resembles the model without."""
+    noise: deviation of noise on W, which makes a draft model that resembles the model without.
+    path: the reference. The text of a token is its id: digits, for up to MAX_TOY_VOCAB tokens."""
 
     def __init__(
         self,
@@ -60,25 +60,42 @@ class ToyTarget:
         n_ctx: int = 4096,
         branch: int = 64,
         chunk: int = 512,
+        sessions: int = 64,
+        path: Path = Path("toy:"),
     ) -> None:
         random = np.random.default_rng(seed)
         self._mix = random.normal(size=(width, width)) * 0.9 / np.sqrt(width)
         self._embed = random.normal(size=(n_vocab, width))
         head = random.normal(size=(n_vocab, width)) * sharpness
         self._head = head + noise * sharpness * np.random.default_rng(seed + 1).normal(size=head.shape)
+        self._weights = (self._mix, self._embed, self._head)
         self._passes = 0  # to notice reads of an outdated output
         spell = b"%d".__mod__
-        self.origin = "the toy model"
-        self.modification = ""
         self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spell, piece=spell)
+        self.path, self.name, self.origin, self.modification = path, str(path), "the toy model", ""
+        self.description = f"toy model of {n_vocab} tokens"
+        self.text: Text = DigitTokenizer(self.vocab)
+        self.weight_bytes = sum(weight.nbytes for weight in self._weights)
+        self.settings: Mapping[str, Any] = {"threads": 1}
+        self.on_forward: ForwardCallback | None = None
         self.caps = Caps(
             max_branches=branch,
             rollback="free",
-            max_sessions=64,
+            max_sessions=sessions,
             max_batch_tokens=1 << 15,
             max_prefill_tokens=chunk,
             n_ctx=n_ctx,
+            exact=True,  # a row does not depend on the other rows of a pass
         )
+
+    @cached_property
+    def token_trie(self) -> TokenTrie:
+        return TokenTrie([self.vocab.piece(token) for token in range(self.vocab.size)], self.vocab.eos)
+
+    def identity(self) -> dict[str, Any]:
+        digest = hashlib.sha256(b"".join(weight.tobytes() for weight in self._weights))
+        digest.update(repr(sorted(self.vocab.eos)).encode())
+        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings}
 
     def open(self, beside: Session | None = None) -> ToySession:
         return ToySession(self)
@@ -90,7 +107,7 @@ class ToyTarget:
     def forward(
         self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
     ) -> list[ToyForward]:
-        outs = []
+        outs, began = list[ToyForward](), perf_counter()
         self._passes += 1
         for session, tree in batch:
             if isinstance(tree, int):
@@ -101,6 +118,9 @@ class ToyTarget:
                 session.read(n)
                 states, first = session.compute_tree(tree)
                 outs.append(ToyForward(self, states, first, n + len(states) - first, want))
+        if self.on_forward is not None:
+            rows = sum(out.computed for out in outs)
+            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
     def after(self, state: Array | None, token: int) -> Array:
@@ -194,17 +214,17 @@ class ToyForward(LogitsOutput):
         return self._target.logits(self._states[row])
 
 
-def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyEngine:
+def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyTarget:
     given: dict[str, Any] = {"n_ctx": n_ctx} if n_ctx else {}
-    return ToyEngine(path, sessions=sessions, **given, **parse_toy_reference(path))
+    return ToyTarget(path=path, sessions=sessions, **given, **parse_toy_reference(path))
 
 
-def open_tokenizer(path: Path, /) -> ToyEngine:
-    return ToyEngine(path, **parse_toy_reference(path))
+def open_tokenizer(path: Path, /) -> ToyTarget:
+    return ToyTarget(path=path, **parse_toy_reference(path))
 
 
 def identity(path: Path, _settings: Mapping[str, Any], /) -> dict[str, Any]:
-    return ToyEngine(path, **parse_toy_reference(path)).identity()
+    return ToyTarget(path=path, **parse_toy_reference(path)).identity()
 
 
 def build() -> BackendBuild:
@@ -232,42 +252,6 @@ def parse_toy_reference(path: Path) -> dict[str, Any]:
     if "eos" in out:
         out["eos"] = frozenset({out["eos"]})
     return out
-
-
-class ToyEngine(ToyTarget):
-    """A ToyTarget whose tokens are digits. path: the reference."""
-
-    def __init__(self, path: Path = Path("toy:"), *, sessions: int = 1, **weights: Any) -> None:
-        super().__init__(**{"n_vocab": 8, **weights})
-        self.path = path
-        self.name = str(path)
-        self.description = f"toy model of {self.vocab.size} tokens"
-        self.text = DigitTokenizer(self.vocab)
-        self._weights = (self._mix, self._embed, self._head)
-        self.weight_bytes = sum(weight.nbytes for weight in self._weights)
-        self.settings: Mapping[str, Any] = {"threads": 1}
-        # A row does not depend on the other rows of a pass.
-        self.caps = replace(self.caps, max_sessions=sessions, exact=True)
-        self.on_forward: ForwardCallback | None = None
-
-    @cached_property
-    def token_trie(self) -> TokenTrie:
-        return TokenTrie([self.vocab.piece(token) for token in range(self.vocab.size)], self.vocab.eos)
-
-    def identity(self) -> dict[str, Any]:
-        digest = hashlib.sha256(b"".join(weight.tobytes() for weight in self._weights))
-        digest.update(repr(sorted(self.vocab.eos)).encode())
-        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings}
-
-    def forward(
-        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[ToyForward]:
-        began = perf_counter()
-        outs = super().forward(batch, want)
-        if self.on_forward is not None:
-            rows = sum(out.computed for out in outs)
-            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
-        return outs
 
 
 class DigitTokenizer(Text):

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from paceline.backends.common import make_token_trie, parameters
-from paceline.backends.transformers.cache import CacheSlots
 from paceline.backends.transformers.forward import HfForward
 from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
@@ -37,7 +36,7 @@ from paceline.backends.transformers.loading import (
     openmp_threads,
 )
 from paceline.backends.transformers.passes import PendingForward, compute
-from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.backends.transformers.strip import SequenceCache
 from paceline.backends.transformers.text import HfText
 from paceline.backends.transformers.trial import probe_traits
@@ -179,7 +178,7 @@ class HfTarget:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        return make_token_trie(self.vocab, self.text.visible_marker_tokens())
+        return make_token_trie(self.vocab, self.text.added_tokens())
 
     @property
     def settings(self) -> Mapping[str, Any]:
