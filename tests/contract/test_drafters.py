@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heads import HeadDrafter
 from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
 from paceline.backends.translated import CrossVocabTarget
@@ -40,6 +39,7 @@ from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from parrot import LookupCopier
 from tongues import speaking, translation
 
 V = 6
@@ -77,7 +77,7 @@ def slem(**draft: Any) -> SlemDrafter:
 
 def cascade(draft: Target | None = None, **settings: Any) -> CascadeDrafter:
     draft = draft or ToyTarget(V, seed=1, noise=0.3)
-    return CascadeDrafter(draft, V, LookupDrafter(1, 3), **settings)
+    return CascadeDrafter(draft, V, LookupCopier(1, 3), **settings)
 
 
 def taught(drafter: Any) -> Drafter:
@@ -128,9 +128,6 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, sampled": lambda: model(0.9),
     "model, short context": lambda: model(n_ctx=9),
     "model, chains only": lambda: model(branch=1),
-    "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
-    "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
-    "head": lambda: HeadDrafter(ToyTarget(V)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),
     "cascade, sampled": lambda: cascade(temperature=0.9),

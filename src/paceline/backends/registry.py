@@ -18,9 +18,9 @@ KERNELS = ("auto", "off")  # values of the option
 def _backend(path: Path) -> BackendModule:
     """Import the backend of a reference. Raises MissingExtraError."""
     if is_toy(path):
-        from paceline.backends import toy_backend
+        from paceline.backends import toy
 
-        return toy_backend
+        return toy
     if is_transformers(path):
         from paceline.backends.transformers.loading import import_libraries
 

@@ -47,7 +47,7 @@ OUTPUT_OPTIONS = OptionGroup(option_table(
     OUTPUT,
     ("compare", bool, False, "--compare", "", "Decode plainly first, then drafted, and compare them."),
     ("show_sources", bool, False, "--show-sources", "", "Colour each token by its drafter."),
-    ("show_stats", bool, False, "--stats", "", "Print the time of each phase, and the policy's calibration."),
+    ("show_stats", bool, False, "--stats", "", "Print the time of each phase."),
     ("logprobs", int | None, None, "--logprobs", "N",
      "With --json: log-probabilities of each token and the N likeliest.", 0),
 ))  # fmt: skip

@@ -31,20 +31,10 @@ class LookupState:
                     self._followed[tuple(self.tokens[-n:])] = len(self.tokens)
             self.tokens.append(token)
 
-    def match(self, more: Sequence[int] = ()) -> tuple[int, int]:
-        """Return the start of the continuation and the length of the matching n-gram; (0, 0) without one.
-        more: tokens assumed to follow the text."""
-        end = self.tokens[-self._lengths.start :]
-        known, before = len(end), len(self.tokens) - len(end)
-        end += more
+    def match(self) -> tuple[int, int]:
+        """Return the start of the continuation and the length of the matching n-gram; (0, 0) without one."""
         for n in self._lengths:
-            if len(end) < n:
-                continue
-            # `more` is not in the index: search it first, as it is the most recent.
-            for at in range(len(end) - 1, max(known, n) - 1, -1):
-                if end[at - 1] == end[-1] and end[at - n : at] == end[-n:]:
-                    return before + at, n
-            start = self._followed.get(tuple(end[-n:]))
+            start = self._followed.get(tuple(self.tokens[-n:]))
             if start is not None:
                 return start, n
         return 0, 0
@@ -72,17 +62,13 @@ class LookupDrafter:
         return LookupState(prompt, *self._bounds)
 
     def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
-        return [self.follow(state, (), budget) for state, budget in batch]
+        return [self._draft(state, min(budget.depth, budget.nodes)) for state, budget in batch]
 
-    def follow(self, state: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
-        """Return the proposal if the text went on with `more`; the state does not change."""
-        length = min(budget.depth, budget.nodes)
-        start, n = state.match(more)
+    def _draft(self, state: LookupState, length: int) -> DraftTree:
+        start, n = state.match()
         if n == 0 or length < 1:
             return EMPTY
         copied = state.tokens[start : start + length]
-        beyond = start - len(state.tokens)
-        copied += more[max(0, beyond) : max(0, beyond + length)]
         while len(copied) < length:
             copied += copied[: length - len(copied)]
         # A longer match is more likely to continue alike.

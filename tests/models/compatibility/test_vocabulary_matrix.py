@@ -17,9 +17,9 @@ from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import Intersection
 
 DATA = Path(__file__).parents[2] / "data" / "vocabularies" / "vocabularies.json.xz"
 

@@ -22,7 +22,7 @@ def rows_are_equal(target: LlamaTarget) -> bool:
     elsewhere = target.gpu_layers > 0 or target.flash_attention is False
     if not target.kernels or elsewhere or target.caps.rollback != "free":
         return False
-    return kernels.covers_all_operations(lambda: _probe_forward(target))
+    return not kernels.foreign_operations(lambda: _probe_forward(target))
 
 
 def _probe_forward(target: LlamaTarget) -> None:

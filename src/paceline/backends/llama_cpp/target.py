@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,19 +16,42 @@ from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
-from paceline.backends.llama_cpp.identity import SETTINGS, identity
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, Decoder
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 from paceline.system.forks import ForkGuard
+from paceline.system.identity import file_fingerprint
 from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
 MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode pass
+SETTINGS: Mapping[str, Any] = {
+    "threads": 1,
+    "gpu_layers": 0,
+    "flash_attention": None,
+    "cache_type": "f16",
+    "exact_rows": 0,
+    "kernels": True,
+}  # LlamaTarget's defaults
+
+
+def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    """See ModelSetup. The key of the model's cached pass costs on disk, which must stay stable.
+
+    Raises OSError if `path` does not exist, and MissingExtraError without llama.cpp."""
+    model = file_fingerprint(path)
+    given = {name: settings.get(name, usual) for name, usual in SETTINGS.items()}
+    return {
+        "model": model,
+        "features": binding.llama_cpp().llama_print_system_info().decode(errors="replace"),
+        "engine": f"llama-cpp-python {version('llama-cpp-python')}",
+        **given,
+        "kernels": own_kernels.load_kernels().path if given["kernels"] else "",
+    }
 
 
 class LlamaTarget:
@@ -149,7 +173,7 @@ class LlamaTarget:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        return make_token_trie(self.vocab, self.text.markers())
+        return make_token_trie(self.vocab, self.text.added_tokens())
 
     @property
     def description(self) -> str:
@@ -211,8 +235,6 @@ class LlamaTarget:
         self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[LlamaForward]:
         self._require_open()
-        if want.layers:
-            raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
         if sum(prefills) > CHUNK or (self.exact_rows and any(prefills)):

@@ -48,5 +48,5 @@ def _use_tokenizer(text: LlamaText, size: int) -> list[int]:
     """Decode all tokens, and return the tokens of a text."""
     for token in range(size):
         text.piece(token)
-    text.markers()
+    text.added_tokens()
     return text.encode(TEXT, special=True)

@@ -85,13 +85,9 @@ class HfText(Text):
         """True if the tokenizer puts BOS before a text."""
         return self.bos is not None and self._tokenizer.encode("a")[:1] == [self.bos]
 
-    def visible_marker_tokens(self) -> frozenset[int]:
-        """Return added tokens that look like control tokens (<think>) but are text."""
-        return frozenset(
-            id_
-            for id_, text in self._added.items()
-            if id_ not in self._special and text.startswith("<") and text.endswith(">")
-        )
+    def added_tokens(self) -> list[int]:
+        """Return the tokens that were added to the vocabulary, without control tokens."""
+        return [token for token in self._added if token not in self._special and token < self._size]
 
     def vocab(self, ends: Collection[int]) -> Vocab:
         """Return the vocabulary. ends: EOS tokens of the model's configuration."""

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from paceline.backends.transformers.cache import CacheSlots
 from paceline.backends.transformers.kind import ArchitectureTraits
 from paceline.backends.transformers.loading import first_line, is_out_of_memory
-from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain

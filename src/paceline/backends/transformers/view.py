@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from paceline.backends.common import common_prefix
-from paceline.backends.transformers.cache import BatchSlot
-from paceline.backends.transformers.session import HfSession, PassInput
+from paceline.backends.transformers.session import BatchSlot, HfSession, PassInput
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 

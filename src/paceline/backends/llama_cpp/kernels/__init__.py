@@ -105,25 +105,15 @@ def paths() -> tuple[str, ...]:
     return () if _library is None else tuple(_library.paceline_kernels_paths().decode().split())
 
 
-def start_watching_ggml() -> None:
-    """Start to record which operations ggml computes, in the whole process."""
-    if _library is not None:
+def foreign_operations(compute: Callable[[], object]) -> tuple[str, ...]:
+    """Return ggml's operations in passes of `compute` whose rows may depend on the other rows of a pass."""
+    if _library is None:
+        compute()
+        return ()
+    with _watching:  # ggml records the operations of the whole process
         _library.paceline_kernels_watch()
-
-
-def ggml_operations() -> tuple[str, ...]:
-    """Return the recorded operations whose rows may depend on the other rows of a pass."""
-    return () if _library is None else tuple(_library.paceline_kernels_foreign().decode().split())
-
-
-def covers_all_operations(compute: Callable[[], None]) -> bool:
-    """Return whether the kernels compute all operations over several rows in the passes of `compute`."""
-    if not load_kernels().path:
-        return False
-    with _watching:
-        start_watching_ggml()
         try:
             compute()
         finally:
-            operations = ggml_operations()
-    return not operations
+            operations = _library.paceline_kernels_foreign()
+    return tuple(operations.decode().split())
