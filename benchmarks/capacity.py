@@ -30,8 +30,7 @@ from rate import costs as costs_of_1b
 from paceline.backends.recorded import Recording
 from paceline.backends.registry import open_tokenizer
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import ReplayContext
-from paceline.bench.replay.replay import methods_of
+from paceline.bench.replay.replay import ReplayContext, methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.cli import replay_input
 from paceline.cli.interrupts import Interrupts

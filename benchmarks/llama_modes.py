@@ -51,13 +51,12 @@ from paceline.bench.method import Method, parse_all
 from paceline.bench.models import LoadedModels
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
-from paceline.bench.record import Interval, ItemMeasurements
 from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner
 from paceline.bench.suites import workload
-from paceline.bench.summary import SystemSummary, ratio, summarize
-from paceline.bench.system import BenchRequest
+from paceline.bench.summary import Interval, SystemSummary, ratio, summarize
+from paceline.bench.system import BenchRequest, ItemMeasurements
 from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.config import Drafting

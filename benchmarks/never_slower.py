@@ -38,14 +38,12 @@ from side_by_side import SideBySide
 from paceline.api import LLM
 from paceline.bench.method import parse_all
 from paceline.bench.prompts import RequestBuilder, earlier_in_session
-from paceline.bench.record import Interval
 from paceline.bench.replay import traces
-from paceline.bench.replay.lane import ReplayContext
-from paceline.bench.replay.record import Record
 from paceline.bench.replay.recording import Recorder
-from paceline.bench.replay.replay import Replay, methods_of
+from paceline.bench.replay.replay import Record, Replay, ReplayContext, methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.bench.suites import workload
+from paceline.bench.summary import Interval
 from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.loading import load

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.record import ItemMeasurements, Measurement, measurement
 from paceline.bench.summary import SystemSummary, speedup, summarize
-from paceline.bench.system import BenchAnswer
+from paceline.bench.system import BenchAnswer, ItemMeasurements, Measurement, measurement
 
 
 def answer(n: int, seconds: float, **more: Any) -> BenchAnswer:

@@ -12,18 +12,16 @@ import pytest
 
 from fixed_system import FixedSystem
 from paceline.backends.llama_cpp.session import LlamaSession
-from paceline.bench.bench import Bench, unwatched
+from paceline.bench.bench import Bench, BenchPlan, BenchRecord, unwatched
 from paceline.bench.gate import Contestant
 from paceline.bench.history import History
 from paceline.bench.method import parse_all
 from paceline.bench.models import LoadedModels
 from paceline.bench.paceline_system import PacelineSystem
-from paceline.bench.plan import BenchPlan
 from paceline.bench.prompts import RequestBuilder
-from paceline.bench.record import BenchRecord, ItemMeasurements
 from paceline.bench.runner import Runner, rotate_order
 from paceline.bench.suites.workload import Item
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements
 from paceline.drafters import lookup
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling

@@ -188,8 +188,6 @@ def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
         ("s.2", "one", "s"),
     ]
     for one in trace.requests:
-        assert one.drafting == {"drafters": ["none"]}
-        assert one.seconds
         assert [row[0] for row in one.recording.top_k] == list(one.recording.tokens)
     with closing(open_tokenizer(target)) as tokenizer:
         first, second = (

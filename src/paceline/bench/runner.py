@@ -15,10 +15,9 @@ from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
 from paceline.bench.paceline_system import PacelineSystem, record
 from paceline.bench.prompts import RequestBuilder, earlier_in_session
-from paceline.bench.record import ItemMeasurements, measurement
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements, measurement
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.sampling import Sampling
 

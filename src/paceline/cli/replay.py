@@ -74,8 +74,7 @@ def replay(
     import paceline
     from paceline.backends.registry import open_tokenizer
     from paceline.bench.replay import tables
-    from paceline.bench.replay.record import FORMAT
-    from paceline.bench.replay.replay import Replay, ReplayContext, methods_of
+    from paceline.bench.replay.replay import FORMAT, Replay, ReplayContext, methods_of
     from paceline.cli.progress import progress
     from paceline.drafter_factory import Corpora
     from paceline.system.identity import cpu_name

@@ -124,7 +124,6 @@ def test_what_is_recorded_is_read_again(
         assert (found.recording.prompt, found.recording.tokens) == (one["prompt"], one["tokens"])
         assert found.recording.top_k == tuple((t, 5, 6)[:top_k] for t in one["tokens"] if top_k)
         assert (found.id, found.category, found.session) == (one["id_"], one["category"], one["session"])
-        assert (found.seconds, found.drafting) == (one["seconds"], {"drafters": ["none"]})
         settings = line["sampling"]
         bias = {int(token): float(value) for token, value in settings.pop("logit_bias", {}).items()}
         sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])

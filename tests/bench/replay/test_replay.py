@@ -14,9 +14,9 @@ import pytest
 
 from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
-from paceline.bench.replay import lane, tables, traces
-from paceline.bench.replay.lane import replay_recording
-from paceline.bench.replay.replay import REQUEST_PHASE, Replay, ReplayContext, methods_of
+from paceline.bench.replay import replay as lane
+from paceline.bench.replay import tables, traces
+from paceline.bench.replay.replay import REQUEST_PHASE, Replay, ReplayContext, methods_of, replay_recording
 from paceline.bench.replay.traces import Trace, TraceRequest
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -258,34 +258,18 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     done.close()
 
 
-# What the lines told.
-
-
-def test_categories_and_measured_speeds_come_from_the_lines(tmp_path: Path) -> None:
-    file = tmp_path / "told.jsonl"
-    lines: list[dict[str, Any]] = [
-        {"category": "code", "times": {"seconds": 5.0, "drafted": 0}},
-        {"category": "prose", "times": {"seconds": 3.0}, "drafting": {"drafters": ["none"]}},
-        {"category": "code", "times": {"seconds": 2.0}, "drafting": {"drafters": ["lookup"], "n_draft": 4,
-         "ngram_min": 1, "ngram_max": 2}},
-        {"category": "code", "times": {"seconds": 2.0, "drafted": 3}},
-        {},
-    ]  # fmt: skip
+def test_categories_come_from_the_lines(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    lines: list[dict[str, Any]] = [{"category": "code"}, {"category": "prose"}, {"category": "code"}, {}]
     file.write_text(
         "".join(json.dumps({"prompt_tokens": [1, 2], "tokens": list(CYCLE)} | line) + "\n" for line in lines)
     )
     done = replaying([traces.read(file, None)], "lookup", costs=FLAT)
     done.run()
-    plain, lookup = done.results()
-    assert (plain["measured"]["requests"], plain["measured"]["measured"]) == (2, 20 / 8.0)
-    assert plain["measured"]["predicted"] == pytest.approx(1 / 0.75)
-    assert (lookup["measured"]["requests"], lookup["measured"]["measured"]) == (1, 5.0)
+    lookup = done.results()[1]
     assert {name: part["requests"] for name, part in lookup["by_category"].items()} == {
-        "code": 3, "prose": 1, "": 1,
+        "code": 2, "prose": 1, "": 1,
     }  # fmt: skip
-    shown = said(done.as_dict())
-    rows = [line.split() for line in shown.splitlines()]
+    rows = [line.split() for line in said(done.as_dict()).splitlines()]
     assert ["prose", "plain", "1", "10"] in [row[:4] for row in rows]
     assert ["-", "lookup", "1", "10"] in [row[:4] for row in rows]
-    assert "2.5 (-47%)" in shown  # 1.33 tokens/s of 2.50
-    assert "how much too fast" in shown

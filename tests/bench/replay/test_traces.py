@@ -185,19 +185,12 @@ def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Pat
     assert [number for number, _ in trace.unusable] == [2, 3, 4, 6]
 
 
-@pytest.mark.parametrize("seconds", [-0.5, float("nan"), "1", 10**400, None])
-def test_what_was_measured_stands_beside_the_request(tmp_path: Path, seconds: Any) -> None:
-    told = {"times": {"seconds": 1, "drafted": 0}, "category": "code", "session": "s"}
-    drafted = {
-        "times": {"seconds": seconds, "drafted": 3},
-        "drafting": {"drafters": ["lookup"]},
-        "category": 3,
-    }
-    first, second, third = read(tmp_path, OURS | told, OURS | drafted, OURS | {"times": [1.0]}).requests
-    assert (first.seconds, first.category, first.conversation) == (1, "code", "s")
-    assert first.drafting == {"drafters": ["none"]}
-    assert (second.seconds, second.category, second.drafting) == (None, "", {"drafters": ["lookup"]})
-    assert (third.seconds, third.conversation, third.drafting) == (None, 3, None)
+def test_a_category_and_a_session_stand_beside_the_request(tmp_path: Path) -> None:
+    named, other = read(
+        tmp_path, OURS | {"category": "code", "session": "s"}, OURS | {"category": 3, "session": 4}
+    ).requests
+    assert (named.category, named.conversation) == ("code", "s")
+    assert (other.category, other.conversation) == ("", 2)
 
 
 # Chat templates, and the logs of proxies.

@@ -53,8 +53,8 @@ def tables(record: Record) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ..
     results = record["results"]
     timed = [one for one in results if one["predicted"] is not None]
     yield (
-        ("method", "tokens/s\n(95% interval)", "speed-up\n(95% interval)", "measured\n(off by)"),
-        [(one["method"], *speed(one["predicted"]), measured(one["measured"])) for one in timed],
+        ("method", "tokens/s\n(95% interval)", "speed-up\n(95% interval)"),
+        [(one["method"], *speed(one["predicted"])) for one in timed],
         1,
     )
     yield (
@@ -108,10 +108,6 @@ def speed(predicted: Record) -> tuple[str, str]:
     return within(predicted["tokens_per_second"], "{:.1f}"), within(predicted["speedup"], "{:.2f}")
 
 
-def measured(check: Record | None) -> str:
-    return NONE if check is None else f"{check['measured']:.1f} ({check['off']:+.0%})"
-
-
 def within(interval: Record, form: str) -> str:
     """Format a value with its interval, if the interval has a width."""
     value, low, high = (form.format(interval[name]) for name in ("value", "low", "high"))
@@ -136,7 +132,6 @@ def notes(record: Record) -> Iterator[str]:
         )
         return
     yield "Speeds are predicted from what passes cost; what prompts take is not in them."
-    yield "Measured: when recorded with the same settings. Off by: how much too fast the prediction is."
     for one in record["results"]:
         # The policy's summary covers the time since it last forgot.
         if len(record["files"]) == 1 and not record["fresh"] and (one["policy"] or {}).get("why"):

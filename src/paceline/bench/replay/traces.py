@@ -36,17 +36,13 @@ class TraceRequest:
 
     id: of the line, or its number, and the turn's number in a conversation.
     line, session: requests of one line, or of one session that is not "", are one conversation.
-    category: "" if unknown.
-    seconds: of the recorded decoding, None if unknown.
-    drafting: settings of the recorded decoding that differ from the defaults, None if unknown."""
+    category: "" if unknown."""
 
     id: str
     line: int
     recording: Recording
     category: str = ""
     session: str = ""
-    seconds: float | None = None
-    drafting: Mapping[str, Any] | None = None
 
     @property
     def conversation(self) -> int | str:
@@ -78,11 +74,7 @@ class Trace:
         self._agree(line, [one for _, one in turns if one is not None])
         name = line.get("id", line.get("custom_id"))
         name = str(number) if not isinstance(name, str | int) else str(name)
-        known: dict[str, Any] = {
-            key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)
-        }
-        if "prompt_tokens" in line:
-            known |= _measured(line)
+        known = {key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)}
         for turn, recording in turns:
             if recording is None:
                 self.skipped += 1
@@ -171,15 +163,3 @@ def warnings(trace: Trace, most: int = 5) -> list[str]:
     if trace.n_unusable > most:
         shown.append(f"{trace.path}: {trace.n_unusable - most:,} more lines are left out")
     return shown
-
-
-def _measured(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded drafting settings and decoding time of a line."""
-    times, drafting = line.get("times"), line.get("drafting")
-    times = times if isinstance(times, dict) else {}
-    seconds = times.get("seconds")
-    # Python's JSON accepts NaN, and integers too large for a float.
-    usable = isinstance(seconds, int | float) and 0 < seconds < 1e9
-    if not isinstance(drafting, dict):
-        drafting = {"drafters": ["none"]} if times.get("drafted") == 0 else None
-    return {"seconds": seconds if usable else None, "drafting": drafting}
