@@ -114,7 +114,7 @@ def one_round(
         with target.by_heart() if texts else nullcontext():
             turns.answer_plain(items)
         if arguments.ours:
-            turns.add(parse_all(arguments.ours, {})[1:], draft)
+            turns.add(parse_all(arguments.ours, {})[1:])
         for mode in some:
             server = (RehearsedServer if texts else LlamaServer)(
                 find_server(arguments.server),
@@ -260,7 +260,7 @@ def main() -> None:
             target = folder / f"{arguments.size}-{arguments.type}.gguf"
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[ItemMeasurements] = []
-        with LoadedModels({"target": target, **settings(arguments)}) as models:
+        with LoadedModels({"target": target, **settings(arguments)}, draft) as models:
             texts = recorded_texts(models, folder, arguments) if arguments.same_text else {}
 
             def turns(

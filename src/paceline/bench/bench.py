@@ -236,7 +236,7 @@ class Bench:
         settings["n_ctx"] = settings.get("n_ctx") or self._context()
         turns: Runner | None = None
         try:
-            self._models = models = stack.enter_context(LoadedModels(settings))
+            self._models = models = stack.enter_context(LoadedModels(settings, self._draft))
             items = self._items(models)
             prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
@@ -278,7 +278,7 @@ class Bench:
             self.record.lost = str(error)
 
     def _join(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        turns.add(self._methods[1:], self._draft)
+        turns.add(self._methods[1:])
         target = self._models.plain.target
         defaults = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
         actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}

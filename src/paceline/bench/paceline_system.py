@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
 
 from paceline.api import LLM
@@ -48,15 +47,11 @@ class AnswerTimer:
 class PacelineSystem:
     """Paceline's engine. It detokenizes during decoding, as for a user, so that the cost counts."""
 
-    def __init__(
-        self, method: Method, models: LoadedModels, draft: Path | None, *, keep_prompts: bool = False
-    ) -> None:
+    def __init__(self, method: Method, models: LoadedModels, *, keep_prompts: bool = False) -> None:
         self.name = method.name
-        self.method = method
         self._models = models
         self._keep_prompts = keep_prompts
-        self._draft = draft if method.uses_draft else None
-        self.llm = models.llm(method.drafting, self._draft)
+        self.llm = models.llm(method)
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         llm = self.llm
@@ -118,7 +113,7 @@ class PacelineSystem:
         self.llm.policy.forget()
 
     def memory(self) -> int | None:
-        return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])
+        return self._models.memory + (0 if self.llm.draft is None else self._models.draft_memory)
 
     def close(self) -> None:
         """Do nothing: LoadedModels owns the models."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
 
 from paceline.api import LLM
@@ -48,7 +47,7 @@ class Runner:
         self._models, self._prompts, self._watch = models, prompts, watch
         self._keep_prompts = keep_prompts
         self.examiner = DifferenceClassifier(models.plain)
-        self.plain = Contestant(PacelineSystem(plain, models, None, keep_prompts=keep_prompts))
+        self.plain = Contestant(PacelineSystem(plain, models, keep_prompts=keep_prompts))
         self.entries = [self.plain]
         self.skipped: list[str] = []
         self.reading: TokenTimes = []
@@ -70,9 +69,9 @@ class Runner:
         before = earlier_in_session(items)
         return [item for item in items if self._ask(item, before[item.id])]
 
-    def add(self, methods: Sequence[Method], draft: Path | None) -> None:
+    def add(self, methods: Sequence[Method]) -> None:
         for method in methods:
-            system = PacelineSystem(method, self._models, draft, keep_prompts=self._keep_prompts)
+            system = PacelineSystem(method, self._models, keep_prompts=self._keep_prompts)
             self.entries.append(Contestant(system, system.llm.drafting.budget, self.plain))
 
     @property
@@ -161,8 +160,7 @@ class Runner:
         """Yield the measurements of each item except those in `done`.
 
         At each item the systems answer in another order, and greedy answers are judged. Learning drafters
-        forget before each round and learn from its answers; in a continued round they repeat the answers that
-        are done.
+        forget before each round and learn from its answers.
         first: number of earlier groups. until: time by perf_counter; items that would end later are left
         out."""
         before = earlier_in_session(items)
@@ -187,30 +185,26 @@ class Runner:
                             MAX_ITEM_TIME_SHARE * seconds, start + seconds - perf_counter()
                         ):
                             left_out.add(item.id)
-                    if item.id in left_out or not self._ask(item, before[item.id]):
+                    if item.id in left_out or not self._ask(item, before[item.id]) or again:
                         for _ in self.entries:
                             tick("measure")
                         continue
                     if number == first:
                         self._warm(item, learners)
-                    group = self._turn(item, round_, number, learners if again else None, tick)
+                    yield self._turn(item, round_, number, tick)
                     number += 1
-                    if not again:
-                        yield group
         if left_out:
             self.skipped.append(
                 f"{len(left_out)} of {len(items)} items: there was no time for them (--minutes)"
             )
 
-    def _turn(
-        self, item: Item, round_: int, number: int, again: Sequence[PacelineSystem] | None, tick: Tick
-    ) -> ItemMeasurements:
-        """Measure an item. again: the learning systems that repeat a measured item; None for a new one."""
+    def _turn(self, item: Item, round_: int, number: int, tick: Tick) -> ItemMeasurements:
+        """Measure an item."""
         ask = self.asks[item.id]
         ask = replace(ask, seed=ask.seed + round_)
         answers: dict[str, BenchAnswer] = {}
         for entry in rotate_order(self.entries, number):
-            if (again is None or entry.system in again) and (answer := self._answer(entry, ask)) is not None:
+            if (answer := self._answer(entry, ask)) is not None:
                 answers[entry.name] = answer
             tick("measure")
         judged = [entry for entry in self.entries if entry.name in answers and ask.sampling.greedy]
