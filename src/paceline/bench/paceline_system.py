@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from paceline.api import LLM
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels
-from paceline.bench.replay.recording import Recorder
-from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.request_handle import Generation, RequestHandle, StepOutput
+from paceline.request_handle import RequestHandle, StepOutput
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.stats import Stats
@@ -136,33 +133,4 @@ def to_answer(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -
         rejected=stats.rejected,
         draft_seconds=stats.draft_seconds - before.draft_seconds,
         decode_seconds=stats.seconds - before.seconds,
-    )
-
-
-def record(recorder: Recorder, llm: LLM, ask: BenchRequest, item: Item) -> None:
-    """Record a plain answer, timed without logprobs."""
-
-    def generated(logprobs: int | None) -> Generation:
-        llm.target.forget()
-        return llm.generate(
-            ask.tokens,
-            max_tokens=ask.max_tokens,
-            seed=ask.seed,
-            ignore_eos=ask.ignore_eos,
-            plain=True,
-            logprobs=logprobs,
-            **asdict(ask.sampling),
-        )
-
-    answer = generated(None)
-    if recorder.top_k:
-        answer = replace(answer, logprobs=generated(recorder.top_k).logprobs)
-    recorder.add(
-        ask.tokens,
-        answer,
-        id_=item.id,
-        sampling=ask.sampling,
-        seed=ask.seed,
-        category=item.category,
-        session=item.session,
     )

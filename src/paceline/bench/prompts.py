@@ -41,12 +41,6 @@ class RequestBuilder:
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
-    def size(self, item: Item) -> tuple[int, int]:
-        """Return the approximate tokens of prompt and answer, with missing answers at their maximum."""
-        answer = self._n or item.max_tokens
-        open_ = sum(content is None for _, content in item.messages)
-        return len(self._tokens(item, [""] * open_)) + open_ * answer, answer
-
     def _tokens(self, item: Item, answers: Sequence[str]) -> list[int]:
         if not item.messages:
             return self._llm.tokens(item.prompt)

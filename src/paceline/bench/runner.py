@@ -7,15 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 from paceline.api import LLM
 from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, GateVerdict, sampled_verdict
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
-from paceline.bench.paceline_system import PacelineSystem, record
+from paceline.bench.paceline_system import PacelineSystem
 from paceline.bench.prompts import RequestBuilder, earlier_in_session
 from paceline.bench.replay.recording import Recorder
-from paceline.bench.suites.workload import Item
+from paceline.bench.suites.workload import Item, length
 from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements, measurement
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.sampling import Sampling
@@ -25,8 +26,8 @@ Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
 TokenTimes = list[tuple[int, float]]  # tokens and seconds
 
 WARM_UP_TOKENS = 8  # of a system's first answer, which is not timed
-MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 MAX_ITEM_TIME_SHARE = 0.25  # of a time limit, so that no item dominates
+MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 
 
 class Runner:
@@ -51,7 +52,6 @@ class Runner:
         self.entries = [self.plain]
         self.skipped: list[str] = []
         self.reading: TokenTimes = []
-        self._decoded: TokenTimes = []
         self.asks: dict[str, BenchRequest] = {}
         self._tried: set[str] = set()
         self._plain_texts: dict[str, str] = {}
@@ -105,7 +105,6 @@ class Runner:
         assert answer is not None  # our own systems raise
         if not before and answer.decoded == answer.n_tokens:  # the whole prompt was prefilled separately
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
-        self._decoded.append((answer.decoded, answer.decoding))
         # Cut at the end token: beyond it some programs forbid the token and others continue after it.
         ends = [
             i for i, token in enumerate(answer.tokens or ()) if token in self.examiner.llm.target.vocab.eos
@@ -171,7 +170,7 @@ class Runner:
             for group in done:
                 if entry.name in group.outcomes:
                     entry.add(group.item, group.outcomes[entry.name])
-        start, number, left_out = perf_counter(), first, set[str]()
+        start, number, left_out, done_work = perf_counter(), first, set[str](), 0
         seconds = (until - start) / n
         with self._watch({"measure": n * len(items) * len(self.entries)}) as tick:
             for round_ in range(n):
@@ -181,9 +180,9 @@ class Runner:
                     again = (round_, item.id) in measured
                     if round_ == 0 and number > first and not again:
                         late = any(one.id in left_out for one in before[item.id])
-                        if late or self._seconds(item) > min(
-                            MAX_ITEM_TIME_SHARE * seconds, start + seconds - perf_counter()
-                        ):
+                        elapsed = perf_counter() - start
+                        expected = elapsed / done_work * work_of(item)
+                        if late or expected > min(MAX_ITEM_TIME_SHARE * seconds, seconds - elapsed):
                             left_out.add(item.id)
                     if item.id in left_out or not self._ask(item, before[item.id]) or again:
                         for _ in self.entries:
@@ -192,7 +191,7 @@ class Runner:
                     if number == first:
                         self._warm(item, learners)
                     yield self._turn(item, round_, number, tick)
-                    number += 1
+                    number, done_work = number + 1, done_work + work_of(item)
         if left_out:
             self.skipped.append(
                 f"{len(left_out)} of {len(items)} items: there was no time for them (--minutes)"
@@ -212,14 +211,6 @@ class Runner:
         outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
         measured = {name: measurement(name, answer) for name, answer in answers.items()}
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
-
-    def _seconds(self, item: Item) -> float:
-        """Return the expected seconds of an item, from the prefills and plain answers so far."""
-        prompt, answer = self._prompts.size(item)
-        systems = 1 + len(self.entries)
-        return systems * answer * seconds_per_token(self._decoded) + (
-            prompt * seconds_per_token(self.reading) * (1 if self._keep_prompts else systems)
-        )
 
     def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
         """Let every system answer once without timing, and forget what it learned."""
@@ -249,8 +240,19 @@ class Runner:
         todo += [(id_, ask) for id_, ask in self.asks.items() if not ask.sampling.greedy]
         with self._watch({"record": len(todo)}) as tick:
             for id_, ask in todo:
+                llm, item = self._models.plain, by_id[id_]
                 if recorder.adding:
-                    record(recorder, self._models.plain, ask, by_id[id_])
+                    llm.target.forget()
+                    how: dict[str, Any] = {
+                        "max_tokens": ask.max_tokens,
+                        "seed": ask.seed,
+                        "ignore_eos": ask.ignore_eos,
+                    }
+                    answer = llm.generate(ask.tokens, plain=True, **how | vars(ask.sampling))
+                    recorder.add(
+                        ask.tokens, answer, id_=id_, sampling=ask.sampling, seed=ask.seed,
+                        category=item.category, session=item.session,
+                    )  # fmt: skip
                 tick("record")
 
     def close(self) -> None:
@@ -262,10 +264,9 @@ def as_greedy(ask: BenchRequest) -> BenchRequest:
     return ask if ask.sampling.greedy else replace(ask, sampling=Sampling())
 
 
-def seconds_per_token(known: TokenTimes) -> float:
-    """Return the seconds per token; 0 if nothing is known."""
-    tokens = sum(n for n, _ in known)
-    return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
+def work_of(item: Item) -> int:
+    """Return the relative time of an item: decoding a token takes as long as reading some ten."""
+    return length(item) + 40 * item.max_tokens
 
 
 def rotate_order(entries: Sequence[Contestant], number: int) -> list[Contestant]:

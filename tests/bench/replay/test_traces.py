@@ -55,13 +55,13 @@ def read(tmp_path: Path, *lines: Any, tokenizer: Any = None, **options: Any) -> 
 
 
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
-    more = {**OURS, "top_k": [[3, 9], [4], [6, 5]], "id": "b", "n_vocab": 10, "model": "any"}
+    more = {**OURS, "id": "b", "n_vocab": 10, "model": "any"}
     trace = read(tmp_path, {"prompt_tokens": [7], "tokens": [1]}, "", more, n_vocab=None)
     first, second = trace.requests
     assert (first.id, first.line, first.recording) == ("1", 1, Recording((7,), (1,)))
     assert (second.id, second.line) == ("b", 3)
-    assert second.recording == Recording((1, 2), (3, 4, 5), ((3, 9), (4,), (6, 5)))
-    assert (trace.needed, trace.n_vocab, trace.skipped) == (10, 10, 0)
+    assert second.recording == Recording((1, 2), (3, 4, 5))
+    assert (trace.needed, trace.n_vocab, trace.skipped) == (8, 10, 0)
 
 
 def test_text_is_joined_and_every_answer_is_a_request_after_all_before_it(tmp_path: Path) -> None:
@@ -109,9 +109,6 @@ ANSWER = {"choices": [{"message": {"role": "assistant", "content": "A"}}]}
         ({**OURS, "tokens": [1, True]}, "its tokens is no list of token ids"),
         ({**OURS, "prompt_tokens": [-1]}, "its prompt_tokens is no list of token ids"),
         ({**OURS, "prompt_tokens": []}, "a recording without a prompt"),
-        ({**OURS, "top_k": [[1]]}, "a recording has 3 tokens, but top-k of 1"),
-        ({**OURS, "top_k": 40}, "its top_k is no list"),
-        ({**OURS, "top_k": [[1], [], [2]]}, "a row of its top_k is empty"),
         ({**OURS, "format": 2}, "is of format 2, and this Paceline reads 1; update Paceline"),
         ({"prompt": "x", "completion": "\ud800"}, "completion is not UTF-8 text (character 0)"),
         ({"messages": "x"}, "the chat "),

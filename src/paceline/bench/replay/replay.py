@@ -20,7 +20,7 @@ from paceline.drafter_factory import NO_CORPORA, Corpora, make_drafter, make_pol
 from paceline.engine import InferenceEngine
 from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.interfaces import LearningDrafter, Target
+from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs, Target
 from paceline.speculative.loop import Clock
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.request import GenerationRequest
@@ -196,10 +196,6 @@ def methods_of(
                 f"method {method.name!r}: drafts what pays by what passes cost: give a curve "
                 "(--cost-curve FILE; `paceline doctor --json` prints one), or policy=fixed"
             )
-        if windowed := [row.name for row in method.drafting.rows if row.window]:
-            raise UsageError(
-                f"method {method.name!r}: {windowed[0]} asks about tokens that nobody decoded; leave it out"
-            )
     return methods
 
 
@@ -227,12 +223,11 @@ class Replay:
                 "(`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
             )
         self._lanes = [MethodReplay(method, recordings, means) for method in methods]
-        recorded = min(min(map(len, recording.top_k), default=0) for recording in recordings)
         for lane in self._lanes:
-            if (wanted := lane.drafter.required_outputs.top_k) > recorded:
+            if lane.drafter.required_outputs != RequiredOutputs():
                 raise UsageError(
-                    f"method {lane.method.name!r}: drafts from the target's {wanted} likeliest tokens at "
-                    "every node, and the record does not hold them (top_k); leave it out, or record them"
+                    f"method {lane.method.name!r}: drafts from what the target computes at every node, which "
+                    "no record holds; leave it out"
                 )
         self._played: list[list[ReplayResult]] = []  # by request and method
 
@@ -259,8 +254,7 @@ class Replay:
     def results(self) -> list[Record]:
         """Return a record for each method over the requests that are done.
 
-        partial: the drafter reads the target's likeliest tokens at every node, which are known only along the
-        recorded tokens. policy: its summary since it last forgot. each: results by request."""
+        policy: its summary since it last forgot. each: results by request."""
         plain = None
         if self.means.costs is not None:
             plain = next((i for i, lane in enumerate(self._lanes) if lane.method.plain), None)
@@ -284,7 +278,6 @@ class Replay:
                     "drafting": asdict(lane.drafting),
                     "by_source": {name: asdict(source) for name, source in lane.by_source.items()},
                     "by_category": by_category(played),
-                    "partial": lane.drafter.required_outputs.top_k > 0,
                     "each": [asdict(one.result) for one in played],
                     "policy": None if summary is None else summary.as_dict(),
                 }

@@ -11,7 +11,6 @@ from paceline.speculative.printable import printable
 Record = Mapping[str, Any]
 NONE = "-"
 CACHED_COSTS = "kept"  # JSON value for costs measured on this machine
-MARK = "*"  # after methods that read target output which cannot be recorded
 SOURCE = ("tried", "proposed", "right", "drafted", "accepted")
 
 
@@ -61,7 +60,7 @@ def tables(record: Record) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ..
         ("method", "accepted/\ndrafted", "acceptance\nrate", "tokens/step\n(95% interval)"),
         [
             (
-                one["method"] + MARK * one["partial"],
+                one["method"],
                 f"{one['accepted']:,}/{one['drafted']:,}" if one["drafted"] else NONE,
                 ratio(one["acceptance_rate"]),
                 within(one["tokens_per_step"], "{:.2f}"),
@@ -115,11 +114,6 @@ def within(interval: Record, form: str) -> str:
 
 
 def notes(record: Record) -> Iterator[str]:
-    if partial := [one["method"] for one in record["results"] if one["partial"]]:
-        yield (
-            f"{MARK} {', '.join(partial)}: learns from what the target says after wrong guesses too, which "
-            "no record holds: with the model it may do better"
-        )
     yield (
         "Drafters that remember forgot before every request."
         if record["fresh"]
