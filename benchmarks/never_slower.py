@@ -37,7 +37,7 @@ from side_by_side import SideBySide
 
 from paceline.api import LLM
 from paceline.bench.method import parse_all
-from paceline.bench.prompts import RequestBuilder, earlier_in_session
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.replay.replay import Record, Replay, ReplayContext, methods_of
@@ -214,10 +214,9 @@ def record_plainly(
     items = chosen(suite, arguments)
     prompts = prompts_of(llm, sampling, arguments)
     said: dict[str, str] = {}
-    before = earlier_in_session(items)
     recorder.begin(llm.target.vocab, llm.target.name)
     for item in items:
-        ask = prompts.ask(item, said, before[item.id])
+        ask = prompts.ask(item, said)
         answer = llm.generate(
             ask.tokens, max_tokens=ask.max_tokens, seed=ask.seed, ignore_eos=True, **asdict(sampling)
         )

@@ -213,9 +213,8 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
     target: LoadedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Item("s.1", "one", messages=(("user", "ab"),), max_tokens=6, session="s")
-    second = Item(
-        "s.2", "one", messages=(("user", "ab"), ("assistant", None), ("user", "c")), max_tokens=6, session="s"
-    )
+    messages = (("user", "ab"), ("assistant", None), ("user", "c"))
+    second = Item("s.2", "one", messages=messages, max_tokens=6, session="s", earlier=("s.1",))
     one = turns(target, [first])
     one.answer_plain([first])
     said = one.plain.greedy_tokens["s.1"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.logit_drift import Rows, batch_logit_drift, sequential_logits
+from paceline.backends.logit_drift import batch_logit_drift
 from paceline.bench.certify.certificate import (
     CertifyPlan,
     altered_target_message,
@@ -43,7 +43,6 @@ class DifferenceClassifier:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         self._noise: dict[tuple[str, int], float] = {}
-        self._sequential: tuple[tuple[str, list[int]], Rows] | None = None
         self._known: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
 
     def compare(
@@ -56,9 +55,8 @@ class DifferenceClassifier:
         if key in self._known or first_difference(plain, tokens) is None:
             return self._known.get(key, (None, None))
         if (item, rows) not in self._noise:
-            self._noise[item, rows] = (
-                0.0 if target.caps.exact else self._measure_noise(item, ask, plain, rows)
-            )
+            text = [*ask.tokens, *plain]
+            self._noise[item, rows] = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows)
         noise = self._noise[item, rows]
         difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling, noise)
         stray = None
@@ -68,12 +66,6 @@ class DifferenceClassifier:
             )
         self._known[key] = difference, stray
         return difference, stray
-
-    def _measure_noise(self, item: str, ask: BenchRequest, plain: Sequence[int], rows: int) -> float:
-        target, text = self.llm.target, [*ask.tokens, *plain]
-        if self._sequential is None or self._sequential[0] != (item, text):
-            self._sequential = (item, text), sequential_logits(target, text)
-        return batch_logit_drift(target, text, rows, self._sequential[1])
 
 
 @dataclass(frozen=True)

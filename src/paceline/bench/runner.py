@@ -14,7 +14,7 @@ from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, G
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
 from paceline.bench.paceline_system import PacelineSystem
-from paceline.bench.prompts import RequestBuilder, earlier_in_session
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item, length
 from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements, measurement
@@ -59,15 +59,13 @@ class Runner:
     def warm_up(self, items: Sequence[Item]) -> None:
         """Answer the first possible item plainly, which warms the target up and shows its memory. Raises
         UsageError if no item fits the context."""
-        before = earlier_in_session(items)
-        if not any(self._ask(item, before[item.id]) for item in items):
+        if not any(self._ask(item) for item in items):
             raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
         self._models.memory = self._models.memory or resident()
 
     def answer_plain(self, items: Sequence[Item]) -> list[Item]:
         """Answer all items plainly, and return those that have a request."""
-        before = earlier_in_session(items)
-        return [item for item in items if self._ask(item, before[item.id])]
+        return [item for item in items if self._ask(item)]
 
     def add(self, methods: Sequence[Method]) -> None:
         for method in methods:
@@ -90,20 +88,20 @@ class Runner:
         others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
 
-    def _ask(self, item: Item, before: Sequence[Item]) -> bool:
+    def _ask(self, item: Item) -> bool:
         """Prepare an item and return whether it has a request; if not, note the reason. Its plain answer is
         computed, which other systems must repeat and later items of a session refer to."""
         if item.id in self._tried:
             return item.id in self.asks
         self._tried.add(item.id)
         try:
-            ask = self._prompts.ask(item, self._plain_texts, before)
+            ask = self._prompts.ask(item, self._plain_texts)
         except UsageError as error:
             self.skipped.append(str(error))
             return False
         answer = self._answer(self.plain, as_greedy(ask))
         assert answer is not None  # our own systems raise
-        if not before and answer.decoded == answer.n_tokens:  # the whole prompt was prefilled separately
+        if not item.earlier and answer.decoded == answer.n_tokens:  # the prompt was prefilled alone
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
         # Cut at the end token: beyond it some programs forbid the token and others continue after it.
         ends = [
@@ -126,10 +124,10 @@ class Runner:
 
         Every system must repeat plain greedy output, and drafted sampling must have the target's
         distribution. Returns the checked items; after `until` (by perf_counter) no further one is checked."""
-        before, checked = earlier_in_session(items), list[Item]()
+        checked = list[Item]()
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
-                if (not checked or perf_counter() < until) and self._ask(item, before[item.id]):
+                if (not checked or perf_counter() < until) and self._ask(item):
                     checked.append(item)
                     ask = as_greedy(self.asks[item.id])
                     for entry in self.entries[1:]:
@@ -162,7 +160,6 @@ class Runner:
         forget before each round and learn from its answers.
         first: number of earlier groups. until: time by perf_counter; items that would end later are left
         out."""
-        before = earlier_in_session(items)
         learners = [system for system in self._ours if system.learns]
         measured = {(group.round, group.item) for group in done}
         for entry in self.entries:
@@ -179,12 +176,12 @@ class Runner:
                 for item in items:
                     again = (round_, item.id) in measured
                     if round_ == 0 and number > first and not again:
-                        late = any(one.id in left_out for one in before[item.id])
+                        late = not left_out.isdisjoint(item.earlier)
                         elapsed = perf_counter() - start
                         expected = elapsed / done_work * work_of(item)
                         if late or expected > min(MAX_ITEM_TIME_SHARE * seconds, seconds - elapsed):
                             left_out.add(item.id)
-                    if item.id in left_out or not self._ask(item, before[item.id]) or again:
+                    if item.id in left_out or not self._ask(item) or again:
                         for _ in self.entries:
                             tick("measure")
                         continue

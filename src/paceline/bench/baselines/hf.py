@@ -86,6 +86,8 @@ class Transformers:
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer a request. Raises UsageError for unsupported sampling, and PeerError if generation fails."""
+        import torch
+
         n_ctx = self._target.config.get_text_config().max_position_embeddings
         if len(ask.tokens) + ask.max_tokens > n_ctx:
             raise PeerError(
@@ -94,12 +96,15 @@ class Transformers:
             )
         clock = GenerationTimer(len(ask.tokens))
         handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads or threads)
         try:
-            with quiet(), self._with_threads():
+            with quiet():
                 self._generate(ask, clock)
         except (RuntimeError, ValueError, IndexError) as error:
             raise PeerError(f"{self.name} failed: {error}") from error
         finally:
+            torch.set_num_threads(threads)
             handle.remove()
         return self._answered(ask, clock)
 
@@ -138,17 +143,6 @@ class Transformers:
             accepted=len(tokens) - len(steps),
             rejected=sum(len(part) - 1 < drafted for drafted, part in steps),
         )
-
-    @contextmanager
-    def _with_threads(self) -> Iterator[None]:
-        import torch
-
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._threads or before)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     def memory(self) -> int | None:
         """Return the bytes of the weights; other memory is shared with our process."""

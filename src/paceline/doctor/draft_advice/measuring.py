@@ -132,7 +132,7 @@ def _run(target: Path, question: AdviceRequest, given: dict[str, Any]) -> Measur
         chosen = workload.sample_items(items, ITEMS)
         prompts = RequestBuilder(llm, n=TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
         for item in chosen:
-            tokens = prompts.ask(item, {}, []).tokens
+            tokens = prompts.ask(item, {}).tokens
             for plain in (True, False):
                 answer = llm.generate(tokens, max_tokens=TOKENS, ignore_eos=True, plain=plain, remember=False)
                 seconds[plain] += answer.seconds
