@@ -294,7 +294,6 @@ class Replay:
                     "file": trace.path.name,
                     "fingerprint": file_fingerprint(trace.path),
                     "requests": len(trace.requests),
-                    "skipped": trace.skipped,
                     "unusable": [{"line": line, "reason": why} for line, why in trace.unusable],
                     "n_unusable": trace.n_unusable,
                 }

@@ -28,9 +28,8 @@ def write(record: Record, file: IO[str]) -> None:
 
 def header(record: Record) -> Iterator[tuple[str, str]]:
     for trace in record["files"]:
-        left_out = f", {trace['skipped']:,} without an answer left out" if trace["skipped"] else ""
-        if trace["n_unusable"]:
-            left_out += f", {trace['n_unusable']:,} lines that could not be used"
+        unusable = trace["n_unusable"]
+        left_out = f", {unusable:,} lines that could not be used" if unusable else ""
         yield "file", f"{printable(trace['file'])}: {trace['requests']:,} requests{left_out}"
     if record["tokenizer"] is not None:
         yield "tokenizer", f"{printable(record['tokenizer'])}, {record['n_vocab']:,} tokens"

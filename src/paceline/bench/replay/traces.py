@@ -17,7 +17,6 @@ contain the model's syntax for them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,21 +26,17 @@ from typing import Any
 from paceline.backends.recorded import Recording
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.replay.recording import FORMAT
-from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.rng import RNG_NAME, GumbelNoise, SeededRng
 from paceline.speculative.sampling import Sampling
 from paceline.text.interface import Text
-from paceline.text.messages import parse_messages
+from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
 LINE = "reading"
 REPORTED = 100  # skipped lines reported one by one; a file of another kind has millions
 FINGERPRINT = 64  # letters
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
 NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold")
-ASSISTANT = "assistant"
-RoleAndContent = tuple[str, str]  # role and content
-NumberedRecording = tuple[int, Recording | None]  # number within the line, and None for an empty answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +63,26 @@ class TraceRequest:
 class Trace:
     """The requests of a file.
 
-    skipped: answers without a token.
     n_vocab, vocab: size and fingerprint of the vocabulary, if known.
     needed: size of the smallest vocabulary that contains all tokens.
     unusable: number and reason of the first REPORTED skipped lines. n_unusable: of all."""
 
     path: Path
     requests: list[TraceRequest] = field(default_factory=list)
-    skipped: int = 0
     n_vocab: int | None = None
     needed: int = 0
     vocab: str | None = None
     unusable: list[tuple[int, str]] = field(default_factory=list)
     n_unusable: int = 0
 
-    def add(self, number: int, line: Mapping[str, Any], turns: list[NumberedRecording]) -> None:
+    def add(self, number: int, line: Mapping[str, Any], turns: list[tuple[str, Recording]]) -> None:
         """Add the requests of a line. Raises UsageError if its vocabulary differs from that of earlier
         lines."""
-        self._agree(line, [one for _, one in turns if one is not None])
+        self._agree(line, [one for _, one in turns])
         name = line.get("id", line.get("custom_id"))
         name = str(number) if not isinstance(name, str | int) else str(name)
         known = {key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)}
-        for turn, recording in turns:
-            if recording is None:
-                self.skipped += 1
-            else:
-                full = f"{name}.{turn}" if turn else name
-                self.requests.append(TraceRequest(full, number, recording, **known))
+        self.requests += [TraceRequest(name + suffix, number, one, **known) for suffix, one in turns]
 
     def _agree(self, line: Mapping[str, Any], recordings: list[Recording]) -> None:
         for name, kind in (("n_vocab", int), ("vocab", str)):
@@ -184,40 +172,44 @@ class MissingTokenizerError(UsageError):
 
 
 def requests_of(
-    line: Mapping[str, Any], tokenizer: Text | None, *, template: bool
-) -> list[NumberedRecording]:
-    """Return the requests of a line with their numbers, 0 if the line has only one.
+    line: dict[str, Any], tokenizer: Text | None, *, template: bool
+) -> list[tuple[str, Recording]]:
+    """Return the requests of a line with a suffix of their id, "" if the line has only one.
 
     template: messages go through the model's chat template. Raises UsageError for a line that cannot be used,
     and MissingTokenizerError."""
     if {"prompt_tokens", "tokens"} <= line.keys():
-        return [(0, _from_tokens(line))]
-    exchange = isinstance(line.get("response"), dict) and ("request" in line or "body" in line)
-    if not exchange and "messages" not in line and not {"prompt", "completion"} <= line.keys():
+        return [("", _from_tokens(line))]
+    response: Any = line.get("response")
+    exchange = isinstance(response, dict)
+    parts = _texts({name: value for name, value in line.items() if name != "response" or not exchange})
+    answers = [part for part in (_texts(response) if exchange else parts) if part[0] == ASSISTANT]
+    if not answers or all(role == ASSISTANT for role, _ in parts):
         raise LineError(f"has no request and answer; {FORMS}")
     if tokenizer is None:
         raise MissingTokenizerError(
             "holds text, and a replay is of tokens: name the model with --tokenizer FILE.gguf "
             "(`paceline zoo path target` prints one to try with)"
         )
-    if "messages" in line:
-        parts = _parts(line["messages"])
-        if "completion" in line:
-            parts.append((ASSISTANT, typed.text("completion", line["completion"])))
-        if not (turns := list(_turns(parts, tokenizer, template))):
-            raise LineError("the assistant says nothing in its messages, so there is nothing to replay")
-        return turns
-    if exchange:
-        return _exchanged(line, tokenizer, template)
-    return [(0, _completion(line["prompt"], line["completion"], tokenizer))]
+    turns = _rendered if template and parts[0][0] != RAW else _joined
+    # Of a logged exchange only the response is replayed: earlier answers have lines of their own.
+    exchanges = [[*parts, answer] for answer in answers] if exchange else []
+    found = [list(turns(one, tokenizer))[-1] for one in exchanges] or list(turns(parts, tokenizer))
+    return [(f".{number}" if len(found) > 1 else "", one) for number, one in enumerate(found, 1)]
 
 
-def _from_tokens(line: Mapping[str, Any]) -> Recording | None:
+def _texts(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the messages of a record, without reasoning, which templates leave out of later prompts."""
+    parts = record_parts(data)
+    return [(role, text) for role, text in parts if isinstance(text, str) and role != REASONING]
+
+
+def _from_tokens(line: Mapping[str, Any]) -> Recording:
     # A "format" of another type is another program's field.
     if type(line.get("format")) is int and line["format"] > FORMAT:
         raise LineError(f"is of format {line['format']}, and this Paceline reads {FORMAT}; update Paceline")
     prompt, tokens = _ids(line, "prompt_tokens"), _ids(line, "tokens")
-    return Recording(prompt, tokens, noise_of(line)) if tokens else None
+    return Recording(prompt, tokens, noise_of(line))
 
 
 def noise_of(line: Mapping[str, Any]) -> GumbelNoise | None:
@@ -240,97 +232,35 @@ def _ids(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _completion(prompt: Any, answer: Any, tokenizer: Text) -> Recording | None:
-    return _recording(
-        tokenizer.encode(typed.text("prompt", prompt)), typed.text("completion", answer), tokenizer
-    )
-
-
-def _recording(prompt: Sequence[int], answer: str, tokenizer: Text) -> Recording | None:
-    tokens = tokenizer.encode_continuation(answer) if answer else ()
-    return Recording(tuple(prompt), tuple(tokens)) if tokens else None
-
-
-def _exchanged(line: Mapping[str, Any], tokenizer: Text, template: bool) -> list[NumberedRecording]:
-    """Read a request logged with its response, as proxies and OpenAI batches write them. Only the response is
-    replayed: earlier answers have lines of their own."""
-    request, response = _body(line.get("request", line.get("body"))), _body(line["response"])
-    choices = response.get("choices") if isinstance(response, dict) else None
-    if not isinstance(request, dict) or not isinstance(choices, list) or not choices:
-        raise LineError("its response holds no choices (an error, or not of the OpenAI API); leave it out")
-    recordings: list[Recording | None] = []
-    for choice in choices:
-        message, answer = (
-            choice.get(name) if isinstance(choice, dict) else None for name in ("message", "text")
-        )
-        if "messages" not in request:
-            recordings.append(_completion(request.get("prompt"), answer, tokenizer))
-            continue
-        if not isinstance(message, dict):
-            raise LineError("a choice of its response has no message; log the whole answer, not its pieces")
-        reply = message | {"role": ASSISTANT, "content": message.get("content") or ""}
-        *_, (_, last) = _turns(_parts(request["messages"]) + _parts([reply]), tokenizer, template)
-        recordings.append(last)
-    return [(number if len(choices) > 1 else 0, one) for number, one in enumerate(recordings, 1)]
-
-
-def _body(logged: Any) -> Any:
-    """Return the body of a request or response that may be logged with its headers."""
-    return logged["body"] if isinstance(logged, dict) and "body" in logged else logged
-
-
-def _parts(messages: Any) -> list[RoleAndContent]:
-    """Return the role and content of each message, tool calls included. Raises UsageError."""
-    parsed = parse_messages(messages if isinstance(messages, list) else None)  # type: ignore[arg-type]
-    return [
-        (one["role"], _with_tool_calls(one, logged)) for one, logged in zip(parsed, messages, strict=True)
-    ]
-
-
-def _with_tool_calls(message: Mapping[str, Any], logged: Mapping[str, Any]) -> str:
-    calls = []
-    for call in logged.get("tool_calls") or ():
-        name, arguments = call["function"]["name"], call["function"].get("arguments", "{}")
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        calls.append(f'{{"name": "{name}", "arguments": {arguments}}}')
-    content = message["content"] or ""
-    return "\n".join([content, *calls] if content else calls)
-
-
-def _turns(parts: Sequence[RoleAndContent], tokenizer: Text, template: bool) -> Iterator[NumberedRecording]:
-    """Yield a request for each assistant message, numbered from 1. Its prompt is all earlier messages. Raises
-    LineError if the template rejects the messages."""
-    return _rendered(parts, tokenizer) if template else _joined(parts, tokenizer)
-
-
-def _joined(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[NumberedRecording]:
-    """Encode all turns into one list, so that each prompt begins with the tokens of earlier ones."""
-    waiting, turn, tokens = "", 0, list[int]()
+def _joined(parts: Sequence[tuple[str, str]], tokenizer: Text) -> Iterator[Recording]:
+    """Yield a request for each assistant message, whose prompt is all earlier messages. All are encoded into
+    one list, so that each prompt begins with the tokens of earlier ones."""
+    waiting, tokens, earlier = "", list[int](), ""
     for role, content in parts:
-        waiting += f"{role.capitalize()}:\n"
         if role != ASSISTANT:
-            waiting += f"{content}\n\n"
-            continue
-        turn += 1
-        tokens += tokenizer.encode_continuation(waiting) if tokens else tokenizer.encode(waiting)
-        recording = _recording(tokens, content, tokenizer)
-        yield turn, recording
-        tokens += recording.tokens if recording else ()
-        waiting = "\n\n"
+            waiting += content if role == RAW else f"{role.capitalize()}:\n{content}\n\n"
+        else:
+            waiting += "" if earlier == RAW and waiting else f"{role.capitalize()}:\n"
+            tokens += tokenizer.encode_continuation(waiting) if tokens else tokenizer.encode(waiting)
+            answer = tokenizer.encode_continuation(content)
+            yield Recording(tuple(tokens), tuple(answer))
+            tokens += answer
+            waiting = "\n\n"
+        earlier = role
 
 
-def _rendered(parts: Sequence[RoleAndContent], tokenizer: Text) -> Iterator[NumberedRecording]:
-    """Render each prompt separately, as a server does: a template may change earlier answers or drop
-    reasoning."""
+def _rendered(parts: Sequence[tuple[str, str]], tokenizer: Text) -> Iterator[Recording]:
+    """Yield a request for each assistant message. Each prompt is rendered separately, as a server does: a
+    template may change earlier answers."""
     begin = tokenizer.encode("")[:1]
-    answers = [at for at, (role, _) in enumerate(parts) if role == ASSISTANT]
-    for turn, at in enumerate(answers, 1):
+    for at, (role, content) in enumerate(parts):
+        if role != ASSISTANT:
+            continue
         try:
             text = tokenizer.render([{"role": role, "content": content} for role, content in parts[:at]])
         except ModelError as error:
-            raise LineError(f"answer {turn} cannot be replayed, {error}") from error
+            raise LineError(f"cannot be replayed, {error}") from error
         # Most templates write BOS themselves.
         prompt = tokenizer.encode(text, special=True, add_bos=False)
         prompt = prompt if prompt[:1] == begin else [*begin, *prompt]
-        yield turn, _recording(prompt, parts[at][1], tokenizer)
+        yield Recording(tuple(prompt), tuple(tokenizer.encode_continuation(content)))
