@@ -115,13 +115,12 @@ def read(path: Path, form: str = "") -> list[Item]:
         where = f"{path}, line {line.number}"
         try:
             data = object_of(line)
-            kind: type[forms.OwnItem | forms.Question | forms.SuiteSession] = forms.OwnItem
             if form == "sessions":
-                kind = forms.SuiteSession
-            elif form or "question_id" in data:
-                kind = forms.Question
-            # From text: pydantic rejects unpaired surrogates.
-            parsed = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
+                parsed = list(forms.session_items(data, line.number))
+            else:
+                kind = forms.Question if form or "question_id" in data else forms.OwnItem
+                # From text: pydantic rejects unpaired surrogates.
+                parsed = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
         except LineError as error:
             raise UsageError(f"{where}: {error}") from error
         except ValidationError as error:
