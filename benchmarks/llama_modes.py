@@ -55,7 +55,7 @@ from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner
 from paceline.bench.suites import workload
-from paceline.bench.summary import Interval, SystemSummary, ratio, summarize
+from paceline.bench.summary import Interval, ratio, summarize
 from paceline.bench.system import BenchRequest, ItemMeasurements
 from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
@@ -101,7 +101,7 @@ def one_round(
     texts: dict[tuple[int, ...], str],
     folder: Path,
     arguments: argparse.Namespace,
-) -> tuple[list[ItemMeasurements], list[SystemSummary]]:
+) -> tuple[list[ItemMeasurements], list[dict[str, Any]]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
     sampling = Sampling(temperature=arguments.temp)
     prompts = RequestBuilder(models.plain, n=arguments.n_predict, ignore_eos=True, sampling=sampling, seed=0)
@@ -267,15 +267,15 @@ def main() -> None:
                 rounds: Sequence[int], items: Sequence[workload.Item], some: Sequence[Mode]
             ) -> list[ItemMeasurements]:
                 found: list[ItemMeasurements] = []
-                rows: dict[str, SystemSummary] = {}
+                rows: dict[str, dict[str, Any]] = {}
                 for number in rounds:
                     measured, told = one_round(
                         number, models, items, [PLAIN, *some], draft, texts, folder, arguments
                     )
                     found += measured
                     for row in told:  # what failed in one round has failed
-                        if row.system not in rows or rows[row.system].lossless:
-                            rows[row.system] = row
+                        if row["system"] not in rows or rows[row["system"]]["lossless"]:
+                            rows[row["system"]] = row
                 known = provenance(models.plain, {"n": arguments.n_predict}) | {"suite": arguments.suite}
                 results = summarize(list(rows.values()), found, PLAIN.name)
                 show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)

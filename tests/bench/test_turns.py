@@ -114,7 +114,7 @@ def test_an_answer_that_is_not_plain_decodings_is_no_speed(
     (group, *_) = parroted.rounds(TWICE)
     assert group.outcomes == {"plain": "identical", "lookup": "from token 0 on"}
     assert parroted.entries[1].verdict.description == "NOT LOSSLESS: a from token 0 on"
-    assert not parroted.entries[1].row.lossless
+    assert not parroted.entries[1].row["lossless"]
 
 
 def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: Runner) -> None:

@@ -15,7 +15,6 @@ from paceline.bench.certify.certificate import (
     extend_texts,
     sampled_check,
 )
-from paceline.bench.summary import SystemSummary
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.bench.text_comparison import (
     Difference,
@@ -127,11 +126,13 @@ class Contestant:
             self.outcomes[item] = found
 
     @property
-    def row(self) -> SystemSummary:
+    def row(self) -> dict[str, Any]:
+        """The fields of BenchResult that are known without measurements."""
         verdict, memory = self.verdict, None
         with suppress(PeerError):  # the program has ended
             memory = self.system.memory()
-        return SystemSummary(self.name, verdict.lossless, verdict.description, memory)
+        known = {"lossless": verdict.lossless, "verdict": verdict.description, "memory": memory}
+        return {"system": self.name, **known}
 
     @property
     def verdict(self) -> GateVerdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,22 +99,13 @@ def speedup(
     return gain if gain.low > 0 and gain.high < math.inf else None
 
 
-@dataclass(frozen=True)
-class SystemSummary:
-    """A system with its verdict and memory, before its measurements are summed."""
-
-    system: str
-    lossless: bool
-    verdict: str
-    memory: int | None
-
-
 def summarize(
-    rows: Sequence[SystemSummary], groups: Sequence[ItemMeasurements], plain: str
+    rows: Sequence[Mapping[str, Any]], groups: Sequence[ItemMeasurements], plain: str
 ) -> list[BenchResult]:
     """Return a result for each category and system, then one for each system over several categories.
 
-    plain: the system that is the base of speedups."""
+    rows: of each system its name, verdict and memory (Contestant.row). plain: the system that is the base of
+    speedups."""
     categories = list(dict.fromkeys(group.category for group in groups))
     parts = [(category, [g for g in groups if g.category == category]) for category in categories]
     if len(categories) != 1:
@@ -122,28 +113,27 @@ def summarize(
     return [_result(row, category, some, plain) for category, some in parts for row in rows]
 
 
-def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements], plain: str) -> BenchResult:
-    base: dict[str, Any] = {
-        "system": row.system,
-        "category": category,
-        "lossless": row.lossless,
-        "verdict": row.verdict,
+def _result(
+    row: Mapping[str, Any], category: str, groups: Sequence[ItemMeasurements], plain: str
+) -> BenchResult:
+    system = row["system"]
+    counts = {
         "items": len({group.item for group in groups}),
         "rounds": len({group.round for group in groups}),
-        "memory": row.memory,
     }
-    ours = [group.measurements[row.system] for group in groups if row.system in group.measurements]
+    base: dict[str, Any] = {**row, "category": category, **counts}
+    ours = [group.measurements[system] for group in groups if system in group.measurements]
     base["n_tokens"] = sum(m["n_tokens"] for m in ours)
     if not ours:
         return BenchResult(**base)
     base |= _acceptance(ours)
-    if row.lossless and len(ours) < len(groups):  # a program failed
+    if row["lossless"] and len(ours) < len(groups):  # a program failed
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
     if not base["lossless"]:
         return BenchResult(**base)
     tokens, seconds = sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)
-    speeds = _speeds(groups, row.system)
-    gain = ratio(groups, row.system, plain) if row.system != plain else None
+    speeds = _speeds(groups, system)
+    gain = ratio(groups, system, plain) if system != plain else None
     own_speeds = [m["own_speed"] for m in ours if m["own_speed"] is not None]
     decode = _total(ours, "decode_seconds")
     return BenchResult(
