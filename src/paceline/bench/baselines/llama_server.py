@@ -124,7 +124,7 @@ class LlamaServer:
 
     def _healthy(self) -> bool:
         try:
-            status, _ = replace(self._endpoint, timeout=HEALTH).get("/health")
+            status, _ = replace(self._endpoint, timeout=HEALTH).fetch("/health")
         except PeerError:
             return False
         return status == 200

@@ -36,8 +36,7 @@ class OpenAIServer:
         self._extended = self._takes_extensions()
 
     def _only_model(self) -> str:
-        status, body = self._endpoint.get(MODELS)
-        data = self._endpoint.parsed(body)
+        status, data = self._endpoint.fetch(MODELS)
         try:
             models = [one.id for one in ModelList.model_validate(data).data or () if one.id]
         except ValidationError as error:
@@ -56,7 +55,7 @@ class OpenAIServer:
         tests the server before the measurement."""
         ask = BenchRequest("a", (), 1)
         for extended in (True, False):
-            status, body = self._endpoint.post(COMPLETIONS, self._request(ask, extended))
+            status, body = self._endpoint.fetch(COMPLETIONS, self._request(ask, extended))
             if status == 200:
                 return extended
             if status not in (400, 422):
