@@ -16,7 +16,7 @@ from reading import ReadingTarget
 
 from paceline.backends.recorded import Recording
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import MAX_TOKENS_UNLIMITED, ReplayContext, stop_after
+from paceline.bench.replay.replay import MAX_TOKENS_UNLIMITED, ReplayContext, stop_after
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.profiling.pass_costs import to_stderr

@@ -30,11 +30,10 @@ from rate import costs as costs_of_1b
 from paceline.backends.recorded import Recording
 from paceline.backends.registry import open_tokenizer
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import ReplayContext
-from paceline.bench.replay.replay import methods_of
+from paceline.bench.replay.replay import ReplayContext, methods_of
 from paceline.bench.replay.traces import Trace
-from paceline.cli import replay_input
 from paceline.cli.interrupts import Interrupts
+from paceline.cli.replay import costs_of, draft_model, read_traces, vocabulary
 from paceline.models import zoo
 from paceline.report.table import write_table
 from paceline.speculative.errors import PacelineError
@@ -211,15 +210,15 @@ def run(given: argparse.Namespace, interrupts: Interrupts, stack: ExitStack) -> 
         costs = costs_of_1b(CURVES[given.cost_curve], zoo.draft_path())
     else:
         curve = None if given.cost_curve is None else Path(given.cost_curve)
-        costs = replay_input.costs_of(curve, given.tokenizer, given.model_draft, given.threads)
+        costs = costs_of(curve, given.tokenizer, given.model_draft, given.threads)
     methods = methods_of(given.methods, {}, draft=given.model_draft is not None, costs=costs is not None)
-    traces = replay_input.read(given.files, text, given.limit, interrupts, template=given.chat_template)
+    traces = read_traces(given.files, text, given.limit, interrupts, template=given.chat_template)
     said, widest = conversations(traces), max(numbers(given.sessions))
     draft = None
     if given.model_draft is not None:
-        draft = replay_input.draft_model(given.model_draft, methods, 0, given.threads, widest)
+        draft = draft_model(given.model_draft, methods, 0, given.threads, widest)
         stack.callback(draft.close)
-    vocab = replay_input.vocabulary(text, traces, draft)
+    vocab = vocabulary(text, traces, draft)
     means = ReplayContext(vocab, None if text is None else text.text, draft=draft, costs=costs)
     measured = [
         simulated(said, method, means, sessions, given)

@@ -51,13 +51,12 @@ from paceline.bench.method import Method, parse_all
 from paceline.bench.models import LoadedModels
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
-from paceline.bench.record import Interval, ItemMeasurements
 from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner
 from paceline.bench.suites import workload
-from paceline.bench.summary import SystemSummary, ratio, summarize
-from paceline.bench.system import BenchRequest
+from paceline.bench.summary import Interval, ratio, summarize
+from paceline.bench.system import BenchRequest, ItemMeasurements
 from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.config import Drafting
@@ -102,7 +101,7 @@ def one_round(
     texts: dict[tuple[int, ...], str],
     folder: Path,
     arguments: argparse.Namespace,
-) -> tuple[list[ItemMeasurements], list[SystemSummary]]:
+) -> tuple[list[ItemMeasurements], list[dict[str, Any]]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
     sampling = Sampling(temperature=arguments.temp)
     prompts = RequestBuilder(models.plain, n=arguments.n_predict, ignore_eos=True, sampling=sampling, seed=0)
@@ -115,7 +114,7 @@ def one_round(
         with target.by_heart() if texts else nullcontext():
             turns.answer_plain(items)
         if arguments.ours:
-            turns.add(parse_all(arguments.ours, {})[1:], draft)
+            turns.add(parse_all(arguments.ours, {})[1:])
         for mode in some:
             server = (RehearsedServer if texts else LlamaServer)(
                 find_server(arguments.server),
@@ -261,22 +260,22 @@ def main() -> None:
             target = folder / f"{arguments.size}-{arguments.type}.gguf"
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[ItemMeasurements] = []
-        with LoadedModels({"target": target, **settings(arguments)}) as models:
+        with LoadedModels({"target": target, **settings(arguments)}, draft) as models:
             texts = recorded_texts(models, folder, arguments) if arguments.same_text else {}
 
             def turns(
                 rounds: Sequence[int], items: Sequence[workload.Item], some: Sequence[Mode]
             ) -> list[ItemMeasurements]:
                 found: list[ItemMeasurements] = []
-                rows: dict[str, SystemSummary] = {}
+                rows: dict[str, dict[str, Any]] = {}
                 for number in rounds:
                     measured, told = one_round(
                         number, models, items, [PLAIN, *some], draft, texts, folder, arguments
                     )
                     found += measured
                     for row in told:  # what failed in one round has failed
-                        if row.system not in rows or rows[row.system].lossless:
-                            rows[row.system] = row
+                        if row["system"] not in rows or rows[row["system"]]["lossless"]:
+                            rows[row["system"]] = row
                 known = provenance(models.plain, {"n": arguments.n_predict}) | {"suite": arguments.suite}
                 results = summarize(list(rows.values()), found, PLAIN.name)
                 show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)

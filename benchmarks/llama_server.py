@@ -19,10 +19,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.bench import Bench
-from paceline.bench.plan import BenchPlan
-from paceline.bench.record import Interval, ItemMeasurements
-from paceline.bench.summary import ratio
+from paceline.bench.bench import Bench, BenchPlan
+from paceline.bench.summary import Interval, ratio
+from paceline.bench.system import ItemMeasurements
 from paceline.cli.zoo import parse_count
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate

@@ -37,15 +37,13 @@ from side_by_side import SideBySide
 
 from paceline.api import LLM
 from paceline.bench.method import parse_all
-from paceline.bench.prompts import RequestBuilder, earlier_in_session
-from paceline.bench.record import Interval
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.replay import traces
-from paceline.bench.replay.lane import ReplayContext
-from paceline.bench.replay.record import Record
 from paceline.bench.replay.recording import Recorder
-from paceline.bench.replay.replay import Replay, methods_of
+from paceline.bench.replay.replay import Record, Replay, ReplayContext, methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.bench.suites import workload
+from paceline.bench.summary import Interval
 from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.loading import load
@@ -211,10 +209,9 @@ def record_plainly(
     items = chosen(suite, arguments)
     prompts = prompts_of(llm, sampling, arguments)
     said: dict[str, str] = {}
-    before = earlier_in_session(items)
     recorder.begin(llm.target.vocab, llm.target.name)
     for item in items:
-        ask = prompts.ask(item, said, before[item.id])
+        ask = prompts.ask(item, said)
         answer = llm.generate(
             ask.tokens, max_tokens=ask.max_tokens, seed=ask.seed, ignore_eos=True, **asdict(sampling)
         )

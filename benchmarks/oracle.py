@@ -24,7 +24,7 @@ from typing import Any
 
 from paceline.backends.recorded import Recording, ReplayTarget
 from paceline.bench.method import Method
-from paceline.bench.replay.lane import MethodReplay, ReplayContext, replay_recording
+from paceline.bench.replay.replay import MethodReplay, ReplayContext, replay_recording
 from paceline.bench.replay.traces import Trace
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter

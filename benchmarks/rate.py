@@ -40,10 +40,8 @@ from oracle import share_of_bound
 
 from paceline.api import LLM
 from paceline.bench.replay import traces
-from paceline.bench.replay.lane import MethodReplay, ReplayContext
-from paceline.bench.replay.record import Record
 from paceline.bench.replay.recording import Recorder
-from paceline.bench.replay.replay import methods_of
+from paceline.bench.replay.replay import MethodReplay, Record, ReplayContext, methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.loading import load
 from paceline.models import zoo

@@ -51,7 +51,7 @@ class ReadingTarget(ReplayTarget):
             recording, asked = session.recording, EMPTY if isinstance(tree, int) else tree
             computed, places = (0, list[int]()) if isinstance(tree, int) else session.places(tree)
             rows = computed + session.read(tree if isinstance(tree, int) else session.pending_tokens)
-            outs.append(RecordedForward(self.vocab.size, recording, asked, places, rows, want))
+            outs.append(RecordedForward(self.vocab.size, recording, asked, places, rows))
         return outs
 
     def forget(self) -> None:

@@ -19,8 +19,7 @@ from rehearsal import Rehearsal
 
 from paceline.backends.recorded import Recording
 from paceline.bench.method import Method
-from paceline.bench.record import Interval
-from paceline.bench.summary import speedup
+from paceline.bench.summary import Interval, speedup
 from paceline.drafter_factory import NO_CORPORA, make_drafter, make_policy
 from paceline.loading import load
 from paceline.profiling.pass_costs import costs_of, refresh, save

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from paceline.bench.record import BenchResult, Interval
+from paceline.bench.summary import BenchResult, Interval
 
 
 def plain(speed: float = 40.0, category: str = "") -> BenchResult:

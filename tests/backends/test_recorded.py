@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.backends.recorded import UNKNOWN_TOKEN, Recording, ReplayTarget, numeric_vocab
+from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
-from paceline.speculative.tree import ROOT, DraftTree
 
 GREEDY = Sampling()
 V = 6
@@ -124,27 +123,6 @@ def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
         pass
     said = [tuple(request.session.tokens[request.n_prompt :]) for request in requests]
     assert said == [(0, 1, 0), (2, 2, 2), (5, 4, 5), (0, 1, 0)]
-
-
-def test_top_k_is_what_was_recorded_along_the_record_and_unknown_elsewhere() -> None:
-    tree = DraftTree((1, 2, 5), (ROOT, ROOT, 0), (0.5,) * 3, ("test",) * 3)
-    told = Recording(PROMPT, SAID[:2], ((1, 0, 2), (5, 3, 1)))
-    rows = {
-        told: [[1, 0], [5, 3], [UNKNOWN_TOKEN] * 2, [UNKNOWN_TOKEN] * 2],
-        Recording(PROMPT, SAID): [
-            [1, UNKNOWN_TOKEN],
-            [5, UNKNOWN_TOKEN],
-            [UNKNOWN_TOKEN] * 2,
-            [2, UNKNOWN_TOKEN],
-        ],
-    }
-    for recording, expected in rows.items():
-        one = target(recording)
-        (out,) = one.forward([(opened(one), tree)], RequiredOutputs(top_k=2))
-        assert out.features.top_k is not None
-        assert out.features.top_k.tolist() == expected
-    (out,) = one.forward([(opened(one), tree)], RequiredOutputs())
-    assert out.features.top_k is None
 
 
 def test_what_was_not_recorded_cannot_be_played() -> None:

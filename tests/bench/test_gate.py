@@ -118,7 +118,7 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
     entry.judge(DifferenceClassifier(llm), "a", asking(llm), answer([*plain.greedy_tokens["a"], 1, 2]))
     assert entry.verdict == GateVerdict(True, "identical")
     row = entry.row
-    assert (row.system, row.lossless, row.memory) == ("drafted", True, 5)
+    assert (row["system"], row["lossless"], row["memory"]) == ("drafted", True, 5)
 
 
 def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Contestant) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from bench_records import drafted, plain
 from paceline.bench.history import History
-from paceline.bench.record import ItemMeasurements, measurement
-from paceline.bench.system import BenchAnswer
+from paceline.bench.system import BenchAnswer, ItemMeasurements, measurement
 from paceline.speculative.errors import HistoryError, UsageError
 
 

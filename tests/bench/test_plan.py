@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.plan import BenchPlan
+from paceline.bench.bench import BenchPlan
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 

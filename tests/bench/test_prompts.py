@@ -12,7 +12,7 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.api import LLM
-from paceline.bench.prompts import RequestBuilder, earlier_in_session
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites.workload import Item
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
@@ -25,6 +25,7 @@ SECOND = Item(
     "one",
     messages=(*FIRST.messages, ("assistant", None), ("user", "and?")),
     session="s",
+    earlier=("s.1",),
 )
 
 
@@ -47,44 +48,38 @@ def prompts(llm: LLM, **settings: Any) -> RequestBuilder:
 
 
 def test_a_prompt_is_asked_as_it_is_with_its_own_length_and_seed(base: LLM) -> None:
-    ask = prompts(base, seed=4, ignore_eos=False).ask(PLAIN, {}, [])
+    ask = prompts(base, seed=4, ignore_eos=False).ask(PLAIN, {})
     assert (ask.prompt, ask.tokens) == ("hello there", tuple(base.tokens("hello there")))
     assert (ask.max_tokens, ask.seed, ask.ignore_eos) == (9, 7, False)
     sampling = Sampling(temperature=0.5)
-    ask = prompts(base, n=5, sampling=sampling).ask(PLAIN, {}, [])
+    ask = prompts(base, n=5, sampling=sampling).ask(PLAIN, {})
     assert (ask.max_tokens, ask.sampling) == (5, sampling)
 
 
 def test_messages_go_through_the_chat_template_and_what_was_answered_stands_between_them(chat: LLM) -> None:
     asker = prompts(chat)
-    assert asker.ask(FIRST, {}, []).prompt == "[system]be brief[user]hi[assistant]"
-    ask = asker.ask(SECOND, {"s.1": "hello"}, [FIRST])
+    assert asker.ask(FIRST, {}).prompt == "[system]be brief[user]hi[assistant]"
+    ask = asker.ask(SECOND, {"s.1": "hello"})
     assert ask.prompt == "[system]be brief[user]hi[assistant]hello[user]and?[assistant]"
 
 
 def test_a_base_model_is_given_the_conversation_as_plain_text(base: LLM) -> None:
-    ask = prompts(base).ask(SECOND, {"s.1": "hello"}, [FIRST])
+    ask = prompts(base).ask(SECOND, {"s.1": "hello"})
     assert ask.prompt == "System: be brief\n\nUser: hi\n\nAssistant: hello\n\nUser: and?\n\nAssistant:"
 
 
 def test_each_open_answer_is_that_of_its_own_question(chat: LLM) -> None:
-    third = replace(SECOND, id="s.3", messages=(*SECOND.messages, ("assistant", None), ("user", "so?")))
-    ask = prompts(chat).ask(third, {"s.1": "one", "s.2": "two"}, [FIRST, SECOND])
+    messages = (*SECOND.messages, ("assistant", None), ("user", "so?"))
+    third = replace(SECOND, id="s.3", earlier=("s.1", "s.2"), messages=messages)
+    ask = prompts(chat).ask(third, {"s.1": "one", "s.2": "two"})
     assert "[user]hi[assistant]one[user]and?[assistant]two[user]so?" in ask.prompt
     with pytest.raises(UsageError, match=r"goes on from the answer to s\.1, which was not asked"):
-        prompts(chat).ask(third, {"s.2": "two"}, [FIRST, SECOND])
-
-
-def test_the_items_before_are_those_of_the_same_session_in_order() -> None:
-    other = replace(FIRST, id="t.1", session="t")
-    third = replace(SECOND, id="s.3")
-    found = earlier_in_session([FIRST, other, PLAIN, SECOND, third])
-    assert {key: value for key, value in found.items() if value} == {"s.2": [FIRST], "s.3": [FIRST, SECOND]}
+        prompts(chat).ask(third, {"s.2": "two"})
 
 
 def test_what_does_not_fit_is_refused_with_a_way_out(base: LLM) -> None:
     fits = replace(PLAIN, prompt="x" * 247)
-    assert len(prompts(base).ask(fits, {}, []).tokens) == 247
+    assert len(prompts(base).ask(fits, {}).tokens) == 247
     long = replace(PLAIN, id="long", prompt="x" * 248)
     with pytest.raises(UsageError, match=r"item long: its 248 tokens and 9 more .* context of 256: .*\(-c\)"):
-        prompts(base).ask(long, {}, [])
+        prompts(base).ask(long, {})

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.record import ItemMeasurements, Measurement, measurement
-from paceline.bench.summary import SystemSummary, speedup, summarize
-from paceline.bench.system import BenchAnswer
+from paceline.bench.summary import speedup, summarize
+from paceline.bench.system import BenchAnswer, ItemMeasurements, Measurement, measurement
 
 
 def answer(n: int, seconds: float, **more: Any) -> BenchAnswer:
@@ -21,9 +20,10 @@ def measured(system: str, n: int, seconds: float, **more: Any) -> Measurement:
     return measurement(system, answer(n, seconds, **more))
 
 
-def rows(*lossless: tuple[str, bool]) -> list[SystemSummary]:
+def rows(*lossless: tuple[str, bool]) -> list[dict[str, Any]]:
     return [
-        SystemSummary(name, good, "identical" if good else "NOT LOSSLESS: x", 100) for name, good in lossless
+        {"system": name, "lossless": good, "verdict": "identical" if good else "NOT LOSSLESS", "memory": 100}
+        for name, good in lossless
     ]
 
 

@@ -46,7 +46,7 @@ def test_only_a_prompt_or_messages_has_to_be_there(tmp_path: Path) -> None:
 
 def test_every_field_is_read(tmp_path: Path) -> None:
     item = Item("a", "b", prompt="c", max_tokens=2, seed=3, session="d", size="full")
-    said = {name: value for name, value in vars(item).items() if name != "messages"}
+    said = {name: value for name, value in vars(item).items() if name not in ("messages", "earlier")}
     assert read(written(tmp_path, said)) == [item]
 
 
@@ -152,6 +152,7 @@ def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_befor
     ]  # fmt: skip
     path = written(tmp_path, {"id": "x", "messages": [{"role": r, "content": c} for r, c in told]})
     first = (("system", "Be short."), ("user", "List."))
+    assert [item.earlier for item in load(f"sessions:{path}")] == [(), ("x.1",)]
     assert load(f"sessions:{path}") == [
         Item("x.1", "agent", messages=first, max_tokens=DEFAULT_MAX_TOKENS, session="x"),
         Item(
@@ -164,13 +165,8 @@ def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_befor
     ]
 
 
-@pytest.mark.parametrize(
-    "line", [GOOD, {"messages": [{"role": "user"}]}, {"messages": [USER | {"role": "x"}]}]
-)
-def test_what_is_no_recorded_session_is_refused_by_file_and_line(tmp_path: Path, line: Any) -> None:
-    path = written(tmp_path, line)
-    assert refusal(f"sessions:{path}").startswith(f"{path}, line 1: ")
-    path = written(tmp_path, {"messages": [USER]})
+def test_a_recorded_session_without_an_answer_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD, {"messages": [USER]}, {"messages": [{"role": "user"}]})
     assert refusal(f"sessions:{path}") == f"{path}: has no items; write one JSON object a line"
 
 

@@ -14,8 +14,8 @@ from oracle import Asked, Chances, Oracle, seconds, unbound
 from paceline.backends.recorded import Recording, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.bench.method import Method
-from paceline.bench.replay import lane as module
-from paceline.bench.replay.lane import MethodReplay, ReplayContext
+from paceline.bench.replay import replay as module
+from paceline.bench.replay.replay import MethodReplay, ReplayContext
 from paceline.config import Drafting
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter

@@ -19,7 +19,7 @@ from gguf_files import write_llama
 from paceline.bench.baselines.llama_server import LlamaServer
 from paceline.bench.baselines.process import BackgroundProgram
 from paceline.bench.history import History
-from paceline.bench.record import ItemMeasurements
+from paceline.bench.system import ItemMeasurements
 from paceline.speculative.errors import HistoryError
 from paceline.speculative.interfaces import ForwardOutput
 from paceline.speculative.tree import DraftTree

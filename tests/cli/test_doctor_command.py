@@ -11,7 +11,7 @@ import pytest
 
 from command_line import Done, command
 from paceline.backends.interface import KernelStatus
-from paceline.cli.replay_input import costs_of
+from paceline.cli.replay import costs_of
 from paceline.models.headers.facts import RECURRENT, ModelFacts
 from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts

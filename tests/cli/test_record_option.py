@@ -63,17 +63,6 @@ def test_a_run_is_a_line_of_what_was_read_and_said(capsys: Capture, target: Path
     assert len(read(file).requests) == 2
 
 
-def test_the_likeliest_tokens_are_recorded_and_not_shown(capsys: Capture, target: Path, file: Path) -> None:
-    usual = run(capsys, target, *PROMPT, "--json").json
-    told = run(capsys, target, *PROMPT, "--json", "--record", file, "--record-top-k", "3").json
-    assert list(told) == list(usual)
-    args = ("--json", "--logprobs", "5", "--record", file, "--record-top-k", "3")
-    many = run(capsys, target, *PROMPT, *args).json
-    likeliest = [[one["id"] for one in place["top"][:3]] for place in many["logprobs"]]
-    assert [line["top_k"] for line in objects(file)] == [likeliest] * 2
-    assert [row[0] for row in likeliest] == usual["tokens"]
-
-
 def test_a_comparison_is_one_request_and_the_plain_one(capsys: Capture, target: Path, file: Path) -> None:
     said = run(capsys, target, *PROMPT, "--compare", "--json", "--record", file).json
     (line,) = objects(file)
@@ -103,7 +92,6 @@ def test_what_was_interrupted_is_recorded_as_far_as_it_came(
     ("args", "words"),
     [
         (["--record", "none/t.jsonl"], ["--record none/t.jsonl", "cannot be written"]),
-        (["--record-top-k", "3"], ["--record-top-k 3", "name a file with --record"]),
     ],
 )
 @pytest.mark.parametrize("name", ["run", "bench"])
@@ -129,7 +117,6 @@ def test_a_file_of_another_model_is_refused_before_anything_is_said(
     run(capsys, target, *PROMPT, "--record", file).refused(2, "is of another vocabulary")
     bench(capsys, target, file.parent, "--record", file).refused(2, "is of another vocabulary")
     assert file.read_bytes() == before
-    run(capsys, target, *PROMPT, "--record", f"{file}2", "--record-top-k", "100000").refused(2, "has 2")
 
 
 def test_what_can_no_longer_be_written_is_told_once_and_the_answer_is_whole(
@@ -178,7 +165,7 @@ def bench(capsys: Capture, target: Path, folder: Path, *args: str | Path) -> Don
 def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
     capsys: Capture, target: Path, file: Path
 ) -> None:
-    done = bench(capsys, target, file.parent, "--record", file, "--record-top-k", "2")
+    done = bench(capsys, target, file.parent, "--record", file)
     assert done.code == 0
     trace = read(file)
     assert [(one.id, one.category, one.session) for one in trace.requests] == [
@@ -187,10 +174,6 @@ def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
         ("a", "two", ""),
         ("s.2", "one", "s"),
     ]
-    for one in trace.requests:
-        assert one.drafting == {"drafters": ["none"]}
-        assert one.seconds
-        assert [row[0] for row in one.recording.top_k] == list(one.recording.tokens)
     with closing(open_tokenizer(target)) as tokenizer:
         first, second = (
             b"".join(map(tokenizer.vocab.piece, tokens)).decode(errors="replace")

@@ -11,7 +11,7 @@ import pytest
 
 from command_line import Done, command, program
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.bench.replay import lane
+from paceline.bench.replay import replay as lane
 from paceline.models import zoo
 from paceline.profiling.pass_costs import cost_key
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -49,7 +49,7 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
         "format", "paceline", "processor", "tokenizer", "cost_curve", "draft_model", "n_vocab", "limit",
         "status", "fresh", "costs", "files", "requests", "results",
     ]  # fmt: skip
-    assert (record["format"], record["status"], record["tokenizer"]) == (2, "done", None)
+    assert (record["format"], record["status"], record["tokenizer"]) == (3, "done", None)
     (lookup,) = record["results"]
     assert lookup["drafting"]["n_draft"] == 5
     assert lookup["n_tokens"] == sum(one["n_tokens"] for one in record["requests"]) == 320

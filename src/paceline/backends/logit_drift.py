@@ -18,13 +18,12 @@ USUAL_DRAFT_ROWS = 8  # kernels are chosen by the number of rows, and the larges
 Rows = NDArray[np.float64]
 
 
-def batch_logit_drift(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
+def batch_logit_drift(target: Target, text: Sequence[int], n: int) -> float:
     """Return the largest change of a difference of two logits of a row, in passes of a few and of `n` rows.
 
-    Every pass starts from an empty cache. one_by_one: logits of decoding one token at a time."""
+    Every pass starts from an empty cache."""
     text = text[-N_TOKENS:]
-    if one_by_one is None:
-        one_by_one = sequential_logits(target, text)
+    one_by_one = teacher_forced_logits(target, text, 1, 1)
     last = len(text) - 1
     drift = 0.0
     for rows in sorted({min(USUAL_DRAFT_ROWS, n), n}):
@@ -32,11 +31,6 @@ def batch_logit_drift(target: Target, text: Sequence[int], n: int, one_by_one: R
             together = logits_from_empty_cache(target, text[:at], text[at : min(at + rows - 1, last)], rows)
             drift = max(drift, max_logit_difference(one_by_one[at - 1 : at - 1 + len(together)], together))
     return drift
-
-
-def sequential_logits(target: Target, text: Sequence[int]) -> Rows:
-    """Return the logits [tokens - 1, n_vocab] of decoding the end of the text one token at a time."""
-    return teacher_forced_logits(target, text[-N_TOKENS:], 1, 1)
 
 
 def max_logit_difference(a: Rows, b: Rows) -> float:

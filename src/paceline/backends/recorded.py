@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.rng import GumbelNoise
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -25,25 +25,20 @@ MAX_BRANCHES = 4096
 MAX_SESSIONS = 4096
 MAX_BATCH_TOKENS = 1 << 20
 N_CTX = 1 << 31
-UNKNOWN_TOKEN = -1  # a place off the recording, or a missing token of a recorded top-k
+OFF_RECORDING = -1  # a place
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One recorded request.
-
-    top_k: for each token the target's likeliest tokens, best first. gumbel_noise: the sampling noise."""
+    """One recorded request. gumbel_noise: the sampling noise."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    top_k: tuple[tuple[int, ...], ...] = ()
     gumbel_noise: GumbelNoise | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.tokens:
             raise UsageError("a recording without a prompt or without an answer: leave it out")
-        if self.top_k and len(self.top_k) != len(self.tokens):
-            raise UsageError(f"a recording has {len(self.tokens)} tokens, but top-k of {len(self.top_k)}")
 
 
 def numeric_vocab(size: int) -> Vocab:
@@ -102,7 +97,7 @@ class ReplayTarget:
             if isinstance(tree, int):
                 raise ContractError("a record has no prompt that is still to be read")
             computed, places = session.places(tree)
-            outs.append(RecordedForward(self.vocab.size, session.recording, tree, places, computed, want))
+            outs.append(RecordedForward(self.vocab.size, session.recording, tree, places, computed))
         return outs
 
     def forget(self) -> None: ...
@@ -111,7 +106,7 @@ class ReplayTarget:
 
 
 class RecordedSession:
-    """A session whose place is the number of committed tokens of a recording, or UNKNOWN_TOKEN off it."""
+    """A session whose place is the number of committed tokens of a recording, or OFF_RECORDING."""
 
     pending_tokens = 0
 
@@ -152,7 +147,7 @@ class RecordedSession:
     def _after(self, place: int, token: int) -> int:
         recorded = self.recording.tokens
         agrees = 0 <= place < len(recorded) and recorded[place] == token
-        return place + 1 if agrees else UNKNOWN_TOKEN
+        return place + 1 if agrees else OFF_RECORDING
 
     def commit(self, path: Sequence[int], root: int) -> None:
         if not self._places:
@@ -176,10 +171,9 @@ class RecordedForward(LogitsOutput):
         tree: DraftTree,
         places: Sequence[int],
         computed: int,
-        want: RequiredOutputs,
     ) -> None:
         self._n_vocab, self._recording, self._tree, self._places = n_vocab, recording, tree, places
-        super().__init__(computed, Features(top_k=self._likeliest(want.top_k) if want.top_k else None))
+        super().__init__(computed)
 
     def argmax(self, row: int) -> int:
         place = self._places[row]
@@ -192,14 +186,4 @@ class RecordedForward(LogitsOutput):
         out = np.full(self._n_vocab, -np.inf, dtype=np.float32)
         out[self.argmax(row)] = 0.0
         out.setflags(write=False)
-        return out
-
-    def _likeliest(self, k: int) -> NDArray[np.int64]:
-        """Return the recorded top-k tokens [rows, k], filled up with UNKNOWN_TOKEN."""
-        out = np.full((len(self._places), k), UNKNOWN_TOKEN, dtype=np.int64)
-        recorded = self._recording
-        for row, place in enumerate(self._places):
-            if 0 <= place < len(recorded.tokens):
-                likeliest = recorded.top_k[place] if recorded.top_k else (recorded.tokens[place],)
-                out[row, : len(likeliest[:k])] = likeliest[:k]
         return out

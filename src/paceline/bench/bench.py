@@ -7,33 +7,166 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from paceline.bench import systems
-from paceline.bench.history import History
+from paceline.bench.history import History, Status
 from paceline.bench.method import PLAIN, parse_all
 from paceline.bench.models import LoadedModels
-from paceline.bench.plan import BenchPlan, suite_for
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
-from paceline.bench.record import BenchRecord
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner, Tick, Watch
-from paceline.bench.suites.workload import Item, filter_size, interleaved, length, load, sample_items
-from paceline.bench.summary import summarize
+from paceline.bench.suites.workload import (
+    Item,
+    filter_size,
+    interleaved,
+    is_file,
+    length,
+    load,
+    sample_items,
+    split_format,
+    suite_names,
+)
+from paceline.bench.summary import BenchResult, summarize
+from paceline.bench.system import ItemMeasurements
+from paceline.config import validate_drafting
 from paceline.loading import choose_drafting
-from paceline.models.headers.header import read_model_facts as read_header
+from paceline.models.headers.header import read_model_facts
 from paceline.models.names import model_path
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
+from paceline.speculative.sampling import Sampling
 
 LONG_ITEM_CHARACTERS = 12_000  # an item of this length needs a longer context
 LONGEST_CONTEXT = 8192  # tokens
 FULL_CONTEXT = 4096  # a target with a shorter context gets the tiny items of a suite
 TIMED_MAX_TOKENS = 128  # tokens of an answer under a time limit
 GATE_TIME_SHARE = 1 / 3  # of a time limit, for the gate of a sampled bench
+FULL_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """The configuration of a bench.
+
+    models: arguments of `load`: files and engine settings. drafting: fields of Drafting, for every method.
+    methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
+    suite: name, comma-separated names or file; "" chooses by the model, as does size "".
+    items, n: maximum number of items and of tokens per answer; 0 is unlimited.
+    rounds: measurements of each item.
+    keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing.
+    minutes: time limit; 0 is unlimited."""
+
+    models: Mapping[str, Any] = field(default_factory=dict)
+    drafting: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    methods: str = "plain"
+    peers: tuple[str, ...] = ()
+    suite: str = ""
+    size: str = ""
+    items: int = 0
+    rounds: int = FULL_ROUNDS
+    n: int = 0
+    seed: int = 0
+    ignore_eos: bool = True
+    keep_prompts: bool = False
+    minutes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, low in (("rounds", 1), ("items", 0), ("n", 0), ("seed", 0)):
+            if getattr(self, name) < low:
+                raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
+        if not 0 <= self.minutes < 1e6:
+            raise UsageError(f"--minutes {self.minutes:g}: must be at least 0")
+        if self.keep_prompts and self.peers:
+            raise UsageError(
+                "--keep-prompts: other programs (--peer) read every prompt; leave out one option"
+            )
+        if self.n == 1:
+            raise UsageError("1 token an answer: the speed of decoding shows from the second on")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan with absolute paths, since it may be read in another folder."""
+        models = {
+            name: _whole(str(value)) if name in ("target", "draft") and value else value
+            for name, value in self.models.items()
+        }
+        peers = [
+            f"{kind}{equals}{_whole(where)}" for kind, equals, where in (p.partition("=") for p in self.peers)
+        ]
+        suite = self.suite
+        if is_file(suite):
+            forms = [split_format(part) for part in suite_names(suite)]
+            suite = ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
+        changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
+        return asdict(self) | changed
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
+        names = {f.name for f in fields(cls)}
+        sampling = dict(stored["sampling"])
+        # JSON keys are strings.
+        sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
+        plan = {name: value for name, value in stored.items() if name in names}
+        plan |= {"sampling": validate_drafting(Sampling, sampling), "peers": tuple(stored["peers"])}
+        return cls(**plan)
+
+
+def suite_for(target: Path) -> str:
+    """Return the default suite: real requests for a model with a chat template, otherwise texts to
+    complete."""
+    try:
+        return "real" if read_model_facts(model_path(target), tokens=False).chat_template else "toy"
+    except (PacelineError, OSError):  # the toy model, or a file that loading will report
+        return "toy"
+
+
+def _whole(text: str) -> str:
+    """Return the absolute path if the text names a file, and otherwise the text."""
+    return str(Path(text).resolve()) if text and Path(text).is_file() else text
+
+
+@dataclass
+class BenchRecord:
+    """The results of a bench.
+
+    run: its number in the history. skipped: reasons of items that were not measured. reading: tokens and
+    seconds of prefills. lost: error of a failed write to the history."""
+
+    plan: BenchPlan
+    provenance: dict[str, Any] = field(default_factory=dict)
+    status: Status = "running"
+    run: int | None = None
+    results: list[BenchResult] = field(default_factory=list)
+    groups: list[ItemMeasurements] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    reading: list[tuple[int, float]] = field(default_factory=list)
+    lost: str = ""
+
+    @property
+    def prompt_speed(self) -> float | None:
+        """Tokens/s of prefill."""
+        seconds = sum(took for _, took in self.reading)
+        return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "status": self.status,
+            "plan": self.plan.as_dict(),
+            "results": [asdict(result) for result in self.results],
+            "skipped": self.skipped,
+            "prompt_speed": self.prompt_speed,
+            "measurements": [
+                {"round": group.round, "item": group.item, "category": group.category} | one
+                for group in self.groups
+                for one in group.measurements.values()
+            ],
+            "provenance": self.provenance,
+        }
 
 
 @contextmanager
@@ -103,7 +236,7 @@ class Bench:
         settings["n_ctx"] = settings.get("n_ctx") or self._context()
         turns: Runner | None = None
         try:
-            self._models = models = stack.enter_context(LoadedModels(settings))
+            self._models = models = stack.enter_context(LoadedModels(settings, self._draft))
             items = self._items(models)
             prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
@@ -145,7 +278,7 @@ class Bench:
             self.record.lost = str(error)
 
     def _join(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        turns.add(self._methods[1:], self._draft)
+        turns.add(self._methods[1:])
         target = self._models.plain.target
         defaults = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
         actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
@@ -159,7 +292,7 @@ class Bench:
         if longest < LONG_ITEM_CHARACTERS:
             return 0
         try:
-            return min(LONGEST_CONTEXT, read_header(model_path(self._target), tokens=False).n_ctx or 0)
+            return min(LONGEST_CONTEXT, read_model_facts(model_path(self._target), tokens=False).n_ctx or 0)
         except (PacelineError, OSError):
             return 0
 

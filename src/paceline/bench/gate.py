@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.logit_drift import Rows, batch_logit_drift, sequential_logits
+from paceline.backends.logit_drift import batch_logit_drift
 from paceline.bench.certify.certificate import (
     CertifyPlan,
     altered_target_message,
     extend_texts,
     sampled_check,
 )
-from paceline.bench.summary import SystemSummary
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.bench.text_comparison import (
     Difference,
@@ -43,7 +42,6 @@ class DifferenceClassifier:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         self._noise: dict[tuple[str, int], float] = {}
-        self._sequential: tuple[tuple[str, list[int]], Rows] | None = None
         self._known: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
 
     def compare(
@@ -56,9 +54,8 @@ class DifferenceClassifier:
         if key in self._known or first_difference(plain, tokens) is None:
             return self._known.get(key, (None, None))
         if (item, rows) not in self._noise:
-            self._noise[item, rows] = (
-                0.0 if target.caps.exact else self._measure_noise(item, ask, plain, rows)
-            )
+            text = [*ask.tokens, *plain]
+            self._noise[item, rows] = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows)
         noise = self._noise[item, rows]
         difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling, noise)
         stray = None
@@ -68,12 +65,6 @@ class DifferenceClassifier:
             )
         self._known[key] = difference, stray
         return difference, stray
-
-    def _measure_noise(self, item: str, ask: BenchRequest, plain: Sequence[int], rows: int) -> float:
-        target, text = self.llm.target, [*ask.tokens, *plain]
-        if self._sequential is None or self._sequential[0] != (item, text):
-            self._sequential = (item, text), sequential_logits(target, text)
-        return batch_logit_drift(target, text, rows, self._sequential[1])
 
 
 @dataclass(frozen=True)
@@ -135,11 +126,13 @@ class Contestant:
             self.outcomes[item] = found
 
     @property
-    def row(self) -> SystemSummary:
+    def row(self) -> dict[str, Any]:
+        """The fields of BenchResult that are known without measurements."""
         verdict, memory = self.verdict, None
         with suppress(PeerError):  # the program has ended
             memory = self.system.memory()
-        return SystemSummary(self.name, verdict.lossless, verdict.description, memory)
+        known = {"lossless": verdict.lossless, "verdict": verdict.description, "memory": memory}
+        return {"system": self.name, **known}
 
     @property
     def verdict(self) -> GateVerdict:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import paceline
-from paceline.bench.record import BenchResult, ItemMeasurements, Status
 from paceline.bench.replay.recording import append_line
+from paceline.bench.summary import BenchResult
+from paceline.bench.system import ItemMeasurements
 from paceline.speculative.errors import HistoryError, UsageError
 from paceline.system.home import home
 
+Status = Literal["running", "done", "interrupted", "failed"]
 FORMAT = 1  # raised when a field changes its meaning or is removed
 
 

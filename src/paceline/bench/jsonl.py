@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 LONGEST = 1 << 26  # bytes of a line
 ADVICE = "write one JSON object a line"
-MARK = "\ufeff"  # a byte order mark, as Windows editors write it
 
 
 class LineError(UsageError):
@@ -27,10 +27,9 @@ class LineError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with its byte offset in the file. data: without the line end, cut after LONGEST bytes."""
+    """A line of a file. data: without the line end, cut after LONGEST bytes."""
 
     number: int
-    start: int
     data: bytes
 
 
@@ -38,18 +37,16 @@ def raw_lines(path: Path) -> Iterator[Line]:
     """Yield the lines that are not empty. Raises UsageError for an unreadable file."""
     try:
         with path.open("rb") as file:
-            start = 0
             for number in count(1):
                 data = piece = file.readline(LONGEST + 1)
                 if not data:
                     return
-                end = start + len(data)  # a pipe has no tell()
                 while len(piece) > LONGEST and not piece.endswith(b"\n"):
                     piece = file.readline(LONGEST + 1)
-                    end += len(piece)
+                if number == 1:
+                    data = data.removeprefix(BOM_UTF8)  # as Windows editors write it
                 if not data.isspace():
-                    yield Line(number, start, data.removesuffix(b"\n"))
-                start = end
+                    yield Line(number, data.removesuffix(b"\n"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error
 
@@ -59,10 +56,9 @@ def text_of(line: Line) -> str:
     if len(line.data) > LONGEST:
         raise LineError(f"is longer than {LONGEST >> 20} MiB; {ADVICE}")
     try:
-        text = line.data.decode("utf-8")
+        return line.data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise LineError(f"is not UTF-8 text (byte {error.start}); convert it first") from error
-    return text if line.start else text.removeprefix(MARK)
 
 
 def object_of(line: Line) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The models of a bench: one target and the draft models tried with it, each loaded once."""
+"""The models of a bench."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 from paceline.api import LLM
 from paceline.backends.interface import Backend
-from paceline.config import Drafting
+from paceline.bench.method import Method
 from paceline.drafter_factory import Corpora, make_drafter, make_policy
 from paceline.loading import load, open_draft
 from paceline.models.names import is_view
@@ -19,60 +19,59 @@ from paceline.speculative.policy.cost_model import DecodingCosts
 
 
 class LoadedModels:
-    """The owner of the models of a bench. given: arguments of `load` without the drafters.
+    """The owner of a bench's target and draft model, each loaded once.
 
-    A draft model is loaded at its first use, so that memory can be attributed: `memory` is resident bytes
-    without draft models, `added` those of each draft model."""
+    given: arguments of `load`. The draft model is loaded at its first use, so that memory can be attributed:
+    `memory` is resident bytes without it, `draft_memory` what loading it added."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], draft: Path | None = None) -> None:
         excluded = ("target", "draft", "corpora")
         self._given = {name: value for name, value in given.items() if name not in excluded}
         self.plain = load(given["target"], drafters="none", **self._given)
         self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
-        self.memory = 0
-        self.added: dict[Path, int] = {}
-        self._drafts: dict[Path, Backend] = {}
-        self._costs: dict[Path | None, DecodingCosts] = {}  # by draft
+        self._draft_path = draft
+        self._draft: Backend | None = None
+        self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model
+        self.memory = self.draft_memory = 0
 
-    def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
-        """Return the target with the drafters of `drafting`. Raises VocabError and UsageError as `load`
+    def llm(self, method: Method) -> LLM:
+        """Return the target with the drafters of a method. Raises VocabError and UsageError as `load`
         does."""
-        small = self._small(draft)
-        costs = self._measured(draft) if drafting.policy == "rate" else None
-        drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs, to_stderr)
+        drafting, target = method.drafting, self.plain.target
+        draft = self._load_draft(self._draft_path) if self._draft_path and method.uses_draft else None
+        costs = self._pass_costs(draft) if drafting.policy == "rate" else None
+        drafter, drafting = make_drafter(drafting, target, draft, self._corpora, costs, to_stderr)
         policy = make_policy(drafting, costs)
-        return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
+        return LLM(target, drafter, drafting, draft, corpora=self._corpora, policy=policy)
 
-    def _measured(self, draft: Path | None) -> DecodingCosts:
-        """Return the pass costs with this draft model. All methods update them and share the target's."""
-        if draft not in self._costs:
-            small = self._small(draft)
-            costs = costs_of(self.plain.target, small)
+    def _pass_costs(self, draft: Backend | None) -> DecodingCosts:
+        """Return the pass costs. All methods update them and share the target's."""
+        key = draft is not None
+        if key not in self._costs:
+            costs = costs_of(self.plain.target, draft)
             for other in self._costs.values():
                 costs.target = other.target
-            refresh(costs, small)
-            self._costs[draft] = costs
-        return self._costs[draft]
+            refresh(costs, draft)
+            self._costs[key] = costs
+        return self._costs[key]
 
-    def _small(self, path: Path | None) -> Backend | None:
-        if path is None:
-            return None
-        if path not in self._drafts:
+    def _load_draft(self, path: Path) -> Backend:
+        if self._draft is None:
             before = resident()
             settings = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
-            self._drafts[path] = (
+            self._draft = (
                 open_draft(path, self.plain.target, settings)
                 if is_view(path)
                 else load(path, drafters="none", **settings).target
             )
-            self.added[path] = max(0, resident() - before)
-        return self._drafts[path]
+            self.draft_memory = max(0, resident() - before)
+        return self._draft
 
     def close(self) -> None:
-        for path, costs in self._costs.items():
-            save(self.plain.target, self._small(path), costs)
-        for draft in self._drafts.values():
-            draft.close()
+        for drafted, costs in self._costs.items():
+            save(self.plain.target, self._draft if drafted else None, costs)
+        if self._draft is not None:
+            self._draft.close()
         self.plain.close()
 
     def __enter__(self) -> LoadedModels:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from time import perf_counter
 
-from paceline.api import LLM
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels
-from paceline.bench.replay.recording import Recorder
-from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.request_handle import Generation, RequestHandle, StepOutput
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.stats import Stats
@@ -20,43 +15,14 @@ from paceline.speculative.stats import Stats
 NOTHING = RequiredOutputs()
 
 
-@dataclass
-class AnswerTimer:
-    """Times of an answer, in seconds since the request.
-
-    alone: the prompt was prefilled before the first step. read: start of decoding. n_read, beginning: tokens
-    and statistics until then."""
-
-    first: float = 0.0
-    last: float = 0.0
-    alone: bool = False
-    read: float = 0.0
-    n_read: int = 0
-    beginning: Stats = field(default_factory=Stats)
-
-    def take(self, output: StepOutput, now: float, stats: Stats) -> None:
-        if not output.tokens:
-            self.read, self.alone = now, True
-            return
-        self.last = now
-        if not self.first:
-            self.first = now
-            if not self.alone:
-                self.read, self.n_read, self.beginning = now, len(output.tokens), replace(stats)
-
-
 class PacelineSystem:
     """Paceline's engine. It detokenizes during decoding, as for a user, so that the cost counts."""
 
-    def __init__(
-        self, method: Method, models: LoadedModels, draft: Path | None, *, keep_prompts: bool = False
-    ) -> None:
+    def __init__(self, method: Method, models: LoadedModels, *, keep_prompts: bool = False) -> None:
         self.name = method.name
-        self.method = method
         self._models = models
         self._keep_prompts = keep_prompts
-        self._draft = draft if method.uses_draft else None
-        self.llm = models.llm(method.drafting, self._draft)
+        self.llm = models.llm(method)
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         llm = self.llm
@@ -64,9 +30,12 @@ class PacelineSystem:
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()
-        run, progress = llm.engine.run_batch(), AnswerTimer()
-        start = perf_counter()
+        run, start = llm.engine.run_batch(), perf_counter()
         self._prefill_draft(ask)
+        first = last = 0.0  # arrival of the first and the last tokens
+        decoding: tuple[float, int, Stats] | None = (
+            None  # its start, and the tokens and statistics until then
+        )
         try:
             request = GenerationRequest(
                 prompt=ask.tokens,
@@ -80,16 +49,39 @@ class PacelineSystem:
             run.begin()
             active = handle.scheduled.active
             if active is not None and active.session.pending_tokens == 0:  # prefilled for another method
-                progress.read, progress.alone = perf_counter() - start, True
+                decoding = perf_counter() - start, 0, Stats()
             while not run.is_over:
                 for _, output in run.step():
-                    progress.take(output, perf_counter() - start, handle.stats)
+                    now, n = perf_counter() - start, len(output.tokens)
+                    if n == 0:  # a pass of the prefill
+                        decoding = now, 0, Stats()
+                        continue
+                    first, last = first or now, now
+                    decoding = decoding or (now, n, replace(handle.stats))
         finally:
             with llm.engine.exclusive():
                 run.close()
         if handle.finish is not None and handle.finish.error is not None:
             raise handle.finish.error
-        return to_answer(ask, handle, progress)
+        assert decoding is not None  # a request has at least one token
+        began, n_before, before = decoding
+        stats, n_tokens = handle.stats, len(handle.tokens)
+        return BenchAnswer(
+            text=handle.text,
+            tokens=tuple(handle.tokens),
+            n_tokens=n_tokens,
+            n_prompt=len(ask.tokens),
+            first=first,
+            seconds=last,
+            decoded=n_tokens - n_before,
+            decoding=last - began,
+            steps=stats.steps,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            rejected=stats.rejected,
+            draft_seconds=stats.draft_seconds - before.draft_seconds,
+            decode_seconds=stats.seconds - before.seconds,
+        )
 
     def _prefill_draft(self, ask: BenchRequest) -> None:
         """Prefill the draft model now rather than at its first draft, so that decoding times match those of
@@ -118,56 +110,7 @@ class PacelineSystem:
         self.llm.policy.forget()
 
     def memory(self) -> int | None:
-        return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])
+        return self._models.memory + (0 if self.llm.draft is None else self._models.draft_memory)
 
     def close(self) -> None:
         """Do nothing: LoadedModels owns the models."""
-
-
-def to_answer(ask: BenchRequest, handle: RequestHandle, progress: AnswerTimer) -> BenchAnswer:
-    stats, before, n = handle.stats, progress.beginning, len(handle.tokens)
-    return BenchAnswer(
-        text=handle.text,
-        tokens=tuple(handle.tokens),
-        n_tokens=n,
-        n_prompt=len(ask.tokens),
-        first=progress.first,
-        seconds=progress.last,
-        decoded=n - progress.n_read,
-        decoding=progress.last - progress.read,
-        steps=stats.steps,
-        drafted=stats.drafted,
-        accepted=stats.accepted,
-        rejected=stats.rejected,
-        draft_seconds=stats.draft_seconds - before.draft_seconds,
-        decode_seconds=stats.seconds - before.seconds,
-    )
-
-
-def record(recorder: Recorder, llm: LLM, ask: BenchRequest, item: Item) -> None:
-    """Record a plain answer, timed without logprobs."""
-
-    def generated(logprobs: int | None) -> Generation:
-        llm.target.forget()
-        return llm.generate(
-            ask.tokens,
-            max_tokens=ask.max_tokens,
-            seed=ask.seed,
-            ignore_eos=ask.ignore_eos,
-            plain=True,
-            logprobs=logprobs,
-            **asdict(ask.sampling),
-        )
-
-    answer = generated(None)
-    if recorder.top_k:
-        answer = replace(answer, logprobs=generated(recorder.top_k).logprobs)
-    recorder.add(
-        ask.tokens,
-        answer,
-        id_=item.id,
-        sampling=ask.sampling,
-        seed=ask.seed,
-        category=item.category,
-        session=item.session,
-    )

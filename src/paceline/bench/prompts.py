@@ -19,18 +19,18 @@ class RequestBuilder:
         self._n, self._ignore_eos = n, ignore_eos
         self._sampling, self._seed = sampling, seed
 
-    def ask(self, item: Item, answers: Mapping[str, str], before: Sequence[Item]) -> BenchRequest:
+    def ask(self, item: Item, answers: Mapping[str, str]) -> BenchRequest:
         """Return the request of `item`.
 
-        answers: by id of earlier items. before: earlier items of its session. Raises UsageError if the
-        request does not fit the context, or an earlier answer is missing."""
+        answers: by id of earlier items. Raises UsageError if the request does not fit the context, or an
+        earlier answer is missing."""
         open_ = sum(content is None for _, content in item.messages)
-        referred = before[len(before) - open_ :]
-        if missing := [one.id for one in referred if one.id not in answers]:
+        referred = item.earlier[len(item.earlier) - open_ :]
+        if missing := [one for one in referred if one not in answers]:
             raise UsageError(
                 f"item {item.id}: it goes on from the answer to {missing[0]}, which was not asked"
             )
-        tokens = self._tokens(item, [answers[one.id] for one in referred])
+        tokens = self._tokens(item, [answers[one] for one in referred])
         target = self._llm.target
         n = item.max_tokens if self._n is None else self._n
         if len(tokens) + n > target.caps.n_ctx:
@@ -40,12 +40,6 @@ class RequestBuilder:
             )
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
-
-    def size(self, item: Item) -> tuple[int, int]:
-        """Return the approximate tokens of prompt and answer, with missing answers at their maximum."""
-        answer = self._n or item.max_tokens
-        open_ = sum(content is None for _, content in item.messages)
-        return len(self._tokens(item, [""] * open_)) + open_ * answer, answer
 
     def _tokens(self, item: Item, answers: Sequence[str]) -> list[int]:
         if not item.messages:
@@ -60,14 +54,3 @@ class RequestBuilder:
         except ModelError:  # a base model has no chat template
             lines = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
             return self._llm.tokens("\n\n".join([*lines, "Assistant:"]))
-
-
-def earlier_in_session(items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Return for each item id the session's earlier items, in order."""
-    sessions: dict[str, list[Item]] = {}
-    out: dict[str, list[Item]] = {}
-    for item in items:
-        session = sessions.setdefault(item.session, []) if item.session else []
-        out[item.id] = list(session)
-        session.append(item)
-    return out

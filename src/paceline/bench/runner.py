@@ -6,19 +6,18 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from paceline.api import LLM
 from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, GateVerdict, sampled_verdict
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
-from paceline.bench.paceline_system import PacelineSystem, record
-from paceline.bench.prompts import RequestBuilder, earlier_in_session
-from paceline.bench.record import ItemMeasurements, measurement
+from paceline.bench.paceline_system import PacelineSystem
+from paceline.bench.prompts import RequestBuilder
 from paceline.bench.replay.recording import Recorder
-from paceline.bench.suites.workload import Item
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.suites.workload import Item, length
+from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements, measurement
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.sampling import Sampling
 
@@ -27,8 +26,8 @@ Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
 TokenTimes = list[tuple[int, float]]  # tokens and seconds
 
 WARM_UP_TOKENS = 8  # of a system's first answer, which is not timed
-MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 MAX_ITEM_TIME_SHARE = 0.25  # of a time limit, so that no item dominates
+MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 
 
 class Runner:
@@ -49,11 +48,10 @@ class Runner:
         self._models, self._prompts, self._watch = models, prompts, watch
         self._keep_prompts = keep_prompts
         self.examiner = DifferenceClassifier(models.plain)
-        self.plain = Contestant(PacelineSystem(plain, models, None, keep_prompts=keep_prompts))
+        self.plain = Contestant(PacelineSystem(plain, models, keep_prompts=keep_prompts))
         self.entries = [self.plain]
         self.skipped: list[str] = []
         self.reading: TokenTimes = []
-        self._decoded: TokenTimes = []
         self.asks: dict[str, BenchRequest] = {}
         self._tried: set[str] = set()
         self._plain_texts: dict[str, str] = {}
@@ -61,19 +59,17 @@ class Runner:
     def warm_up(self, items: Sequence[Item]) -> None:
         """Answer the first possible item plainly, which warms the target up and shows its memory. Raises
         UsageError if no item fits the context."""
-        before = earlier_in_session(items)
-        if not any(self._ask(item, before[item.id]) for item in items):
+        if not any(self._ask(item) for item in items):
             raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
         self._models.memory = self._models.memory or resident()
 
     def answer_plain(self, items: Sequence[Item]) -> list[Item]:
         """Answer all items plainly, and return those that have a request."""
-        before = earlier_in_session(items)
-        return [item for item in items if self._ask(item, before[item.id])]
+        return [item for item in items if self._ask(item)]
 
-    def add(self, methods: Sequence[Method], draft: Path | None) -> None:
+    def add(self, methods: Sequence[Method]) -> None:
         for method in methods:
-            system = PacelineSystem(method, self._models, draft, keep_prompts=self._keep_prompts)
+            system = PacelineSystem(method, self._models, keep_prompts=self._keep_prompts)
             self.entries.append(Contestant(system, system.llm.drafting.budget, self.plain))
 
     @property
@@ -92,22 +88,21 @@ class Runner:
         others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
 
-    def _ask(self, item: Item, before: Sequence[Item]) -> bool:
+    def _ask(self, item: Item) -> bool:
         """Prepare an item and return whether it has a request; if not, note the reason. Its plain answer is
         computed, which other systems must repeat and later items of a session refer to."""
         if item.id in self._tried:
             return item.id in self.asks
         self._tried.add(item.id)
         try:
-            ask = self._prompts.ask(item, self._plain_texts, before)
+            ask = self._prompts.ask(item, self._plain_texts)
         except UsageError as error:
             self.skipped.append(str(error))
             return False
         answer = self._answer(self.plain, as_greedy(ask))
         assert answer is not None  # our own systems raise
-        if not before and answer.decoded == answer.n_tokens:  # the whole prompt was prefilled separately
+        if not item.earlier and answer.decoded == answer.n_tokens:  # the prompt was prefilled alone
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
-        self._decoded.append((answer.decoded, answer.decoding))
         # Cut at the end token: beyond it some programs forbid the token and others continue after it.
         ends = [
             i for i, token in enumerate(answer.tokens or ()) if token in self.examiner.llm.target.vocab.eos
@@ -129,10 +124,10 @@ class Runner:
 
         Every system must repeat plain greedy output, and drafted sampling must have the target's
         distribution. Returns the checked items; after `until` (by perf_counter) no further one is checked."""
-        before, checked = earlier_in_session(items), list[Item]()
+        checked = list[Item]()
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
-                if (not checked or perf_counter() < until) and self._ask(item, before[item.id]):
+                if (not checked or perf_counter() < until) and self._ask(item):
                     checked.append(item)
                     ask = as_greedy(self.asks[item.id])
                     for entry in self.entries[1:]:
@@ -162,11 +157,9 @@ class Runner:
         """Yield the measurements of each item except those in `done`.
 
         At each item the systems answer in another order, and greedy answers are judged. Learning drafters
-        forget before each round and learn from its answers; in a continued round they repeat the answers that
-        are done.
+        forget before each round and learn from its answers.
         first: number of earlier groups. until: time by perf_counter; items that would end later are left
         out."""
-        before = earlier_in_session(items)
         learners = [system for system in self._ours if system.learns]
         measured = {(group.round, group.item) for group in done}
         for entry in self.entries:
@@ -174,7 +167,7 @@ class Runner:
             for group in done:
                 if entry.name in group.outcomes:
                     entry.add(group.item, group.outcomes[entry.name])
-        start, number, left_out = perf_counter(), first, set[str]()
+        start, number, left_out, done_work = perf_counter(), first, set[str](), 0
         seconds = (until - start) / n
         with self._watch({"measure": n * len(items) * len(self.entries)}) as tick:
             for round_ in range(n):
@@ -183,35 +176,31 @@ class Runner:
                 for item in items:
                     again = (round_, item.id) in measured
                     if round_ == 0 and number > first and not again:
-                        late = any(one.id in left_out for one in before[item.id])
-                        if late or self._seconds(item) > min(
-                            MAX_ITEM_TIME_SHARE * seconds, start + seconds - perf_counter()
-                        ):
+                        late = not left_out.isdisjoint(item.earlier)
+                        elapsed = perf_counter() - start
+                        expected = elapsed / done_work * work_of(item)
+                        if late or expected > min(MAX_ITEM_TIME_SHARE * seconds, seconds - elapsed):
                             left_out.add(item.id)
-                    if item.id in left_out or not self._ask(item, before[item.id]):
+                    if item.id in left_out or not self._ask(item) or again:
                         for _ in self.entries:
                             tick("measure")
                         continue
                     if number == first:
                         self._warm(item, learners)
-                    group = self._turn(item, round_, number, learners if again else None, tick)
-                    number += 1
-                    if not again:
-                        yield group
+                    yield self._turn(item, round_, number, tick)
+                    number, done_work = number + 1, done_work + work_of(item)
         if left_out:
             self.skipped.append(
                 f"{len(left_out)} of {len(items)} items: there was no time for them (--minutes)"
             )
 
-    def _turn(
-        self, item: Item, round_: int, number: int, again: Sequence[PacelineSystem] | None, tick: Tick
-    ) -> ItemMeasurements:
-        """Measure an item. again: the learning systems that repeat a measured item; None for a new one."""
+    def _turn(self, item: Item, round_: int, number: int, tick: Tick) -> ItemMeasurements:
+        """Measure an item."""
         ask = self.asks[item.id]
         ask = replace(ask, seed=ask.seed + round_)
         answers: dict[str, BenchAnswer] = {}
         for entry in rotate_order(self.entries, number):
-            if (again is None or entry.system in again) and (answer := self._answer(entry, ask)) is not None:
+            if (answer := self._answer(entry, ask)) is not None:
                 answers[entry.name] = answer
             tick("measure")
         judged = [entry for entry in self.entries if entry.name in answers and ask.sampling.greedy]
@@ -219,14 +208,6 @@ class Runner:
         outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
         measured = {name: measurement(name, answer) for name, answer in answers.items()}
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
-
-    def _seconds(self, item: Item) -> float:
-        """Return the expected seconds of an item, from the prefills and plain answers so far."""
-        prompt, answer = self._prompts.size(item)
-        systems = 1 + len(self.entries)
-        return systems * answer * seconds_per_token(self._decoded) + (
-            prompt * seconds_per_token(self.reading) * (1 if self._keep_prompts else systems)
-        )
 
     def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
         """Let every system answer once without timing, and forget what it learned."""
@@ -256,8 +237,19 @@ class Runner:
         todo += [(id_, ask) for id_, ask in self.asks.items() if not ask.sampling.greedy]
         with self._watch({"record": len(todo)}) as tick:
             for id_, ask in todo:
+                llm, item = self._models.plain, by_id[id_]
                 if recorder.adding:
-                    record(recorder, self._models.plain, ask, by_id[id_])
+                    llm.target.forget()
+                    how: dict[str, Any] = {
+                        "max_tokens": ask.max_tokens,
+                        "seed": ask.seed,
+                        "ignore_eos": ask.ignore_eos,
+                    }
+                    answer = llm.generate(ask.tokens, plain=True, **how | vars(ask.sampling))
+                    recorder.add(
+                        ask.tokens, answer, id_=id_, sampling=ask.sampling, seed=ask.seed,
+                        category=item.category, session=item.session,
+                    )  # fmt: skip
                 tick("record")
 
     def close(self) -> None:
@@ -269,10 +261,9 @@ def as_greedy(ask: BenchRequest) -> BenchRequest:
     return ask if ask.sampling.greedy else replace(ask, sampling=Sampling())
 
 
-def seconds_per_token(known: TokenTimes) -> float:
-    """Return the seconds per token; 0 if nothing is known."""
-    tokens = sum(n for n, _ in known)
-    return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
+def work_of(item: Item) -> int:
+    """Return the relative time of an item: decoding a token takes as long as reading some ten."""
+    return length(item) + 40 * item.max_tokens
 
 
 def rotate_order(entries: Sequence[Contestant], number: int) -> list[Contestant]:

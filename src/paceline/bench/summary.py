@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.bench.record import BenchResult, Interval, ItemMeasurements, Measurement
+from paceline.bench.system import ItemMeasurements, Measurement
 from paceline.report.bench import MIN_ITEMS
 from paceline.speculative.policy import speedup_formulas as theory
 
@@ -17,60 +18,94 @@ RESAMPLES = 2000
 Floats = NDArray[np.float64]
 
 
-def speedup(method: Sequence[Sequence[tuple[float, float]]], plain: Sequence[Sequence[tuple[float, float]]],
-            seed: int = 0) -> Interval | None:  # fmt: skip
-    """Return the ratio of two speeds, given as (tokens, seconds) by item and round; None if one is undefined.
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95% interval."""
 
-    The interval is a percentile bootstrap that resamples items, and rounds within each item, so that it
-    covers other texts of the kind and other measurements."""
-    n = np.array([len(rounds) for rounds in method])
-    widest = int(n.max(initial=0))
-    table = np.zeros((4, len(n), widest))
-    for i, (rounds, base) in enumerate(zip(method, plain, strict=True)):
-        table[:2, i, : len(rounds)] = np.array(rounds).T
-        table[2:, i, : len(base)] = np.array(base).T
-    value = _ratio(table.sum(axis=(1, 2))[:, None])
-    if value is None:
-        return None
-    if len(n) * widest < 2:
-        return Interval(float(value[0]), float(value[0]), float(value[0]))
-    rng = np.random.default_rng(seed)
-    items = rng.integers(len(n), size=(RESAMPLES, len(n)))
-    draws = (rng.random((RESAMPLES, len(n), widest)) * n[items][:, :, None]).astype(np.int64)
-    # An item with fewer rounds (an interrupted run) contributes as many rounds as it has.
-    real = np.arange(widest)[None, None, :] < n[items][:, :, None]
-    drawn = np.stack([(part[items[:, :, None], draws] * real).sum(axis=(1, 2)) for part in table])
-    ratios = _ratio(drawn)
-    if ratios is None:
-        return None
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return Interval(float(value[0]), float(low), float(high))
-
-
-def _ratio(sums: Floats) -> Floats | None:
-    tokens, seconds, plain_tokens, plain_seconds = sums
-    if min(tokens.min(), seconds.min(), plain_tokens.min(), plain_seconds.min()) <= 0:
-        return None
-    out: Floats = (tokens / seconds) / (plain_tokens / plain_seconds)
-    return out
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
-class SystemSummary:
-    """A system with its verdict and memory, before its measurements are summed."""
+class BenchResult:
+    """A row of the results, with None for measures that a system does not report and for speeds of lossy
+    output.
+
+    category: of the items; "" for all. verdict: of the lossless gate, as text. n_tokens: decoded in all
+    rounds.
+    speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds.
+    speedup: over plain decoding. clear: the speedup differs from 1 by more than chance.
+    ttft, tpot: mean seconds to the first token and for each later one.
+    draft_share: of decoding time. memory: bytes.
+    acceptance: probability that a drafted token is accepted after its predecessors."""
 
     system: str
+    category: str
     lossless: bool
     verdict: str
-    memory: int | None
+    items: int
+    rounds: int
+    n_tokens: int
+    speed: float | None = None
+    speed_sd: float | None = None
+    speedup: Interval | None = None
+    acceptance_rate: float | None = None
+    acceptance_length: float | None = None
+    acceptance: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    draft_share: float | None = None
+    memory: int | None = None
+    own_speed: float | None = None
+    clear: bool | None = None
+
+
+def bootstrap_ratios(
+    columns: Sequence[Sequence[float]], groups: Sequence[object], ratios: Sequence[Callable[[Floats], Floats]]
+) -> list[Interval]:
+    """Return ratios of sums, each with its 95% interval.
+
+    columns: measured numbers, one in each for every answer. groups: the item or conversation of each answer.
+    ratios: functions of the columns' sums. The percentile bootstrap resamples whole groups, since the answers
+    of one are not independent."""
+    numbers = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    table = np.zeros((len(numbers), len(columns)))
+    np.add.at(table, [numbers[group] for group in groups], np.array(columns, dtype=np.float64).T)
+    rng, n = np.random.default_rng(0), len(table)
+    # In pieces: all draws at once would take gigabytes for a large trace.
+    pieces = [table[rng.integers(n, size=(20, n))].sum(axis=1) for _ in range(RESAMPLES // 20)]
+    sums, drawn = table.sum(axis=0), np.concatenate(pieces).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return [
+            Interval(float(ratio(sums)), *np.quantile(ratio(drawn), [0.025, 0.975]).tolist())
+            for ratio in ratios
+        ]
+
+
+def speedup(
+    method: Sequence[Sequence[tuple[float, float]]], plain: Sequence[Sequence[tuple[float, float]]]
+) -> Interval | None:
+    """Return the ratio of two speeds, given as (tokens, seconds) by item and round; None if one is undefined.
+
+    The interval covers other items of the kind."""
+    table = [
+        [*np.sum(rounds, axis=0), *np.sum(base, axis=0)] for rounds, base in zip(method, plain, strict=True)
+    ]
+    columns = np.array(table).T.tolist()
+    (gain,) = bootstrap_ratios(
+        columns, range(len(table)), [lambda sums: sums[0] * sums[3] / (sums[1] * sums[2])]
+    )
+    return gain if gain.low > 0 and gain.high < math.inf else None
 
 
 def summarize(
-    rows: Sequence[SystemSummary], groups: Sequence[ItemMeasurements], plain: str
+    rows: Sequence[Mapping[str, Any]], groups: Sequence[ItemMeasurements], plain: str
 ) -> list[BenchResult]:
     """Return a result for each category and system, then one for each system over several categories.
 
-    plain: the system that is the base of speedups."""
+    rows: of each system its name, verdict and memory (Contestant.row). plain: the system that is the base of
+    speedups."""
     categories = list(dict.fromkeys(group.category for group in groups))
     parts = [(category, [g for g in groups if g.category == category]) for category in categories]
     if len(categories) != 1:
@@ -78,28 +113,27 @@ def summarize(
     return [_result(row, category, some, plain) for category, some in parts for row in rows]
 
 
-def _result(row: SystemSummary, category: str, groups: Sequence[ItemMeasurements], plain: str) -> BenchResult:
-    base: dict[str, Any] = {
-        "system": row.system,
-        "category": category,
-        "lossless": row.lossless,
-        "verdict": row.verdict,
+def _result(
+    row: Mapping[str, Any], category: str, groups: Sequence[ItemMeasurements], plain: str
+) -> BenchResult:
+    system = row["system"]
+    counts = {
         "items": len({group.item for group in groups}),
         "rounds": len({group.round for group in groups}),
-        "memory": row.memory,
     }
-    ours = [group.measurements[row.system] for group in groups if row.system in group.measurements]
+    base: dict[str, Any] = {**row, "category": category, **counts}
+    ours = [group.measurements[system] for group in groups if system in group.measurements]
     base["n_tokens"] = sum(m["n_tokens"] for m in ours)
     if not ours:
         return BenchResult(**base)
     base |= _acceptance(ours)
-    if row.lossless and len(ours) < len(groups):  # a program failed
+    if row["lossless"] and len(ours) < len(groups):  # a program failed
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
     if not base["lossless"]:
         return BenchResult(**base)
     tokens, seconds = sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)
-    speeds = _speeds(groups, row.system)
-    gain = ratio(groups, row.system, plain) if row.system != plain else None
+    speeds = _speeds(groups, system)
+    gain = ratio(groups, system, plain) if system != plain else None
     own_speeds = [m["own_speed"] for m in ours if m["own_speed"] is not None]
     decode = _total(ours, "decode_seconds")
     return BenchResult(

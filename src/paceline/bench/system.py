@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
 from paceline.speculative.sampling import Sampling
+
+Measurement = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,3 +64,30 @@ class System(Protocol):
         """Return the bytes of memory that answering takes; None if unknown."""
 
     def close(self) -> None: ...
+
+
+MEASURES = (
+    "n_tokens", "first", "steps", "drafted", "accepted", "rejected", "draft_seconds", "decode_seconds",
+    "own_speed",
+)  # fmt: skip
+
+
+def measurement(system: str, answer: BenchAnswer) -> Measurement:
+    """Return the measurement of an answer, with the names of `BenchAnswer`. tokens, seconds: of decoding."""
+    values = {name: getattr(answer, name) for name in MEASURES}
+    return {"system": system, "tokens": answer.decoded, "seconds": answer.decoding, **values}
+
+
+@dataclass(frozen=True)
+class ItemMeasurements:
+    """The measurements of one item in one round, and the outcomes of greedy answers, by system."""
+
+    round: int
+    item: str
+    category: str
+    measurements: Mapping[str, Measurement]
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> ItemMeasurements:
+        return cls(**{f.name: stored[f.name] for f in fields(cls)})

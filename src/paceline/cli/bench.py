@@ -28,8 +28,8 @@ from paceline.cli.references import resolve_models
 from paceline.speculative.errors import LosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
+    from paceline.bench.bench import BenchRecord
     from paceline.bench.history import History
-    from paceline.bench.record import BenchRecord
     from paceline.bench.replay.recording import Recorder
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
@@ -105,7 +105,7 @@ def bench(
             raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
 
-    from paceline.bench.plan import FULL_ROUNDS, BenchPlan
+    from paceline.bench.bench import FULL_ROUNDS, BenchPlan
 
     exact = drafting.pop("exact_greedy")
     loading = {name: value for name, value in resolve_models(models).items() if value is not None}
@@ -248,7 +248,7 @@ def resume(
     which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
 ) -> int:
     """Go on with an interrupted run; its measurements are kept."""
-    from paceline.bench.plan import BenchPlan
+    from paceline.bench.bench import BenchPlan
 
     runs = _open_history(history)
     stored = _stored(runs, which)

@@ -122,11 +122,12 @@ class Completion:
 
     def _decode(self, prompt: Sequence[int], *, plain: bool) -> dict[str, Any]:
         """Stream one generation until its end or Ctrl-C. Return its record."""
-        sources, length, request = list[str](), 0, dict(self._request)
-        if self._recorder is not None and self._recorder.top_k:
-            request["logprobs"] = max(self._recorder.top_k, request["logprobs"] or 0)
+        sources, length, request = list[str](), 0, self._request
         prefill = PrefillProgress(self._interrupts)
-        with closing(prefill), self._llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream:
+        with (
+            closing(prefill),
+            self._llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream,
+        ):
             self._interrupts.defer_first()
             try:
                 for piece in until_interrupted(stream, self._interrupts):
@@ -178,7 +179,7 @@ class Completion:
             print_note(f"paceline: {warning}")
 
     def _logprobs(self, generation: Generation) -> dict[str, Any]:
-        n = self._request["logprobs"]  # the recorder may have more
+        n = self._request["logprobs"]
         if n is None:
             return {}
         return {

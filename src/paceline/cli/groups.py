@@ -260,22 +260,19 @@ GRAMMAR_OPTIONS = OptionGroup(
 )
 
 
-def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:
+def _recorder(*, record: Path | None) -> Recorder | None:
     """Return a recorder. Raises UsageError for an unusable file, before a model is loaded."""
     if record is None:
-        if record_top_k:
-            raise UsageError(f"--record-top-k {record_top_k}: name a file with --record, too")
         return None
     from paceline.bench.replay.recording import Recorder
 
-    return Recorder(record, lambda value: print_note(f"paceline: {value}"), top_k=record_top_k)
+    return Recorder(record, lambda value: print_note(f"paceline: {value}"))
 
 
 RECORD_OPTIONS = OptionGroup(
     option_table(
         OUTPUT,
         ("record", Path | None, None, "--record", "FILE", "Append requests and answers to a file."),
-        ("record_top_k", int, 0, "--record-top-k", "K", "With --record: the K likeliest tokens, too."),
     ),
     _recorder,
 )  # fmt: skip

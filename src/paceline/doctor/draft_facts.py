@@ -136,7 +136,7 @@ def _run(target: Path, request: AdviceRequest, settings: dict[str, Any]) -> Meas
     with load(target, **settings) as llm:
         prompts = RequestBuilder(llm, n=N_TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
         for item in workload.sample_items(items, N_ITEMS):
-            tokens = prompts.ask(item, {}, []).tokens
+            tokens = prompts.ask(item, {}).tokens
             for plain in (True, False):
                 answer = llm.generate(
                     tokens, max_tokens=N_TOKENS, ignore_eos=True, plain=plain, remember=False

@@ -240,7 +240,7 @@ def short_items(plan: ViewSearchPlan) -> list[workload.Item]:
 def answers(llm: Any, items: list[workload.Item], plan: ViewSearchPlan) -> Iterator[Text]:
     prompts = RequestBuilder(llm, n=plan.n, ignore_eos=True, sampling=Sampling(), seed=0)
     for item in items:
-        ask = prompts.ask(item, {}, [])
+        ask = prompts.ask(item, {})
         yield (
             list(ask.tokens),
             list(llm.generate(ask.tokens, max_tokens=plan.n, ignore_eos=True).tokens),

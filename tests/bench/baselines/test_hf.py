@@ -119,27 +119,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         pytest.importorskip(package)
     with pytest.raises(PeerError, match=r"no model file .*none\.gguf"):
         Transformers(tmp_path / "none.gguf")
+    with pytest.raises(UsageError, match="drafts by a whole model, not by view:exit=2"):
+        Transformers(zoo.target_path(), Path("view:exit=2"), drafting="model")
     (tmp_path / "garbage.gguf").write_bytes(b"this is no model" * 100)
     with pytest.raises(PeerError, match=r"cannot load garbage\.gguf"):
         Transformers(tmp_path / "garbage.gguf")
     with pytest.raises(PeerError, match=r"the draft has 258 tokens, the target 8,192"):
         Transformers(zoo.target_path(), write_llama(tmp_path / "other.gguf"), drafting="model")
-
-
-def test_its_early_exit_is_measured_as_a_view(systems: dict[str, Transformers]) -> None:
-    plain = ask(systems["none"])
-    system = Transformers(
-        zoo.target_path(), Path("view:exit=2"), drafting="model", n_draft=3, name="exit", threads=1
-    )
-    answer = ask(system)
-    assert answer.tokens == plain.tokens
-    assert answer.drafted is not None
-    assert answer.steps is not None
-    assert answer.accepted is not None
-    assert answer.drafted > 0
-    assert answer.n_tokens == answer.steps + answer.accepted
-    assert system.memory() == systems["none"].memory()  # there is no second model
-    system.close()
-    for view in ("view:skip=2", "view:attention=1", "view:"):
-        with pytest.raises(UsageError, match="early exits alone"):
-            Transformers(zoo.target_path(), Path(view), drafting="model")

@@ -6,7 +6,6 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,11 @@ import pytest
 from hostile_server import hostile, whole
 from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.baselines.openai import OpenAIServer
-from paceline.bench.baselines.openai import counters as read_counters
 from paceline.bench.system import BenchRequest
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.sampling import Sampling
 
-DATA = Path(__file__).parents[2] / "data" / "llama_cpp" / "0.3.36"
 ASK = BenchRequest("def fibonacci(n):\n", (), 24)
 has_server = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None, reason="needs the package xllamacpp, which has the server"
@@ -40,10 +37,8 @@ OF_ONE_REQUEST = {
 class Server:
     """A scripted server. posted: bodies of all requests. strict: reject settings beyond OpenAI's."""
 
-    def __init__(
-        self, chunks: list[dict[str, Any]], models: tuple[str, ...], metrics: tuple[str, ...], strict: bool
-    ) -> None:
-        self.chunks, self.models, self.metrics, self.strict = chunks, models, list(metrics), strict
+    def __init__(self, chunks: list[dict[str, Any]], models: tuple[str, ...], strict: bool) -> None:
+        self.chunks, self.models, self.strict = chunks, models, strict
         self.posted: list[dict[str, Any]] = []
         self.keys: set[str] = set()
         self.url = ""
@@ -54,10 +49,6 @@ class Server:
         path = head.split(b" ", 2)[1]
         if path == b"/v1/models":
             return whole(json.dumps({"data": [{"id": one} for one in self.models]}).encode())
-        if path == b"/metrics":
-            if not self.metrics:
-                return whole(b"{}", status="404 No")
-            return whole((self.metrics.pop(0) if len(self.metrics) > 1 else self.metrics[0]).encode())
         body = json.loads(sent)
         self.posted.append(body)
         if self.strict and "ignore_eos" in body:
@@ -80,19 +71,11 @@ CHUNKS = [said("a b c", token_ids=[1, 2, 3]), said("d e f", token_ids=[4, 5, 6])
 def serving(
     chunks: list[dict[str, Any]] = CHUNKS,
     models: tuple[str, ...] = ("m",),
-    metrics: tuple[str, ...] = (),
     strict: bool = False,
 ) -> Iterator[Server]:
-    server = Server(chunks, models, metrics, strict)
+    server = Server(chunks, models, strict)
     with hostile(server.answer) as server.url:
         yield server
-
-
-def counters(drafted: Any, accepted: Any) -> str:
-    return (
-        f'vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {drafted}\n'
-        f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {accepted}\n'
-    )
 
 
 @has_server
@@ -107,12 +90,10 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
         p_min=0.0,
         n_ctx=512,
         threads=1,
-        extra=["--metrics"],
     )
     try:
         server = OpenAIServer(f"{program.url}/v1/", name="openai")
         answer = server.answer(ASK)
-        counted = server._counters()
         with pytest.raises(PeerError, match=r"^openai refused: .*context size"):
             server.answer(BenchRequest("word " * 600, (), 4))
     finally:
@@ -121,7 +102,6 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     assert answer.drafted is not None
     assert answer.accepted is not None
     assert 0 < answer.accepted <= answer.drafted
-    assert counted is not None
     assert answer.steps == 23 - answer.accepted
     assert len(answer.text) > 24
     with pytest.raises(PeerError, match=rf"openai: nobody answers at {program.url}"):
@@ -168,17 +148,9 @@ def test_a_server_that_knows_only_openais_own_settings_gets_only_those() -> None
     assert ["ignore_eos" in body for body in served.posted] == [True, False, False]
 
 
-def test_drafts_are_counted_by_the_servers_metrics() -> None:
-    # Counters may be behind when the answer ends.
-    metrics = (counters(10, 5), counters(20, 9), counters(27, 9))
-    with serving(metrics=metrics) as served:
-        answer = OpenAIServer(served.url, name="openai").answer(ASK)
-    assert (answer.drafted, answer.accepted, answer.steps) == (17, 4, 1)
-
-
-def test_what_vllm_tells_of_one_request_goes_before_its_counters() -> None:
+def test_what_vllm_tells_of_one_request_is_counted() -> None:
     chunks = [*CHUNKS[:-1], {**USAGE, "metrics": {"speculative_decoding": OF_ONE_REQUEST}}]
-    with serving(chunks, metrics=(counters(1, 1),)) as served:
+    with serving(chunks) as served:
         answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.drafted, answer.accepted, answer.steps) == (129, 10, 0)
 
@@ -232,21 +204,6 @@ def test_fewer_tokens_than_pieces_are_no_less_than_none() -> None:
     with serving([said("a"), said("b"), said("c"), few]) as served:
         answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.n_tokens, answer.decoded) == (1, 0)
-
-
-@pytest.mark.parametrize("lie", [(20, 99), (9, 5), ("+Inf", 9), ("NaN", 9), ("9" * 400, 9)])
-def test_counters_that_cannot_be_are_not_believed(lie: tuple[Any, Any]) -> None:
-    with serving(metrics=(counters(10, 5), counters(*lie))) as served:
-        answer = OpenAIServer(served.url, name="openai").answer(ASK)
-    assert (answer.drafted, answer.accepted, answer.steps) == (None, None, None)
-
-
-def test_counters_are_summed_over_the_engines_of_a_server_and_read_in_little_time() -> None:
-    two = counters(10, 5) + counters(6491797, 4).replace('engine="0"', 'engine="1"')
-    assert read_counters(two.replace("6491797", "6.491797e+06")) == (6491807, 9)
-    assert read_counters("vllm:spec_decode_num_draft_tokens_total{" * 50_000) is None
-    assert read_counters((DATA / "llama-server-metrics.txt").read_text()) == (41, 19)
-    assert read_counters("process_cpu_seconds_total 1.0") is None
 
 
 def test_what_the_api_cannot_express_is_refused() -> None:

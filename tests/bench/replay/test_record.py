@@ -10,16 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.backends.recorded import Recording
-from paceline.bench.record import Interval
-from paceline.bench.replay.record import (
+from paceline.bench.replay.replay import (
     ReplayedRequest,
     ReplayResult,
-    bootstrap_ratios,
     by_category,
-    check_prediction,
     sum_requests,
 )
 from paceline.bench.replay.traces import TraceRequest
+from paceline.bench.summary import Interval, bootstrap_ratios
 
 
 def result(tokens: int, steps: int, seconds: float | None = None) -> ReplayResult:
@@ -69,25 +67,14 @@ def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:
     assert by_category(some[3:]) == {}
 
 
-def test_a_prediction_is_checked_against_what_was_measured_with_the_same_settings() -> None:
-    plain: dict[str, Any] = {"drafters": ["none"]}
-    lookup: dict[str, Any] = {"drafters": ["lookup"], "n_draft": 4}
-    known = [(2.0, plain), (8.0, lookup), (None, plain), (2.0, None), (3.0, plain)]
-    some = [played(0, result(10, 10, 4.0), seconds=took, drafting=how) for took, how in known]
-    found = check_prediction(some, plain)
-    assert found is not None
-    assert (found["requests"], found["measured"], found["predicted"]) == (2, 4.0, 2.5)
-    assert found["off"] == pytest.approx(2.5 / 4.0 - 1)
-    assert check_prediction(some, lookup | {"n_draft": 5}) is None
-    assert check_prediction([played(0, result(10, 10), seconds=2.0, drafting=plain)], plain) is None
-
-
 # Intervals.
 
 
 def one(pairs: list[tuple[int, int]], groups: list[int] | None = None) -> Interval:
     columns = [[tokens for tokens, _ in pairs], [steps for _, steps in pairs]]
-    return bootstrap_ratios(columns, list(range(len(pairs))) if groups is None else groups, [(0, 1)])[0]
+    return bootstrap_ratios(
+        columns, list(range(len(pairs))) if groups is None else groups, [lambda s: s[0] / s[1]]
+    )[0]
 
 
 some_pairs = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=12)

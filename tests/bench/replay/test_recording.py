@@ -23,7 +23,7 @@ from paceline.request_handle import Generation
 from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import MAX_LOGIT, Sampling, TokenDistribution
-from paceline.speculative.stats import Logprob, Stats
+from paceline.speculative.stats import Stats
 from paceline.speculative.vocabulary import Vocab
 
 VOCAB = numeric_vocab(300)
@@ -60,8 +60,8 @@ def silent(said: str) -> None:
     pytest.fail(said)
 
 
-def recorder(path: Path, vocab: Vocab = VOCAB, top_k: int = 0) -> Recorder:
-    made = Recorder(path, silent, top_k=top_k)
+def recorder(path: Path, vocab: Vocab = VOCAB) -> Recorder:
+    made = Recorder(path, silent)
     made.begin(vocab, "a model")
     return made
 
@@ -103,18 +103,15 @@ REQUEST = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(REQUEST, min_size=1, max_size=4), st.integers(0, 3))
+@given(st.lists(REQUEST, min_size=1, max_size=4))
 @settings(max_examples=30, deadline=None)
 def test_what_is_recorded_is_read_again(
-    tmp_path_factory: pytest.TempPathFactory, requests: list[dict[str, Any]], top_k: int
+    tmp_path_factory: pytest.TempPathFactory, requests: list[dict[str, Any]]
 ) -> None:
     path = tmp_path_factory.mktemp("record") / "trace.jsonl"
-    to = recorder(path, top_k=top_k)
+    to = recorder(path)
     for one in requests:
-        likeliest = tuple(
-            Logprob(-1.0, tuple((t, -1.0) for t in (token, 5, 6, 7))) for token in one["tokens"]
-        )
-        answer = generation(one["tokens"], seconds=one["seconds"], logprobs=likeliest)
+        answer = generation(one["tokens"], seconds=one["seconds"])
         sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])
         names = ("id_", "category", "session", "seed")
         to.add(one["prompt"], answer, sampling=sampling, **{name: one[name] for name in names})
@@ -122,9 +119,7 @@ def test_what_is_recorded_is_read_again(
     assert (trace.unusable, trace.vocab) == ([], vocab_fingerprint(VOCAB))
     for one, found, line in zip(requests, trace.requests, objects(path), strict=True):
         assert (found.recording.prompt, found.recording.tokens) == (one["prompt"], one["tokens"])
-        assert found.recording.top_k == tuple((t, 5, 6)[:top_k] for t in one["tokens"] if top_k)
         assert (found.id, found.category, found.session) == (one["id_"], one["category"], one["session"])
-        assert (found.seconds, found.drafting) == (one["seconds"], {"drafters": ["none"]})
         settings = line["sampling"]
         bias = {int(token): float(value) for token, value in settings.pop("logit_bias", {}).items()}
         sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])
@@ -200,8 +195,6 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
     ):
         with pytest.raises(UsageError, match=f"--record {path}: {why}"):
             Recorder(path, silent)
-    with pytest.raises(UsageError, match="--record-top-k -1"):
-        Recorder(tmp_path / "new.jsonl", silent, top_k=-1)
 
 
 @pytest.mark.parametrize("content", [b"GGUF\x03", b'{\n "type": 1}', b'{"type": "object"}', b"[1]"])

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
-from paceline.bench.replay.lane import replay_recording, stop_after
+from paceline.bench.replay.replay import replay_recording, stop_after
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter

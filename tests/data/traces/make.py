@@ -12,7 +12,6 @@ from paceline import load
 from paceline.bench.suites import workload
 
 N_PREDICT = 40
-TOP_K = 8
 
 
 def main() -> None:
@@ -20,13 +19,12 @@ def main() -> None:
         for suite in ("edit", "json", "code", "quote"):
             for item in [item for item in workload.load(suite) if item.size == "tiny"][:2]:
                 prompt = llm.tokens(item.prompt)
-                said = llm.generate(prompt, max_tokens=N_PREDICT, ignore_eos=True, logprobs=TOP_K)
+                said = llm.generate(prompt, max_tokens=N_PREDICT, ignore_eos=True)
                 line = {
                     "id": item.id,
                     "n_vocab": llm.target.vocab.size,
                     "prompt_tokens": prompt,
                     "tokens": list(said.tokens),
-                    "top_k": [[token for token, _ in place.top] for place in said.logprobs],
                 }
                 sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
 

@@ -55,16 +55,11 @@ class Endpoint:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{self.name}: {self.url!r} is no address: write http://HOST:PORT")
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Return (status, body)."""
-        with self._connected(self.timeout) as connection:
-            connection.request("GET", self._path(path), headers=dict(self.headers))
-            with connection.getresponse() as response:
-                return response.status, self._body(response)
-
-    def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
-            self._send(connection, path, json.dumps(body).encode())
+    def fetch(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding."""
+        data = None if body is None else json.dumps(body).encode()
+        with self._connected(self.timeout * (1 if data is None else MAX_ANSWER_TIMEOUTS)) as connection:
+            self._send(connection, path, data)
             with connection.getresponse() as response:
                 answer = self._body(response)
         return response.status, self.parsed(answer)
@@ -99,12 +94,10 @@ class Endpoint:
         finally:
             connection.close()
 
-    def _path(self, path: str) -> str:
-        return urlsplit(self.url).path.rstrip("/") + path
-
-    def _send(self, connection: http.client.HTTPConnection, path: str, body: bytes) -> None:
-        headers = {"Content-Type": "application/json", **self.headers}
-        connection.request("POST", self._path(path), body, headers)
+    def _send(self, connection: http.client.HTTPConnection, path: str, body: bytes | None) -> None:
+        headers = dict(self.headers) if body is None else {"Content-Type": "application/json", **self.headers}
+        path = urlsplit(self.url).path.rstrip("/") + path
+        connection.request("GET" if body is None else "POST", path, body, headers)
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         body = bytearray()

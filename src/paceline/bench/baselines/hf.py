@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -15,7 +15,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.views import parse_view
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.models.names import is_view, model_path
 from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
@@ -30,15 +29,11 @@ class GenerationTimer:
     prompt too, so that rows beyond it were drafted."""
 
     n_prompt: int
-    layers: Callable[[], int]  # of the current pass; an early exit uses the same module
     began: float = 0.0
     times: list[float] = field(default_factory=list)  # s, of each put
     parts: list[list[int]] = field(default_factory=list)  # tokens of each pass of the target
     drafted: list[int] = field(default_factory=list)  # in each pass
     _prompt: bool = True
-
-    def __post_init__(self) -> None:
-        self._all = self.layers()
 
     def put(self, tokens: Any) -> None:
         if self._prompt:  # the first call has the prompt
@@ -51,8 +46,6 @@ class GenerationTimer:
         """Do nothing; a streamer needs this method."""
 
     def hook(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        if self.layers() < self._all:
-            return
         rows = int(kwargs["input_ids"].shape[1])
         self.drafted.append(rows - (1 if self.drafted else self.n_prompt))
 
@@ -61,10 +54,9 @@ class Transformers:
     """A decoding method of transformers.
 
     drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
-    generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it. A draft
-    that is the view exit=N of the target is early exit. Sampling applies the temperature before the filters,
-    unlike llama.cpp and Paceline. Raises MissingExtraError, UsageError, or PeerError if a file cannot be
-    loaded."""
+    generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it. Sampling
+    applies the temperature before the filters, unlike llama.cpp and Paceline. Raises MissingExtraError,
+    UsageError, or PeerError if a file cannot be loaded."""
 
     def __init__(
         self,
@@ -79,40 +71,40 @@ class Transformers:
     ) -> None:
         self.name = name or {"none": "transformers"}.get(drafting, f"transformers {drafting}")
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
+        if draft is not None and is_view(draft):
+            raise UsageError(f"{self.name}: drafts by a whole model, not by {draft}")
         self._target, self._tokenizer = load(target)
-        self._config = self._target.get_decoder().config
-        self._exits = 0 if draft is None else exit_of(draft, self._config.num_hidden_layers)
-        self._draft = None if draft is None or self._exits else load(draft)[0]
-        if draft is not None:
-            if self._draft is not None:
-                sizes = [m.config.get_text_config().vocab_size for m in (self._target, self._draft)]
-                if sizes[0] != sizes[1]:
-                    raise PeerError(
-                        f"{self.name}: the draft has {sizes[1]:,} tokens, the target {sizes[0]:,}"
-                    )
-            settings = (self._draft or self._target).generation_config
+        self._draft = None if draft is None else load(draft)[0]
+        if self._draft is not None:
+            sizes = [m.config.get_text_config().vocab_size for m in (self._target, self._draft)]
+            if sizes[0] != sizes[1]:
+                raise PeerError(f"{self.name}: the draft has {sizes[1]:,} tokens, the target {sizes[0]:,}")
+            settings = self._draft.generation_config
             settings.num_assistant_tokens = n_draft
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = p_min
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer a request. Raises UsageError for unsupported sampling, and PeerError if generation fails."""
+        import torch
+
         n_ctx = self._target.config.get_text_config().max_position_embeddings
         if len(ask.tokens) + ask.max_tokens > n_ctx:
             raise PeerError(
                 f"{self.name}: the prompt's {len(ask.tokens):,} tokens and {ask.max_tokens:,} more do not "
                 f"fit the model's context of {n_ctx:,}"
             )
-        clock = GenerationTimer(len(ask.tokens), lambda: int(self._config.num_hidden_layers))
-        layers = self._config.num_hidden_layers
+        clock = GenerationTimer(len(ask.tokens))
         handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads or threads)
         try:
-            with quiet(), self._with_threads():
+            with quiet():
                 self._generate(ask, clock)
         except (RuntimeError, ValueError, IndexError) as error:
             raise PeerError(f"{self.name} failed: {error}") from error
         finally:
-            self._config.num_hidden_layers = layers  # a failed early exit leaves fewer
+            torch.set_num_threads(threads)
             handle.remove()
         return self._answered(ask, clock)
 
@@ -124,9 +116,7 @@ class Transformers:
         arguments |= {"streamer": clock, "max_new_tokens": ask.max_tokens}
         # As an argument of generate(), None would mean the model's value.
         self._target.generation_config.eos_token_id = None if ask.ignore_eos else self._tokenizer.eos_token_id
-        if self._exits:
-            arguments["assistant_early_exit"] = self._exits
-        elif self._drafting == "model":
+        if self._drafting == "model":
             arguments["assistant_model"] = self._draft
         elif self._drafting == "lookup":
             arguments["prompt_lookup_num_tokens"] = self._n_draft
@@ -154,17 +144,6 @@ class Transformers:
             rejected=sum(len(part) - 1 < drafted for drafted, part in steps),
         )
 
-    @contextmanager
-    def _with_threads(self) -> Iterator[None]:
-        import torch
-
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._threads or before)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
     def memory(self) -> int | None:
         """Return the bytes of the weights; other memory is shared with our process."""
         models = [self._target] if self._draft is None else [self._target, self._draft]
@@ -172,16 +151,6 @@ class Transformers:
 
     def close(self) -> None:
         self._target = self._draft = None
-
-
-def exit_of(draft: Path, layers: int) -> int:
-    """Return the exit layer of a view; 0 for a whole model. Raises UsageError for other views."""
-    if not is_view(draft):
-        return 0
-    view = parse_view(draft, layers)
-    if view is None or view.attention or view.feed_forward:
-        raise UsageError(f"transformers: of views it has early exits alone (view:exit=N), not {draft}")
-    return view.exit_layer
 
 
 def load(path: Path) -> tuple[Any, Any]:

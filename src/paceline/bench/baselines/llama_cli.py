@@ -12,8 +12,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.llama_flags import draft_arguments, model_arguments, sampling_arguments
-from paceline.bench.baselines.llama_log import TAIL, cause
+from paceline.bench.baselines.llama_programs import (
+    TAIL,
+    cause,
+    draft_arguments,
+    model_arguments,
+    require_files,
+    sampling_arguments,
+)
 from paceline.bench.baselines.process import MAX_OUTPUT, BackgroundProgram
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
@@ -57,9 +63,7 @@ class LlamaProgram:
         self.name = name
         if p_min and not simple:
             raise UsageError(f"{name} knows no p_min, it always drafts on: give it p_min 0")
-        for model in (target, draft):
-            if model is not None and not model.is_file():
-                raise PeerError(f"{name}: there is no file {model}")
+        require_files(name, target, draft)
         self._n_ctx, self._n_draft, self._timeout, self._peak = n_ctx, n_draft, timeout, 0
         self._argv = [find_program(path or program)]
         models = [None if path is None else path.resolve() for path in (target, draft)]

@@ -14,15 +14,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event
-from paceline.bench.baselines.llama_flags import (
+from paceline.bench.baselines.llama_programs import (
+    cause,
+    cause_of_no_speculation,
     model_arguments,
     needs_draft,
     output_of,
+    require_files,
     require_types,
     spec_types,
     speculation_arguments,
 )
-from paceline.bench.baselines.llama_log import cause, cause_of_no_speculation
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, build_answer, with_drafts
 from paceline.bench.jsonl import describe
@@ -88,9 +90,7 @@ class LlamaServer:
             draft = None
         elif draft is None:
             raise UsageError(f"{name}: the method {method} needs a draft model (-md)")
-        for path in (target, draft):
-            if path is not None and not path.is_file():
-                raise PeerError(f"{name}: there is no file {path}")
+        require_files(name, target, draft)
         require_types(command, self._types)
         port = free_port()
         self.url = f"http://{LOCAL}:{port}"
@@ -124,7 +124,7 @@ class LlamaServer:
 
     def _healthy(self) -> bool:
         try:
-            status, _ = replace(self._endpoint, timeout=HEALTH).get("/health")
+            status, _ = replace(self._endpoint, timeout=HEALTH).fetch("/health")
         except PeerError:
             return False
         return status == 200

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import uuid
 from collections.abc import Sequence
-from time import sleep
 from typing import Any
 
 from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event, error_message
-from paceline.bench.baselines.replies import MAX_COUNT, Chunk, ModelList, Timings, build_answer, with_drafts
+from paceline.bench.baselines.replies import Chunk, ModelList, Timings, build_answer, with_drafts
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import truncated
 
-COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
-COUNTERS = [  # vLLM's names, which llama-server took over
-    re.compile(
-        rf"(?m)^(?:vllm|llamacpp):spec_decode_num_{name}_tokens_total(?:\{{[^}}\n]*\}})? "
-        r"(\d{1,20}(?:\.\d{1,20})?(?:e\+?\d{1,2})?)\s*$"
-    )
-    for name in ("draft", "accepted")
-]
-MAX_METRICS_READS, METRICS_READ_SECONDS = 20, 0.05  # reads of lagging counters, and seconds between them
+COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
 
 
 class OpenAIServer:
@@ -46,8 +36,7 @@ class OpenAIServer:
         self._extended = self._takes_extensions()
 
     def _only_model(self) -> str:
-        status, body = self._endpoint.get(MODELS)
-        data = self._endpoint.parsed(body)
+        status, data = self._endpoint.fetch(MODELS)
         try:
             models = [one.id for one in ModelList.model_validate(data).data or () if one.id]
         except ValidationError as error:
@@ -66,7 +55,7 @@ class OpenAIServer:
         tests the server before the measurement."""
         ask = BenchRequest("a", (), 1)
         for extended in (True, False):
-            status, body = self._endpoint.post(COMPLETIONS, self._request(ask, extended))
+            status, body = self._endpoint.fetch(COMPLETIONS, self._request(ask, extended))
             if status == 200:
                 return extended
             if status not in (400, 422):
@@ -105,18 +94,13 @@ class OpenAIServer:
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer with an empty cache if the server supports that per request: SGLang needs
-        --disable-radix-cache. Draft counts come from the answer, or from the server's counters."""
-        before = self._counters()
+        --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
         try:
-            answer = self._answered(events)
+            return self._answered(events)
         except ValidationError as error:
             raise self._unlike(error) from error
-        if before is None or answer.drafted is not None:
-            return answer
-        drafted, accepted = (new - old for new, old in zip(self._at_rest(), before, strict=True))
-        return with_drafts(answer, drafted, accepted) if 0 <= accepted <= drafted else answer
 
     def _answered(self, events: Sequence[Event]) -> BenchAnswer:
         chunks = [Chunk.model_validate(event.data) for event in events]
@@ -142,34 +126,9 @@ class OpenAIServer:
             return answer
         return with_drafts(answer, counts.num_draft_tokens, counts.num_accepted_draft_tokens)
 
-    def _counters(self) -> tuple[int, int] | None:
-        """Return the tokens drafted and accepted since the server started; None if they are not counted."""
-        status, body = self._endpoint.get(METRICS)
-        return counters(body.decode(errors="replace")) if status == 200 else None
-
-    def _at_rest(self) -> tuple[int, int]:
-        """Read the counters until they stop changing, since they may lag behind the answer."""
-        counts = None
-        for _ in range(MAX_METRICS_READS):
-            last, counts = counts, self._counters()
-            if counts == last:
-                break
-            sleep(METRICS_READ_SECONDS)
-        return counts or (0, 0)
-
     def memory(self) -> int | None:
         """Return None: the server may run on another machine."""
         return None
 
     def close(self) -> None:
         """Leave the server running."""
-
-
-def counters(metrics: str) -> tuple[int, int] | None:
-    """Return the (drafted, accepted) tokens of all engines in Prometheus metrics; None if they are missing or
-    invalid."""
-    values = [[float(n) for n in pattern.findall(metrics)] for pattern in COUNTERS]
-    drafted, accepted = map(sum, values)
-    if not all(values) or not max(drafted, accepted) < MAX_COUNT:
-        return None
-    return int(drafted), int(accepted)

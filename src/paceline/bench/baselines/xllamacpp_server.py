@@ -60,7 +60,6 @@ def parser() -> argparse.ArgumentParser:
     for name, setting in CACHES.items():
         flags.add_argument(name, dest=setting, metavar="TYPE")
     flags.add_argument("--spec-type", dest="speculative.types", metavar=SPEC_TYPES)
-    flags.add_argument("--metrics", dest="endpoint_metrics", action="store_true")
     return flags
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import batch_logit_drift
-from paceline.bench.certify.greedy import check_greedy
+from paceline.bench.certify.greedy import PROMPTS, check_greedy
 from paceline.bench.certify.held import (
     ContextRow,
     FixedRowsTarget,
@@ -20,7 +20,6 @@ from paceline.bench.certify.held import (
     record_rows,
     recorded_places,
 )
-from paceline.bench.certify.prompts import PROMPTS
 from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
 from paceline.bench.certify.state import StateCheck, check_state
 from paceline.bench.text_comparison import rows_of
@@ -113,13 +112,13 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
         in_draft = draft_texts(llm, texts)
         draft_state = state_check(llm, llm.draft, in_draft, plan, lambda: tick("draft state"))
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
-    compared = [*greedy, *every_draft]
-    worst = float(np.max([one.worst for one in compared]))  # NaN too
+    compared = [one.record for one in (*greedy, *every_draft)]
+    worst = float(np.max([one["logprobs"]["worst"] for one in compared]))  # NaN too
     limit = 0.0 if llm.target.caps.exact else state.limit
     alters = llm.target.modification
     failed = {
         altered_target_message(alters): bool(alters),
-        "greedy": any(one.verdict == "defect" for one in compared),
+        "greedy": any(one["verdict"] == "defect" for one in compared),
         "sampled": not sampled.passed,
         "state": not state.passed,
         "log-probabilities": not worst <= limit,
@@ -128,13 +127,13 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     return {
         "certified": not defects,
         "defects": defects,
-        "greedy": [one.as_dict() for one in greedy],
-        "every_draft": [one.as_dict() for one in every_draft],
+        "greedy": [one.record for one in greedy],
+        "every_draft": [one.record for one in every_draft],
         "sampled": sampled.as_dict(),
         "state": state.as_dict(),
         "logprobs": {
             "passed": worst <= limit,
-            "tokens": sum(one.n_equal for one in compared),
+            "tokens": sum(one["logprobs"]["tokens"] for one in compared),
             "worst": worst,
             "limit": limit,
         },

@@ -3,48 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.api import LLM
-from paceline.bench.text_comparison import Difference, explain, first_difference
+from paceline.bench.text_comparison import explain, first_difference
 from paceline.request_handle import Generation
 from paceline.speculative.sampling import Sampling
 
+# Default prompts: typical texts, and repetitive ones whose drafts are long.
+PROMPTS = (
+    '''class Stack:
+    """A last-in, first-out collection."""
 
-@dataclass(frozen=True)
-class GreedyCheck:
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        """Put an item on top."""
+        self.items.append(item)
+
+    def pop(self):
+        """Take the item on top."""
+''',
+    '[{"id": 1, "name": "bolt", "price": 0.25}, {"id": 2, "name": "nut", "price": 0.1}, {"id": 3, "name":',
+    "CREATE TABLE orders (\n    id INTEGER PRIMARY KEY,\n    customer TEXT NOT NULL,\n    total REAL\n);\n\n"
+    "INSERT INTO orders (id, customer, total) VALUES\n    (1, 'Ada', 12.5),\n    (2,",
+    "The function returns a new list. If the argument is not a sequence, it raises",
+    "Quelques mots d'été à Zürich: naïve, façade, Ærø, ½ · „Straße“ · 日本語のテスト。\n",
+    'def test_parse_empty():\n    assert parse("") == []\n\n\ndef test_parse_one():\n    '
+    'assert parse("1") == [1]\n\n\ndef test_parse_two():\n',
+    "one two three four five six seven eight nine ten one two three four five six seven eight nine ten one",
+    "2024-03-01T10:00:00Z INFO [api] request done ms=12\n2024-03-01T10:00:01Z INFO [api] request done ms=9\n",
+)
+
+
+class GreedyCheck(NamedTuple):
     """The comparison of plain and drafted decoding of a prompt.
 
-    text: prompt and plain output.
-    pieces: texts of the two tokens at the first difference.
-    n_equal: number of equal tokens before it. worst: the largest difference of their log-probabilities."""
+    text: prompt and plain output. record: as `paceline certify --json` prints it; its logprobs are the number
+    of equal tokens before the first difference, and the largest difference of their log-probabilities."""
 
     text: tuple[int, ...]
     plain: Generation
-    drafted: Generation
-    difference: Difference | None
-    pieces: tuple[str, str]
-    n_equal: int
-    worst: float
-
-    @property
-    def verdict(self) -> str:
-        if self.difference is None:
-            return "identical"
-        return "near-tie" if self.difference.near_tie else "defect"
-
-    def as_dict(self) -> dict[str, Any]:
-        difference = None if self.difference is None else vars(self.difference) | {"text": self.pieces}
-        return {
-            "verdict": self.verdict,
-            "n_tokens": self.plain.n_tokens,
-            "stats": self.drafted.stats.as_dict(),
-            "difference": difference,
-            "logprobs": {"tokens": self.n_equal, "worst": self.worst},
-        }
+    record: dict[str, Any]
 
 
 def check_greedy(
@@ -58,18 +61,20 @@ def check_greedy(
     plain = plain or llm.generate(prompt, plain=True, **request)
     drafted = llm.generate(prompt, **request)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
+    verdict, described = "identical", None
+    if difference is not None:
+        verdict = "near-tie" if difference.near_tie else "defect"
+        piece = llm.target.text.piece
+        texts = tuple("" if t is None else piece(t).decode(errors="replace") for t in difference.tokens)
+        described = vars(difference) | {"text": texts}
     equal = first_difference(plain.tokens, drafted.tokens)
-    first, second = (
-        "" if token is None else llm.target.text.piece(token).decode(errors="replace")
-        for token in (difference.tokens if difference else (None, None))
-    )
     both = list(zip(plain.logprobs, drafted.logprobs, strict=False))[:equal]
-    return GreedyCheck(
-        text=(*prompt, *plain.tokens),
-        plain=plain,
-        drafted=drafted,
-        difference=difference,
-        pieces=(first, second),
-        n_equal=len(both),
-        worst=float(np.max([abs(a.logprob - b.logprob) for a, b in both], initial=0.0)),  # NaN too
-    )
+    worst = float(np.max([abs(a.logprob - b.logprob) for a, b in both], initial=0.0))  # NaN too
+    record = {
+        "verdict": verdict,
+        "n_tokens": plain.n_tokens,
+        "stats": drafted.stats.as_dict(),
+        "difference": described,
+        "logprobs": {"tokens": len(both), "worst": worst},
+    }
+    return GreedyCheck((*prompt, *plain.tokens), plain, record)

@@ -35,14 +35,11 @@ PLAIN_DRAFTING = Drafting(drafters=("none",))
 class Recorder:
     """A writer that appends answered requests to `path`, which need not exist.
 
-    top_k: number of the target's likeliest tokens recorded at each token, from its logprobs.
     warn: called once with the reason if a request cannot be written; recording then stops.
     Raises UsageError for a file that cannot be written or holds other data."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None], *, top_k: int = 0) -> None:
-        if top_k < 0:
-            raise UsageError(f"--record-top-k {top_k}: must be at least 0")
-        self.path, self.top_k = path, top_k
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        self.path = path
         self.adding = True
         self._warn = warn
         self._head: dict[str, Any] = {}
@@ -51,8 +48,6 @@ class Recorder:
     def begin(self, vocab: Vocab, model: str) -> None:
         """Set the model's name and vocabulary. Raises UsageError if the file holds requests of another
         vocabulary, which could not be replayed together."""
-        if self.top_k > vocab.size:
-            raise UsageError(f"--record-top-k {self.top_k}: the model has {vocab.size:,} tokens")
         head = {"n_vocab": vocab.size, "vocab": vocab_fingerprint(vocab)}
         if any(self._first.get(name, ours) != ours for name, ours in head.items()):
             raise UsageError(f"--record {self.path}: is of another vocabulary; name another file")
@@ -96,8 +91,6 @@ class Recorder:
             "prompt_tokens": list(prompt),
             "tokens": generation.tokens,
         }
-        if self.top_k:
-            line["top_k"] = [[token for token, _ in one.top[: self.top_k]] for one in generation.logprobs]
         try:
             data = json.dumps(line, separators=(",", ":"), allow_nan=False)
             append_line(self.path, data.encode() + b"\n")

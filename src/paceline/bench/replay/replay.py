@@ -5,23 +5,173 @@ requests."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any, NamedTuple
 
+from paceline.backends.recorded import Recording, ReplayTarget
 from paceline.bench.method import PLAIN, Method, parse_all
-from paceline.bench.replay import record
-from paceline.bench.replay.lane import MethodReplay, ReplayContext
-from paceline.bench.replay.record import Record, ReplayedRequest, ReplayResult
-from paceline.bench.replay.recording import non_default_settings
-from paceline.bench.replay.traces import Trace
-from paceline.config import Drafting
-from paceline.speculative.errors import UsageError
+from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
+from paceline.bench.replay.traces import Trace, TraceRequest
+from paceline.bench.summary import bootstrap_ratios
+from paceline.drafter_factory import NO_CORPORA, Corpora, make_drafter, make_policy
+from paceline.engine import InferenceEngine
+from paceline.profiling.pass_costs import to_stderr
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs, Target
+from paceline.speculative.loop import Clock
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import SourceStats, Stats
+from paceline.speculative.vocabulary import Vocab
 from paceline.system.identity import file_fingerprint
 
-__all__ = ["REQUEST_PHASE", "Replay", "ReplayContext", "methods_of"]
-
+FORMAT = 3  # of the JSON; raised when a key changes its meaning or is removed
 REQUEST_PHASE = "replaying"
+Record = dict[str, Any]
+MAX_TOKENS_UNLIMITED = 1 << 30  # tokens; drafters must not know where the recording ends
+
+
+@dataclass(frozen=True)
+class ReplayContext:
+    """Resources shared by the methods of a replay.
+
+    text: the tokenizer, if any. costs: of passes; None predicts no speeds."""
+
+    vocab: Vocab
+    text: object = None
+    corpora: Corpora = NO_CORPORA
+    draft: Target | None = None
+    costs: DecodingCosts | None = None
+
+
+def replay_recording(engine: InferenceEngine, recording: Recording) -> Stats:
+    """Decode one recording to its end. Raises ContractError if the output differs from the recording."""
+    request = GenerationRequest(
+        prompt=recording.prompt,
+        max_tokens=MAX_TOKENS_UNLIMITED,
+        should_stop=stop_after(len(recording.tokens)),
+        ignore_eos=True,
+    )
+    with engine.run_inline(request) as stream:
+        active = stream.handle.scheduled.active
+        assert active is not None  # the stream has begun
+        active.gumbel_noise = recording.gumbel_noise
+        for _ in stream:
+            pass
+    if tuple(stream.handle.tokens) != recording.tokens:
+        raise ContractError(f"{engine.drafter.name}: decoded another text than was recorded")
+    return stream.handle.stats
+
+
+def stop_after(left: int) -> Callable[[int], bool]:
+    """Return a stop condition that is true at the token number `left`."""
+
+    def stop(_token: int) -> bool:
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    return stop
+
+
+class MethodReplay:
+    """A method with its drafter, engine and counts by source. recordings: all that will be replayed."""
+
+    def __init__(self, method: Method, recordings: Sequence[Recording], means: ReplayContext) -> None:
+        self.method, self.means = method, means
+        self.by_source: dict[str, SourceStats] = {}
+        target: Target = ReplayTarget(means.vocab, recordings, means.text)
+        clock: Clock = perf_counter
+        draft, costs = means.draft, means.costs
+        if costs is not None:
+            clock = virtual = VirtualClock()
+            target = SimulatedTarget(target, costs.target, virtual, costs.step)
+            if draft is not None and costs.draft is not None:
+                draft = SimulatedTarget(draft, costs.draft, virtual)
+        self.drafter, self.drafting = make_drafter(
+            method.drafting, target, draft, means.corpora, costs, to_stderr
+        )
+        # A copy: what the policy learns must not change the simulated costs.
+        self.policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
+        self.engine = InferenceEngine(target, self.drafter, self.policy, clock=clock, detokenize=False)
+
+    def forget(self) -> None:
+        self.policy.forget()
+        if isinstance(self.drafter, LearningDrafter):
+            self.drafter.forget()
+
+    def play(self, recording: Recording) -> ReplayResult:
+        stats = replay_recording(self.engine, recording)
+        for name, source in stats.by_source.items():
+            sums = self.by_source.setdefault(name, SourceStats())
+            for what, n in vars(source).items():
+                setattr(sums, what, getattr(sums, what) + n)
+        seconds = None if self.means.costs is None else stats.seconds
+        return ReplayResult(stats.tokens, stats.steps, stats.drafted, stats.accepted, seconds)
+
+    def close(self) -> None:
+        self.drafter.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """Counts of one request with one method, and the predicted seconds."""
+
+    tokens: int
+    steps: int
+    drafted: int
+    accepted: int
+    seconds: float | None = None
+
+
+class ReplayedRequest(NamedTuple):
+    """A request with its result. group: number of its conversation. plain: its result without drafts."""
+
+    request: TraceRequest
+    group: int
+    result: ReplayResult
+    plain: ReplayResult | None = None
+
+
+def sum_requests(played: Sequence[ReplayedRequest]) -> Record:
+    """Return the sums over some requests as a record.
+
+    predicted: speeds from the costs of passes, without those of prompts; the speedup is over plain decoding
+    of the same requests. None without costs."""
+    results = [one.result for one in played]
+    tokens, steps = [one.tokens for one in results], [one.steps for one in results]
+    seconds = [one.seconds for one in results if one.seconds is not None]
+    plain = [one.plain.seconds for one in played if one.plain and one.plain.seconds is not None]
+    columns = [tokens, steps] + ([seconds, plain] if plain else [])
+    pairs = [(0, 1), (0, 2), (3, 2)][: len(columns) - 1]
+    ratios = [lambda sums, a=a, b=b: sums[a] / sums[b] for a, b in pairs]
+    per_step, *speeds = map(asdict, bootstrap_ratios(columns, [one.group for one in played], ratios))
+    drafted, accepted = sum(one.drafted for one in results), sum(one.accepted for one in results)
+    predicted = None
+    if speeds:
+        predicted = {"seconds": sum(seconds), "tokens_per_second": speeds[0], "speedup": speeds[1]}
+    return {
+        "requests": len(results),
+        "n_prompt": sum(len(one.request.recording.prompt) for one in played),
+        "n_tokens": sum(tokens),
+        "steps": sum(steps),
+        "drafted": drafted,
+        "accepted": accepted,
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "tokens_per_step": per_step,
+        "predicted": predicted,
+    }
+
+
+def by_category(played: Sequence[ReplayedRequest]) -> dict[str, Record]:
+    """Return the sums of each category in order of appearance; empty if no request has a category."""
+    names = list(dict.fromkeys(one.request.category for one in played))
+    if names == [""]:
+        return {}
+    return {name: sum_requests([one for one in played if one.request.category == name]) for name in names}
 
 
 def methods_of(
@@ -45,10 +195,6 @@ def methods_of(
             raise UsageError(
                 f"method {method.name!r}: drafts what pays by what passes cost: give a curve "
                 "(--cost-curve FILE; `paceline doctor --json` prints one), or policy=fixed"
-            )
-        if windowed := [row.name for row in method.drafting.rows if row.window]:
-            raise UsageError(
-                f"method {method.name!r}: {windowed[0]} asks about tokens that nobody decoded; leave it out"
             )
     return methods
 
@@ -77,12 +223,11 @@ class Replay:
                 "(`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
             )
         self._lanes = [MethodReplay(method, recordings, means) for method in methods]
-        recorded = min(min(map(len, recording.top_k), default=0) for recording in recordings)
         for lane in self._lanes:
-            if (wanted := lane.drafter.required_outputs.top_k) > recorded:
+            if lane.drafter.required_outputs != RequiredOutputs():
                 raise UsageError(
-                    f"method {lane.method.name!r}: drafts from the target's {wanted} likeliest tokens at "
-                    "every node, and the record does not hold them (top_k); leave it out, or record them"
+                    f"method {lane.method.name!r}: drafts from what the target computes at every node, which "
+                    "no record holds; leave it out"
                 )
         self._played: list[list[ReplayResult]] = []  # by request and method
 
@@ -109,8 +254,7 @@ class Replay:
     def results(self) -> list[Record]:
         """Return a record for each method over the requests that are done.
 
-        partial: the drafter reads the target's likeliest tokens at every node, which are known only along the
-        recorded tokens. policy: its summary since it last forgot. each: results by request."""
+        policy: its summary since it last forgot. each: results by request."""
         plain = None
         if self.means.costs is not None:
             plain = next((i for i, lane in enumerate(self._lanes) if lane.method.plain), None)
@@ -128,14 +272,12 @@ class Replay:
             ]
             summary = lane.policy.summary
             out.append(
-                record.sum_requests(played)
+                sum_requests(played)
                 | {
                     "method": lane.method.name,
                     "drafting": asdict(lane.drafting),
                     "by_source": {name: asdict(source) for name, source in lane.by_source.items()},
-                    "by_category": record.by_category(played),
-                    "partial": lane.drafter.required_outputs.top_k > 0,
-                    "measured": record.check_prediction(played, recorded_settings(lane.drafting)),
+                    "by_category": by_category(played),
                     "each": [asdict(one.result) for one in played],
                     "policy": None if summary is None else summary.as_dict(),
                 }
@@ -152,7 +294,6 @@ class Replay:
                     "file": trace.path.name,
                     "fingerprint": file_fingerprint(trace.path),
                     "requests": len(trace.requests),
-                    "skipped": trace.skipped,
                     "unusable": [{"line": line, "reason": why} for line, why in trace.unusable],
                     "n_unusable": trace.n_unusable,
                 }
@@ -175,9 +316,3 @@ class Replay:
     def close(self) -> None:
         for lane in self._lanes:
             lane.close()
-
-
-def recorded_settings(drafting: Drafting) -> dict[str, Any]:
-    """Return the settings as `recording` writes them; plain decoding has only the drafter's name."""
-    names = {"drafters": list(drafting.drafters)}
-    return names if drafting.drafters == ("none",) else non_default_settings(drafting, Drafting()) | names

@@ -11,7 +11,6 @@ from paceline.speculative.printable import printable
 Record = Mapping[str, Any]
 NONE = "-"
 CACHED_COSTS = "kept"  # JSON value for costs measured on this machine
-MARK = "*"  # after methods that read target output which cannot be recorded
 SOURCE = ("tried", "proposed", "right", "drafted", "accepted")
 
 
@@ -29,9 +28,8 @@ def write(record: Record, file: IO[str]) -> None:
 
 def header(record: Record) -> Iterator[tuple[str, str]]:
     for trace in record["files"]:
-        left_out = f", {trace['skipped']:,} without an answer left out" if trace["skipped"] else ""
-        if trace["n_unusable"]:
-            left_out += f", {trace['n_unusable']:,} lines that could not be used"
+        unusable = trace["n_unusable"]
+        left_out = f", {unusable:,} lines that could not be used" if unusable else ""
         yield "file", f"{printable(trace['file'])}: {trace['requests']:,} requests{left_out}"
     if record["tokenizer"] is not None:
         yield "tokenizer", f"{printable(record['tokenizer'])}, {record['n_vocab']:,} tokens"
@@ -53,15 +51,15 @@ def tables(record: Record) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ..
     results = record["results"]
     timed = [one for one in results if one["predicted"] is not None]
     yield (
-        ("method", "tokens/s\n(95% interval)", "speed-up\n(95% interval)", "measured\n(off by)"),
-        [(one["method"], *speed(one["predicted"]), measured(one["measured"])) for one in timed],
+        ("method", "tokens/s\n(95% interval)", "speed-up\n(95% interval)"),
+        [(one["method"], *speed(one["predicted"])) for one in timed],
         1,
     )
     yield (
         ("method", "accepted/\ndrafted", "acceptance\nrate", "tokens/step\n(95% interval)"),
         [
             (
-                one["method"] + MARK * one["partial"],
+                one["method"],
                 f"{one['accepted']:,}/{one['drafted']:,}" if one["drafted"] else NONE,
                 ratio(one["acceptance_rate"]),
                 within(one["tokens_per_step"], "{:.2f}"),
@@ -108,10 +106,6 @@ def speed(predicted: Record) -> tuple[str, str]:
     return within(predicted["tokens_per_second"], "{:.1f}"), within(predicted["speedup"], "{:.2f}")
 
 
-def measured(check: Record | None) -> str:
-    return NONE if check is None else f"{check['measured']:.1f} ({check['off']:+.0%})"
-
-
 def within(interval: Record, form: str) -> str:
     """Format a value with its interval, if the interval has a width."""
     value, low, high = (form.format(interval[name]) for name in ("value", "low", "high"))
@@ -119,11 +113,6 @@ def within(interval: Record, form: str) -> str:
 
 
 def notes(record: Record) -> Iterator[str]:
-    if partial := [one["method"] for one in record["results"] if one["partial"]]:
-        yield (
-            f"{MARK} {', '.join(partial)}: learns from what the target says after wrong guesses too, which "
-            "no record holds: with the model it may do better"
-        )
     yield (
         "Drafters that remember forgot before every request."
         if record["fresh"]
@@ -136,7 +125,6 @@ def notes(record: Record) -> Iterator[str]:
         )
         return
     yield "Speeds are predicted from what passes cost; what prompts take is not in them."
-    yield "Measured: when recorded with the same settings. Off by: how much too fast the prediction is."
     for one in record["results"]:
         # The policy's summary covers the time since it last forgot.
         if len(record["files"]) == 1 and not record["fresh"] and (one["policy"] or {}).get("why"):

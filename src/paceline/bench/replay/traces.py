@@ -9,25 +9,34 @@
 
 Each assistant message is a request whose prompt is all earlier messages; in a request with a response, only
 the response is. A line that cannot be used is skipped and reported, but all lines must share one
-vocabulary."""
+vocabulary.
+
+Messages are joined as plain text ("Role:", a newline, the content and an empty line) or rendered by the
+model's chat template. Tool calls follow their message's content, a JSON object per line, since a log does not
+contain the model's syntax for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from paceline.backends.recorded import Recording
-from paceline.bench.jsonl import object_of, raw_lines
-from paceline.bench.replay.forms import FORMS, MissingTokenizerError, NumberedRecording, requests_of
-from paceline.speculative.errors import UsageError
+from paceline.bench.jsonl import LineError, object_of, raw_lines
+from paceline.bench.replay.recording import FORMAT
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.rng import RNG_NAME, GumbelNoise, SeededRng
+from paceline.speculative.sampling import Sampling
 from paceline.text.interface import Text
+from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
 LINE = "reading"
 REPORTED = 100  # skipped lines reported one by one; a file of another kind has millions
 FINGERPRINT = 64  # letters
+FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
+NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +45,13 @@ class TraceRequest:
 
     id: of the line, or its number, and the turn's number in a conversation.
     line, session: requests of one line, or of one session that is not "", are one conversation.
-    category: "" if unknown.
-    seconds: of the recorded decoding, None if unknown.
-    drafting: settings of the recorded decoding that differ from the defaults, None if unknown."""
+    category: "" if unknown."""
 
     id: str
     line: int
     recording: Recording
     category: str = ""
     session: str = ""
-    seconds: float | None = None
-    drafting: Mapping[str, Any] | None = None
 
     @property
     def conversation(self) -> int | str:
@@ -58,37 +63,26 @@ class TraceRequest:
 class Trace:
     """The requests of a file.
 
-    skipped: answers without a token.
     n_vocab, vocab: size and fingerprint of the vocabulary, if known.
     needed: size of the smallest vocabulary that contains all tokens.
     unusable: number and reason of the first REPORTED skipped lines. n_unusable: of all."""
 
     path: Path
     requests: list[TraceRequest] = field(default_factory=list)
-    skipped: int = 0
     n_vocab: int | None = None
     needed: int = 0
     vocab: str | None = None
     unusable: list[tuple[int, str]] = field(default_factory=list)
     n_unusable: int = 0
 
-    def add(self, number: int, line: Mapping[str, Any], turns: list[NumberedRecording]) -> None:
+    def add(self, number: int, line: Mapping[str, Any], turns: list[tuple[str, Recording]]) -> None:
         """Add the requests of a line. Raises UsageError if its vocabulary differs from that of earlier
         lines."""
-        self._agree(line, [one for _, one in turns if one is not None])
+        self._agree(line, [one for _, one in turns])
         name = line.get("id", line.get("custom_id"))
         name = str(number) if not isinstance(name, str | int) else str(name)
-        known: dict[str, Any] = {
-            key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)
-        }
-        if "prompt_tokens" in line:
-            known |= _measured(line)
-        for turn, recording in turns:
-            if recording is None:
-                self.skipped += 1
-            else:
-                full = f"{name}.{turn}" if turn else name
-                self.requests.append(TraceRequest(full, number, recording, **known))
+        known = {key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)}
+        self.requests += [TraceRequest(name + suffix, number, one, **known) for suffix, one in turns]
 
     def _agree(self, line: Mapping[str, Any], recordings: list[Recording]) -> None:
         for name, kind in (("n_vocab", int), ("vocab", str)):
@@ -101,7 +95,7 @@ class Trace:
                     "itself, with the model that was recorded"
                 )
             setattr(self, name, value)
-        ids = (max(chain(one.prompt, one.tokens, *one.top_k)) for one in recordings)
+        ids = (max(chain(one.prompt, one.tokens)) for one in recordings)
         self.needed = max(self.needed, 1 + max(ids, default=-1))
         if self.n_vocab is not None and self.needed > self.n_vocab:
             raise UsageError(
@@ -173,13 +167,100 @@ def warnings(trace: Trace, most: int = 5) -> list[str]:
     return shown
 
 
-def _measured(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded drafting settings and decoding time of a line."""
-    times, drafting = line.get("times"), line.get("drafting")
-    times = times if isinstance(times, dict) else {}
-    seconds = times.get("seconds")
-    # Python's JSON accepts NaN, and integers too large for a float.
-    usable = isinstance(seconds, int | float) and 0 < seconds < 1e9
-    if not isinstance(drafting, dict):
-        drafting = {"drafters": ["none"]} if times.get("drafted") == 0 else None
-    return {"seconds": seconds if usable else None, "drafting": drafting}
+class MissingTokenizerError(UsageError):
+    """A line holds text and no tokenizer is given."""
+
+
+def requests_of(
+    line: dict[str, Any], tokenizer: Text | None, *, template: bool
+) -> list[tuple[str, Recording]]:
+    """Return the requests of a line with a suffix of their id, "" if the line has only one.
+
+    template: messages go through the model's chat template. Raises UsageError for a line that cannot be used,
+    and MissingTokenizerError."""
+    if {"prompt_tokens", "tokens"} <= line.keys():
+        return [("", _from_tokens(line))]
+    response: Any = line.get("response")
+    exchange = isinstance(response, dict)
+    parts = _texts({name: value for name, value in line.items() if name != "response" or not exchange})
+    answers = [part for part in (_texts(response) if exchange else parts) if part[0] == ASSISTANT]
+    if not answers or all(role == ASSISTANT for role, _ in parts):
+        raise LineError(f"has no request and answer; {FORMS}")
+    if tokenizer is None:
+        raise MissingTokenizerError(
+            "holds text, and a replay is of tokens: name the model with --tokenizer FILE.gguf "
+            "(`paceline zoo path target` prints one to try with)"
+        )
+    turns = _rendered if template and parts[0][0] != RAW else _joined
+    # Of a logged exchange only the response is replayed: earlier answers have lines of their own.
+    exchanges = [[*parts, answer] for answer in answers] if exchange else []
+    found = [list(turns(one, tokenizer))[-1] for one in exchanges] or list(turns(parts, tokenizer))
+    return [(f".{number}" if len(found) > 1 else "", one) for number, one in enumerate(found, 1)]
+
+
+def _texts(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the messages of a record, without reasoning, which templates leave out of later prompts."""
+    parts = record_parts(data)
+    return [(role, text) for role, text in parts if isinstance(text, str) and role != REASONING]
+
+
+def _from_tokens(line: Mapping[str, Any]) -> Recording:
+    # A "format" of another type is another program's field.
+    if type(line.get("format")) is int and line["format"] > FORMAT:
+        raise LineError(f"is of format {line['format']}, and this Paceline reads {FORMAT}; update Paceline")
+    prompt, tokens = _ids(line, "prompt_tokens"), _ids(line, "tokens")
+    return Recording(prompt, tokens, noise_of(line))
+
+
+def noise_of(line: Mapping[str, Any]) -> GumbelNoise | None:
+    """Return the noise that the tokens were sampled with, if the line records it."""
+    settings, seed = line.get("sampling"), line.get("seed")
+    if line.get("draws") != RNG_NAME or not isinstance(settings, dict) or type(seed) is not int or seed < 0:
+        return None
+    try:
+        sampling = Sampling(**{name: settings[name] for name in NOISE if name in settings})
+    except (TypeError, UsageError):
+        return None
+    return GumbelNoise.of(sampling, SeededRng(seed))
+
+
+def _ids(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    ids = line[name]
+    # By their type: True is an int.
+    if not isinstance(ids, list) or set(map(type, ids)) - {int} or min(ids, default=0) < 0:
+        raise LineError(f"its {name} is no list of token ids")
+    return tuple(ids)
+
+
+def _joined(parts: Sequence[tuple[str, str]], tokenizer: Text) -> Iterator[Recording]:
+    """Yield a request for each assistant message, whose prompt is all earlier messages. All are encoded into
+    one list, so that each prompt begins with the tokens of earlier ones."""
+    waiting, tokens, earlier = "", list[int](), ""
+    for role, content in parts:
+        if role != ASSISTANT:
+            waiting += content if role == RAW else f"{role.capitalize()}:\n{content}\n\n"
+        else:
+            waiting += "" if earlier == RAW and waiting else f"{role.capitalize()}:\n"
+            tokens += tokenizer.encode_continuation(waiting) if tokens else tokenizer.encode(waiting)
+            answer = tokenizer.encode_continuation(content)
+            yield Recording(tuple(tokens), tuple(answer))
+            tokens += answer
+            waiting = "\n\n"
+        earlier = role
+
+
+def _rendered(parts: Sequence[tuple[str, str]], tokenizer: Text) -> Iterator[Recording]:
+    """Yield a request for each assistant message. Each prompt is rendered separately, as a server does: a
+    template may change earlier answers."""
+    begin = tokenizer.encode("")[:1]
+    for at, (role, content) in enumerate(parts):
+        if role != ASSISTANT:
+            continue
+        try:
+            text = tokenizer.render([{"role": role, "content": content} for role, content in parts[:at]])
+        except ModelError as error:
+            raise LineError(f"cannot be replayed, {error}") from error
+        # Most templates write BOS themselves.
+        prompt = tokenizer.encode(text, special=True, add_bos=False)
+        prompt = prompt if prompt[:1] == begin else [*begin, *prompt]
+        yield Recording(tuple(prompt), tuple(tokenizer.encode_continuation(content)))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from paceline.bench.suites.workload import Item, Message
+from paceline.text.records import ASSISTANT, REASONING, record_parts
 
 # Placeholder of SPEED-Bench for a text that it may not redistribute: TURNS_PLACEHOLDER in
 # examples/specdec_bench of github.com/NVIDIA/Model-Optimizer.
@@ -94,35 +95,21 @@ class Question(BaseModel):
             messages.append(("assistant", None))
 
 
-class SessionMessage(BaseModel):
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
-
-
-class SuiteSession(BaseModel):
-    """A recorded conversation, of which every answer is an item with the messages before it. Tool messages
+def session_items(data: dict[str, Any], number: int) -> Iterator[Item]:
+    """Yield an item for every answer of a recorded conversation, with the messages before it. Tool messages
     become user messages, and adjacent messages of one role are joined."""
-
-    id: str | int | None = None
-    messages: list[SessionMessage]
-
-    def items(self, _: str, number: int) -> Iterator[Item]:
-        name = str(number if self.id is None else self.id)
-        joined: list[Message] = []
-        turn = 0
-        for one in self.messages:
-            role, content = "user" if one.role == "tool" else one.role, one.content
-            if joined and joined[-1][0] == role:
-                content = f"{joined.pop()[1]}\n\n{content}"
-            elif role == "assistant":
-                turn += 1
-                if joined and joined[-1][0] == "user":
-                    past = tuple(joined)
-                    yield Item(
-                        f"{name}.{turn}",
-                        "agent",
-                        messages=past,
-                        max_tokens=DEFAULT_MAX_TOKENS,
-                        session=name,
-                    )
-            joined.append((role, content))
+    name = str(data.get("id", number))
+    joined: list[Message] = []
+    turn = 0
+    for role, content in record_parts(data):
+        if role == REASONING or not isinstance(content, str):
+            continue
+        role = role if role in ("system", ASSISTANT) else "user"
+        if joined and joined[-1][0] == role:
+            content = f"{joined.pop()[1]}\n\n{content}"
+        elif role == ASSISTANT:
+            turn += 1
+            if joined and joined[-1][0] == "user":
+                past, n = tuple(joined), DEFAULT_MAX_TOKENS
+                yield Item(f"{name}.{turn}", "agent", messages=past, max_tokens=n, session=name)
+        joined.append((role, content))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ class Item:
     """A prompt to complete, or chat messages of which the last is the user's.
 
     An assistant's content may be None: the model's answer to an earlier item of the session, the last None
-    for the last item. session: items that share it (not "") follow each other. size: "tiny" or "full"; ""
-    fits any model."""
+    for the last item. session: items that share it (not "") follow each other. earlier: ids of the session's
+    items before this one. size: "tiny" or "full"; "" fits any model."""
 
     id: str
     category: str
@@ -38,6 +38,7 @@ class Item:
     seed: int = 0
     session: str = ""
     size: str = ""
+    earlier: tuple[str, ...] = field(default=(), compare=False)
 
 
 def known_suites() -> dict[str, dict[str, str]]:
@@ -74,6 +75,12 @@ def load(text: str) -> list[Item]:
         for item in items:
             if out.setdefault(item.id, item) is not item:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; name one file alone")
+    sessions: dict[str, tuple[str, ...]] = {}
+    for item in out.values():
+        if item.session:
+            earlier = sessions.get(item.session, ())
+            out[item.id] = replace(item, earlier=earlier)
+            sessions[item.session] = (*earlier, item.id)
     return list(out.values())
 
 
@@ -108,13 +115,12 @@ def read(path: Path, form: str = "") -> list[Item]:
         where = f"{path}, line {line.number}"
         try:
             data = object_of(line)
-            kind: type[forms.OwnItem | forms.Question | forms.SuiteSession] = forms.OwnItem
             if form == "sessions":
-                kind = forms.SuiteSession
-            elif form or "question_id" in data:
-                kind = forms.Question
-            # From text: pydantic rejects unpaired surrogates.
-            parsed = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
+                parsed = list(forms.session_items(data, line.number))
+            else:
+                kind = forms.Question if form or "question_id" in data else forms.OwnItem
+                # From text: pydantic rejects unpaired surrogates.
+                parsed = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
         except LineError as error:
             raise UsageError(f"{where}: {error}") from error
         except ValidationError as error:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 import paceline
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
-from paceline.prepare.corpus.records import Content
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.storage import corpora
 from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest, SourceCounts
@@ -27,6 +26,7 @@ from paceline.system.home import make_private_folder
 from paceline.system.scratch import scratch_folder
 from paceline.system.whole import private_file
 from paceline.text.interface import Tokenizer
+from paceline.text.records import Content
 
 PIECE = 1 << 16  # characters that are tokenized at once, for Ctrl-C
 SPOOL = "tokens"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from paceline.prepare.corpus.records import Content, parse_record, record_texts
 from paceline.speculative.errors import UsageError
+from paceline.text.records import ANSWERS, Content, parse_record, record_parts
 
 MAX_TEXT_BYTES = 64 << 20  # a larger file is usually a dump; logs may be of any size
 BINARY_PROBE_BYTES = 8192  # searched for zero bytes
@@ -144,26 +144,26 @@ class DocumentReader:
                 if not line.strip():
                     continue
                 record = parse_record(line)
-                texts = [] if record is None else list(record_texts(record))
-                if not any(answer or self._prompts for _, answer in texts):
+                parts = [] if record is None else list(record_parts(record))
+                if not any(role in ANSWERS or self._prompts for role, _ in parts):
                     reason = "line that is no record" if record is None else "record without a text"
                     self._skipped.add(reason, f"{file.path}, line {number}")
                     continue
                 n_records += 1
-                yield from self._new_contents(texts)
+                yield from self._new_contents(parts)
         if not n_records and file.log:
             raise UsageError(
                 f"{file.path}: no line of it is a JSON object with messages, a text, a completion or tokens; "
                 "give a log as JSONL, or other text with --from"
             )
 
-    def _new_contents(self, found: list[tuple[Content, bool]]) -> Iterator[Content]:
+    def _new_contents(self, parts: list[tuple[str, Content]]) -> Iterator[Content]:
         """Yield contents whose whole history is new, since logs often repeat a conversation with every turn.
         The same answer to other messages counts again."""
         before = hashlib.blake2b(digest_size=16)
-        for content, answer in found:
+        for role, content in parts:
             before.update(repr(content).encode())
-            if (answer or self._prompts) and self._add(before.digest()):
+            if (role in ANSWERS or self._prompts) and self._add(before.digest()):
                 yield content
 
     def _add(self, digest: bytes) -> bool:
@@ -177,4 +177,4 @@ def _is_log(path: Path) -> bool:
     """True if the first non-blank line is a record with an answer."""
     with path.open("rb") as lines:
         first = next((line for line in lines if line.strip()), b"")
-    return any(answer for _, answer in record_texts(parse_record(first) or {}))
+    return any(role in ANSWERS for role, _ in record_parts(parse_record(first) or {}))

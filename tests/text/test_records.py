@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.prepare.corpus.records import parse_record, record_texts
+from paceline.text.records import ANSWERS, parse_record, record_parts
 
 CHAT = [
     {"role": "system", "content": "be brief"},
@@ -19,11 +19,11 @@ CHAT = [
 
 
 def answers(said: dict[str, Any]) -> list[Any]:
-    return [content for content, answer in record_texts(said) if answer]
+    return [content for role, content in record_parts(said) if role in ANSWERS]
 
 
 def everything(said: dict[str, Any]) -> list[Any]:
-    return [content for content, _ in record_texts(said)]
+    return [content for _, content in record_parts(said)]
 
 
 def test_the_assistants_messages_are_answers() -> None:
@@ -60,7 +60,16 @@ def test_the_assistants_messages_are_answers() -> None:
                     }
                 ]
             },
-            ['{"path": "."}'],
+            ['{"name": "ls", "arguments": {"path": "."}}'],
+        ),
+        (
+            {
+                "messages": [
+                    CHAT[0],
+                    {**CHAT[2], "tool_calls": [{"function": {"name": "f", "arguments": {"a": "é"}}}]},
+                ]
+            },
+            ['a dog\n{"name": "f", "arguments": {"a": "é"}}'],
         ),
         (
             {"messages": [{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "x"}]}]},
