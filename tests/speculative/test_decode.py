@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -160,6 +161,14 @@ def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context
     request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
     assert request.limit_budget(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
     assert request.limit_budget(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
+
+
+def test_a_budget_holds_only_what_the_target_can_verify_and_undo() -> None:
+    target = ToyTarget(V, seed=2)
+    request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
+    chains, fixed = replace(target.caps, max_branches=1), replace(target.caps, rollback="none")
+    assert request.limit_budget(Budget(4, 9, width=4), chains, 99) == Budget(4, 9, width=1)
+    assert request.limit_budget(Budget(4, 9, width=4), fixed, 99).nodes == 0
 
 
 def test_the_statistics_add_up() -> None:

@@ -244,3 +244,12 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
     beliefs = [policy.belief.of("model"), policy.belief.of("lookup")]
     assert all(np.isfinite(one.weights).all() for one in beliefs)
     assert np.isfinite(policy.rate)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
+def test_masks_and_biases_do_not_hide_it(sampling: Sampling) -> None:
+    row = np.array([0.0, np.nan, 1.0])
+    with pytest.raises(LogitsError, match=r"\(NaN\)"):
+        target_distribution(row, sampling, (), np.array([True, False, True]))
+    with pytest.raises(LogitsError, match=r"\(NaN\)"):
+        adjust_logits(row, Sampling(temperature=sampling.temperature, logit_bias={1: -np.inf}), ())
