@@ -9,7 +9,7 @@ import pytest
 
 from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
-from paceline.bench.replay.lane import replay_recording
+from paceline.bench.replay.replay import replay_recording
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engine import InferenceEngine
