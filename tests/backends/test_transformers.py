@@ -27,7 +27,7 @@ from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
 N = 60
@@ -86,6 +86,21 @@ def test_greedy_text_is_that_of_generate(kind: str, folder: Path) -> None:
     drafted, passes = said(target, LookupDrafter(), 6)
     assert drafted == expected
     assert passes < N  # drafts were accepted
+
+
+def test_hidden_states_are_the_inputs_of_layers(folder: Path) -> None:
+    target = open_engine(folder_of("llama", folder), n_ctx=128, device=DEVICE)
+    session = target.open()
+    session.extend(PROMPT)
+    target.forward([(session, 3)], RequiredOutputs())
+    features = target.forward([(session, chain([3], "test"))], RequiredOutputs(layers=(0, 2)))[0].features
+    with torch.inference_mode():
+        ids = torch.tensor([[*PROMPT, 3]], device=DEVICE)
+        whole = [states.cpu() for states in target._model(ids, output_hidden_states=True).hidden_states]
+    assert (features.start, features.lead) == (3, len(PROMPT) - 1 - 3)
+    assert features.hidden.shape == (len(PROMPT) + 1 - 3, 2, 32)
+    for at, layer in enumerate((0, 2)):
+        assert torch.allclose(features.hidden[:, at].cpu(), whole[layer][0, 3:], atol=1e-5)
 
 
 def test_out_of_memory_in_a_pass_is_one_clear_line(llama: HfTarget, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heads import HeadDrafter
 from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
 from paceline.backends.translated import CrossVocabTarget
@@ -128,6 +129,9 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, sampled": lambda: model(0.9),
     "model, short context": lambda: model(n_ctx=9),
     "model, chains only": lambda: model(branch=1),
+    "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
+    "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
+    "head": lambda: HeadDrafter(ToyTarget(V)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),
     "cascade, sampled": lambda: cascade(temperature=0.9),

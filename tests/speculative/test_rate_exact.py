@@ -21,7 +21,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import ActiveRequest, Clock
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
@@ -216,18 +216,17 @@ def test_some_of_it_was_asked_and_some_was_not() -> None:
     assert 0 < seen.kept < seen.proposed
 
 
-@pytest.mark.parametrize(("curve", "chunk"), [(LINE, UNLIMITED), (TILE, 1)], ids=["line", "tile"])
+@pytest.mark.parametrize("curve", [LINE, TILE], ids=["line", "tile"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_requests_that_share_a_pass_do_not_tell_on_each_other(
-    temperature: float, curve: dict[int, float], chunk: int
+    temperature: float, curve: dict[int, float]
 ) -> None:
-    """The joint distribution is the product, although sampled drafts take rows from the other request.
-    chunk: with 1, the prompts are prefilled token by token."""
+    """The joint distribution is the product, although sampled drafts take rows from the other request."""
     prompts = [PROMPT, [2, 2]]
     seen = Seen()
     drafter = PortfolioDrafter([LookupDrafter(1, 3), model(temperature)])
     together = decided_distribution(
-        toy(), drafter, prompts, decider(curve, CHAIN, seen), TEMPERATURE, 2, tick=0.01, chunk=chunk
+        toy(), drafter, prompts, decider(curve, CHAIN, seen), TEMPERATURE, 2, tick=0.01
     )
     plain = [plain_distribution(toy(), prompt, TEMPERATURE, 2) for prompt in prompts]
     assert distance(together, separately(*plain)) < EXACT

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heads import HeadDrafter
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -54,11 +55,19 @@ class Watched(ToyTarget):
         return super().forward(batch, want)
 
 
-DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "none": NoDrafter,
-    "lookup": lambda: LookupDrafter(1, 3),
-    "model": lambda: ModelDrafter(Watched(V, seed=1, noise=0.3), V),
-    "lookup,model": lambda: ComposedDrafter(
+TARGETS: dict[str, Callable[..., Watched]] = {
+    "one layer": lambda **more: Watched(V, seed=1, **more),
+    "that cannot rewind": lambda **more: Watched(V, seed=1, rollback="restore", **more),
+}
+DRAFTERS: dict[str, Callable[[ToyTarget], Drafter]] = {
+    "none": lambda _: NoDrafter(),
+    "lookup": lambda _: LookupDrafter(1, 3),
+    "model": lambda _: ModelDrafter(Watched(V, seed=1, noise=0.3), V),
+    "a model that cannot rewind": lambda _: ModelDrafter(
+        Watched(V, seed=1, noise=0.3, rollback="restore"), V
+    ),
+    "head": HeadDrafter,
+    "lookup,model": lambda _: ComposedDrafter(
         [LookupDrafter(2, 3), ModelDrafter(Watched(V, seed=2), V)], least=2
     ),
 }
@@ -92,13 +101,14 @@ def request_of(arrival: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("kind", TARGETS)
 @given(arrivals=arrivals, chunk=st.integers(1, 50), most=st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
 def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
-    drafter: str, arrivals: list[dict[str, Any]], chunk: int, most: int
+    kind: str, drafter: str, arrivals: list[dict[str, Any]], chunk: int, most: int
 ) -> None:
-    target = Watched(V, seed=1, most=most)
-    scheduler = Scheduler(target, DRAFTERS[drafter](), POLICY, chunk=chunk)
+    target = TARGETS[kind](most=most)
+    scheduler = Scheduler(target, DRAFTERS[drafter](target), POLICY, chunk=chunk)
     jobs: list[tuple[ScheduledRequest, dict[str, Any]]] = []
     said: dict[ScheduledRequest, list[int]] = {}
     now = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -22,7 +23,7 @@ from paceline.backends.interface import BackendBuild, ForwardCallback, KernelSta
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, node_position
-from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -43,9 +44,11 @@ RANGES: Mapping[str, tuple[type, float, float]] = {
 
 
 class ToyTarget:
-    """A network h' = tanh(A h + E[token]) with the logits sharpness * W h'. All weights come from `seed`.
+    """A network of layers h_l' = tanh(A_l h_l + x_l), where x_0 = E[token] and x_l = B_l h_(l-1)'.
 
+    The logits are sharpness * W h' of the last layer. All weights come from `seed`.
     noise: deviation of noise on W, which makes a draft model that resembles the model without.
+    rollback: "restore" holds a single state, like a recurrent model.
     path: the reference. The text of a token is its id: digits, for up to MAX_TOY_VOCAB tokens."""
 
     def __init__(
@@ -59,17 +62,25 @@ class ToyTarget:
         eos: frozenset[int] = frozenset(),
         n_ctx: int = 4096,
         branch: int = 64,
+        layers: int = 1,
+        rollback: Rollback = "free",
         chunk: int = 512,
         sessions: int = 64,
         path: Path = Path("toy:"),
     ) -> None:
         random = np.random.default_rng(seed)
-        self._mix = random.normal(size=(width, width)) * 0.9 / np.sqrt(width)
+        mix = random.normal(size=(width, width)) * 0.9 / np.sqrt(width)
         self._embed = random.normal(size=(n_vocab, width))
         head = random.normal(size=(n_vocab, width)) * sharpness
         self._head = head + noise * sharpness * np.random.default_rng(seed + 1).normal(size=head.shape)
-        self._weights = (self._mix, self._embed, self._head)
+        deeper = np.random.default_rng([seed, 2])
+        self._mix = [mix, *deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)]
+        self._up = deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)
+        self._base = self
+        self._weights = (*self._mix, *self._up, self._embed, self._head)
         self._passes = 0  # to notice reads of an outdated output
+        self.layers = self.exit_layer = layers
+        self.width = width
         spell = b"%d".__mod__
         self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spell, piece=spell)
         self.path, self.name, self.origin, self.modification = path, str(path), "the toy model", ""
@@ -79,8 +90,8 @@ class ToyTarget:
         self.settings: Mapping[str, Any] = {"threads": 1}
         self.on_forward: ForwardCallback | None = None
         self.caps = Caps(
-            max_branches=branch,
-            rollback="free",
+            max_branches=1 if rollback == "restore" else branch,
+            rollback=rollback,
             max_sessions=sessions,
             max_batch_tokens=1 << 15,
             max_prefill_tokens=chunk,
@@ -97,8 +108,22 @@ class ToyTarget:
         digest.update(repr(sorted(self.vocab.eos)).encode())
         return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings}
 
+    def view(self, exits: int) -> ToyTarget:
+        """Return a model of the same weights without the layers behind the first `exits`.
+
+        Sessions opened beside one of this model take over its states."""
+        view = copy(self)
+        view.exit_layer = exits
+        view.modification = f"{exits} of {self.exit_layer} layers" * (exits != self.exit_layer)
+        return view
+
     def open(self, beside: Session | None = None) -> ToySession:
-        return ToySession(self)
+        shares = (
+            isinstance(beside, ToySession)
+            and beside._target is self._base is not self
+            and self.caps.rollback == "free"
+        )
+        return ToySession(self, beside if shares else None)  # type: ignore[arg-type]  # a ToySession then
 
     def forget(self) -> None: ...
 
@@ -111,42 +136,62 @@ class ToyTarget:
         self._passes += 1
         for session, tree in batch:
             if isinstance(tree, int):
-                session.read(tree)
-                outs.append(ToyForward(self, [], 0, tree, want))
+                before, lead = session.read(tree)
+                outs.append(ToyForward(self, lead, [], 0, len(lead), want, before))
             else:
-                n = session.pending_tokens
-                session.read(n)
+                before, lead = session.read(session.pending_tokens)
                 states, first = session.compute_tree(tree)
-                outs.append(ToyForward(self, states, first, n + len(states) - first, want))
+                computed = len(lead) + len(states) - first
+                outs.append(ToyForward(self, lead, states, first, computed, want, before))
         if self.on_forward is not None:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
     def after(self, state: Array | None, token: int) -> Array:
-        """Return the state [width] after a token."""
-        before = np.zeros(len(self._mix)) if state is None else state
-        out: Array = np.tanh(self._mix @ before + self._embed[token])
+        """Return the states [exits, width] after a token."""
+        before = np.zeros((self.exit_layer, self.width)) if state is None else state
+        out = np.empty((self.exit_layer, self.width))
+        x = self._embed[token]
+        for layer in range(self.exit_layer):
+            out[layer] = np.tanh(self._mix[layer] @ before[layer] + x)
+            if layer < self.layers - 1:
+                x = self._up[layer] @ out[layer]
+        return out
+
+    def hidden(self, state: Array, token: int, layer: int) -> Array:
+        """Return a layer's input for a token with these states; for layer `layers`, the last output."""
+        if 0 < layer < self.layers:
+            out: Array = self._up[layer - 1] @ state[layer - 1]
+        else:
+            out = self._embed[token] if layer == 0 else state[-1]
         return out
 
     def logits(self, state: Array) -> Array:
-        out: Array = self._head @ state
+        out: Array = self._head @ state[-1]
         return out
 
 
-class ToySession:
-    """The states of the committed tokens (`_states`), and of the root and the nodes of the last tree."""
+ComputedToken = tuple[Array, int]  # the states after a token, and the token
 
-    def __init__(self, target: ToyTarget) -> None:
-        self._target = target
+
+class ToySession:
+    """The states of the committed tokens (`_states`), and of the root and the nodes of the last tree.
+
+    A model that cannot roll back has the last state only: accepted tokens are computed again, unless the
+    whole draft was accepted. beside: a session of the whole model, whose states a view uses."""
+
+    def __init__(self, target: ToyTarget, beside: ToySession | None = None) -> None:
+        self._target, self._beside = target, beside
         self._states: list[Array] = []
+        self._read = 0  # committed tokens that were computed
         self._tree_states: list[Array] = []
         self._tree = EMPTY
         self.tokens: list[int] = []
 
     @property
     def pending_tokens(self) -> int:
-        return max(0, len(self.tokens) - 1 - len(self._states))
+        return max(0, len(self.tokens) - 1 - self._read)
 
     def extend(self, tokens: Sequence[int]) -> None:
         if not tokens and not self.tokens:
@@ -158,32 +203,56 @@ class ToySession:
 
     def _commit(self, path: Sequence[int]) -> None:
         """Commit the states of the root and the path."""
-        self._states += [self._tree_states[0], *(self._tree_states[node + 1] for node in path)]
+        tip = self._tree_states[0] if not path else self._tree_states[path[-1] + 1]
+        if self._target.caps.rollback == "free":
+            self._states += [self._tree_states[0], *(self._tree_states[node + 1] for node in path)]
+        elif len(path) == len(self._tree):
+            self._states = [tip]
+        else:
+            return  # at the last state: everything since is computed again
+        self._read += 1 + len(path)
 
-    def read(self, n: int) -> None:
-        """Prefill `n` tokens."""
+    def read(self, n: int) -> tuple[int, list[ComputedToken]]:
+        """Prefill `n` tokens; return where they begin, and the states not taken from `beside`."""
         if not self.tokens:
             raise ContractError("forward before extend: the session has no root")
+        start, computed = self._read, list[ComputedToken]()
         if n > self.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
-        start = len(self._states)
         for token in self.tokens[start : start + n]:
-            self._states.append(self._target.after(self._states[-1] if self._states else None, token))
+            state = self._state_beside()
+            if state is None:
+                state = self._target.after(self._states[-1] if self._states else None, token)
+                computed.append((state, token))
+            if self._target.caps.rollback == "free":
+                self._states.append(state)
+            else:
+                self._states = [state]
+            self._read += 1
+        return start, computed
 
-    def compute_tree(self, tree: DraftTree) -> tuple[list[Array], int]:
+    def _state_beside(self) -> Array | None:
+        """Return the next token's states from the session beside this one, if it has them."""
+        beside, at = self._beside, self._read
+        if beside is None or at >= len(beside._states) or beside.tokens[at] != self.tokens[at]:
+            return None
+        return beside._states[at][: self._target.exit_layer]
+
+    def compute_tree(self, tree: DraftTree) -> tuple[list[ComputedToken], int]:
         """Return the states of the root and all nodes, and the first that was not computed before."""
         if not (self._tree_states and tree.starts_with(self._tree)):
             self._tree_states = []
         first = len(self._tree_states)
+        tokens = [self.tokens[-1], *tree.tokens]
         if first == 0:
             below = self._states[-1] if self._states else None
-            self._tree_states.append(self._target.after(below, self.tokens[-1]))
+            self._tree_states.append(self._target.after(below, tokens[0]))
         for i in range(len(self._tree_states) - 1, len(tree)):
             self._tree_states.append(
                 self._target.after(self._tree_states[tree.parents[i] + 1], tree.tokens[i])
             )
         self._tree = tree
-        return list(self._tree_states), first
+        return list(zip(self._tree_states, tokens, strict=True)), first
 
     def commit(self, path: Sequence[int], root: int) -> None:
         if not self._tree_states:
@@ -194,24 +263,44 @@ class ToySession:
         self._tree, self._tree_states = EMPTY, []
 
     def close(self) -> None:
-        self._states, self._tree_states, self.tokens = [], [], []
+        self._states, self._tree_states, self.tokens, self._read = [], [], [], 0
 
 
 class ToyForward(LogitsOutput):
-    """The rows of a session. states: of the root and the nodes, new from `first` on."""
+    """The rows of a session.
+
+    states: of the root and the nodes, new from `first` on. lead: of prefilled tokens, from `start` on."""
 
     def __init__(
-        self, target: ToyTarget, states: Sequence[Array], first: int, computed: int, want: RequiredOutputs
+        self,
+        target: ToyTarget,
+        lead: Sequence[ComputedToken],
+        states: Sequence[ComputedToken],
+        first: int,
+        computed: int,
+        want: RequiredOutputs,
+        start: int,
     ) -> None:
         self._target, self._states, self._first = target, states, first
         self._pass = target._passes
-        super().__init__(computed)
-        if want.top_k and (rows := range(first, len(states))):
-            self.features = Features(np.stack([filter_top_k(self.logits(row), want.top_k) for row in rows]))
+        super().__init__(computed, Features(self._top(want.top_k), *self._hidden(lead, want), start))
+
+    def _top(self, k: int) -> NDArray[np.int64] | None:
+        rows = range(self._first, len(self._states))
+        return np.stack([filter_top_k(self.logits(row), k) for row in rows]) if k and rows else None
+
+    def _hidden(self, lead: Sequence[ComputedToken], want: RequiredOutputs) -> tuple[Any, int]:
+        if not want.layers:
+            return None, 0
+        seen = [*lead, *self._states[self._first :]]
+        hidden = [
+            [self._target.hidden(state, token, layer) for layer in want.layers] for state, token in seen
+        ]
+        return np.array(hidden), len(lead)
 
     def logits(self, row: int) -> Array:
         node_position(row, range(self._first, len(self._states)), self._pass == self._target._passes)
-        return self._target.logits(self._states[row])
+        return self._target.logits(self._states[row][0])
 
 
 def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyTarget:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from paceline.speculative.interfaces import (
     Budget,
@@ -48,7 +50,7 @@ class _Composition:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
         self.name = ",".join(d.name for d in drafters)
-        self.required_outputs = RequiredOutputs(max((d.required_outputs.top_k for d in drafters), default=0))
+        self.required_outputs = reduce(or_, (d.required_outputs for d in drafters), RequiredOutputs())
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""

@@ -21,13 +21,15 @@ from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 
 UNLIMITED = 1 << 40
+Rollback = Literal["free", "restore", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
     """The capabilities of a target.
     max_branches: leaves of one tree; 1 means chains only.
-    rollback: how rejected tokens leave the cache. free: they are dropped. none: nothing can be drafted.
+    rollback: how rejected tokens leave the cache. free: they are dropped. restore: the model returns to a
+        checkpoint and recomputes accepted tokens in the next pass. none: nothing can be drafted.
     max_sessions: sessions open at once.
     max_batch_tokens: rows with outputs (roots and nodes) of one pass, over all sessions.
     max_prefill_tokens: prompt tokens worth computing in one pass.
@@ -37,7 +39,7 @@ class Caps:
     equal_rows: rows depend on the tokens alone, not on chunks, batch, cache or threads."""
 
     max_branches: int
-    rollback: Literal["free", "none"]
+    rollback: Rollback
     max_sessions: int
     max_batch_tokens: int
     max_prefill_tokens: int
@@ -49,17 +51,29 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class RequiredOutputs:
-    """The target outputs that a drafter reads, besides the emitted tokens.
-    top_k: the k largest logits of every row."""
+    """The target outputs that a drafter reads.
+    top_k: the k largest logits of every row.
+    layers: hidden states at the input of these layers; the number of layers means the last output."""
 
     top_k: int = 0
+    layers: tuple[int, ...] = ()
+
+    def __or__(self, other: RequiredOutputs) -> RequiredOutputs:
+        return RequiredOutputs(max(self.top_k, other.top_k), tuple(sorted({*self.layers, *other.layers})))
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The `RequiredOutputs` of one pass. top_k: token ids [rows, k], best first."""
+    """The `RequiredOutputs` of one pass.
+    top_k: token ids [rows, k], best first.
+    hidden: [lead + rows, layers, width], layers ascending, on the backend's device.
+    lead: rows before the root's, of prompt tokens or of recomputed tokens.
+    start: position of the first row; earlier positions came from another session's cache."""
 
     top_k: NDArray[np.int64] | None = None
+    hidden: Any = None
+    lead: int = 0
+    start: int = 0
 
 
 NO_FEATURES = Features()
@@ -71,7 +85,7 @@ class ForwardOutput(Protocol):
 
     @property
     def computed(self) -> int:
-        """Rows computed for this session: prompt, root and new nodes."""
+        """Rows computed for this session: prompt, recomputed tokens, root and new nodes."""
 
     @property
     def features(self) -> Features: ...
@@ -211,7 +225,7 @@ class DrafterState(Protocol):
     """The state of one request in a drafter."""
 
     def update(self, step: Step, features: Features) -> None:
-        """Record one decoding step."""
+        """Record one step. A drafter of hidden states also gets the prompt, as steps without tokens."""
 
     def close(self) -> None: ...
 

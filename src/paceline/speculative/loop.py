@@ -141,6 +141,8 @@ def draft(
 def prefill(request: ActiveRequest, out: ForwardOutput, times: StepTimes) -> Step:
     """Record one prefilled chunk of a prompt."""
     step = Step((), (), (), {}, {}, None, times, batch_tokens=out.computed)
+    if out.features.hidden is not None:
+        request.drafter_state.update(step, out.features)
     request.stats.add(step)
     return step
 

@@ -53,7 +53,7 @@ class Step:
     drafted, accepted: tokens by drafter; accepted counts those before the cut.
     tree: the verified draft; proposal: the draft the policy chose from.
     logprobs: one per token, if requested.
-    batch_tokens: rows the target computed: prompt, root and tree."""
+    batch_tokens: rows the target computed: prompt, recomputed tokens, root and tree."""
 
     tokens: tuple[int, ...]
     sources: tuple[str, ...]

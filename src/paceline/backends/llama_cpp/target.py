@@ -19,7 +19,7 @@ from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, Decoder
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 from paceline.system.forks import ForkGuard
@@ -235,6 +235,8 @@ class LlamaTarget:
         self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[LlamaForward]:
         self._require_open()
+        if want.layers:
+            raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
         if sum(prefills) > CHUNK or (self.exact_rows and any(prefills)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from paceline.speculative.forward_output import LogitsOutput, node_position
@@ -34,11 +35,14 @@ class HfForward(LogitsOutput):
         computed: int,
         read: int,
         want: RequiredOutputs,
+        features: Features,
     ) -> None:
         self._is_last, self._rows, self._first, self.read = is_last, rows, first, read
         self._best: list[int] | None = None
-        top = want.top_k > 0 and len(rows) > 0
-        super().__init__(computed, Features(top_k_rows(rows, want.top_k)) if top else NO_FEATURES)
+        if want.top_k > 0 and len(rows) > 0:
+            best = top_k_rows(rows, want.top_k)
+            features = Features(best, features.hidden, features.lead, features.start)
+        super().__init__(computed, features)
 
     def _place(self, row: int) -> int:
         return node_position(row, range(self._first, self._first + len(self._rows)), self._is_last())
@@ -96,3 +100,9 @@ def top_k_rows(rows: Any, k: int) -> NDArray[np.int64]:
 def stable_top_k(rows: Any, k: int) -> Any:
     """Return the top-k ids [..., k]. `torch.topk` has no order of equal logits."""
     return rows.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+
+
+def features_of(hidden: Sequence[Any], lead: int, start: int, want: RequiredOutputs) -> Features:
+    if not want.layers or not hidden:
+        return NO_FEATURES
+    return Features(None, torch.cat(list(hidden)), lead, start)

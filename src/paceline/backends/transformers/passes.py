@@ -12,6 +12,7 @@ import torch
 from paceline.backends.transformers.kind import ArchitectureTraits
 from paceline.backends.transformers.session import HfSession, PassInput
 from paceline.backends.transformers.strip import BatchedCache
+from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
 
 MAX_FUSED_ROWS = 1024  # rows of several sessions in one pass
@@ -21,31 +22,37 @@ MAX_FUSED_ROWS = 1024  # rows of several sessions in one pass
 class PendingForward:
     """A session's part of a forward.
 
-    n_prefill: tokens to prefill. n_prefilled: tokens among these that earlier passes computed.
-    logits: [n_outputs, n_vocab], once computed."""
+    n_prefill: tokens to prefill, from position `begin` on.
+    n_prefilled: tokens among these that earlier passes computed, with the hidden states `earlier`.
+    logits, hidden: [n_outputs, n_vocab] and [rows, layers, width], once computed."""
 
     session: HfSession
     tree: DraftTree | int
     rows: PassInput
     n_prefill: int
+    begin: int
     n_prefilled: int = 0
+    earlier: Sequence[Any] = ()
     logits: Any = None
+    hidden: Any = None
 
 
-def compute(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward]) -> None:
+def compute(
+    model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs
+) -> None:
     """Compute all sessions in one pass if a mask can separate them, else one by one."""
     group, n = list[PendingForward](), 0
     for one in due:
         if group and (not kind.supports_custom_masks or n + len(one.rows.tokens) > MAX_FUSED_ROWS):
-            _pass(model, kind, group)
+            _pass(model, kind, group, want)
             group, n = [], 0
         group.append(one)
         n += len(one.rows.tokens)
     if group:
-        _pass(model, kind, group)
+        _pass(model, kind, group, want)
 
 
-def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward]) -> None:
+def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
     rows = [one.rows for one in due]
     caches = [one.session.slot.cache for one in due]
     if kind.supports_rollback:
@@ -62,11 +69,17 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward]) -
         given["attention_mask"] = mask
     if kind.takes_positions:
         given["position_ids"] = torch.tensor([[at for one in rows for at in one.positions]], device=device)
-    ends = output_ends = list(accumulate(counts))
+    ends = list(accumulate(counts))
+    output_ends = ends
     if kind.takes_few:  # compute the logits of output rows only, and of at least one row
         output_ends = list(accumulate(one.n_outputs for one in rows))
         few = [row for one, end in zip(rows, ends, strict=True) for row in range(end - one.n_outputs, end)]
         given["logits_to_keep"] = torch.tensor(few or [ends[-1] - 1], device=device)
+    if want.layers:
+        given["output_hidden_states"] = list(want.layers)
     out = model(input_ids=torch.tensor([tokens], device=device), **given)
-    for each, last in zip(due, output_ends, strict=True):
+    for each, last, end, n in zip(due, output_ends, ends, counts, strict=True):
         each.logits = out.logits[0, last - each.rows.n_outputs : last]
+        if want.layers:
+            layers = [layer[0, end - n : end] for layer in out.hidden_states if layer is not None]
+            each.hidden = torch.stack(layers, dim=1)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from paceline.backends.common import make_token_trie, parameters
-from paceline.backends.transformers.forward import HfForward
+from paceline.backends.transformers.forward import HfForward, features_of
 from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
     ArchitectureTraits,
@@ -239,8 +239,8 @@ class HfTarget:
         self._passes += 1
         try:
             with torch.inference_mode():
-                due = [self._prefill(session, tree) for session, tree in batch]
-                compute(self._require_open(), self._kind, [one for one in due if one.rows.tokens])
+                due = [self._prefill(session, tree, want) for session, tree in batch]
+                compute(self._require_open(), self._kind, [one for one in due if one.rows.tokens], want)
                 outs = [self._answer(one, want) for one in due]
         except BaseException as error:  # also Ctrl-C: drop the pass from the caches
             for session, _ in batch:
@@ -262,22 +262,23 @@ class HfTarget:
             "context (n_ctx, -c), fewer sessions, or bfloat16 (dtype, --dtype)"
         )
 
-    def _prefill(self, session: HfSession, tree: DraftTree | int) -> PendingForward:
+    def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
         """Prefill in chunks, except the last, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
         if not 0 <= n <= session.pending_tokens:
             raise ContractError(f"{n} tokens to be read, of {session.pending_tokens} that are unread")
-        most, left = self._kind.max_prefill_chunk, n
+        most, begin, left, hidden = self._kind.max_prefill_chunk, len(session.slot.cached), n, list[Any]()
         beside = most if most > 1 else 0 if isinstance(tree, DraftTree) else 1
         while left > beside:
             part = min(left, most)
-            due = PendingForward(session, part, session.plan_prefill(part), 0)
+            due = PendingForward(session, part, session.plan_prefill(part), 0, begin)
             if due.rows.tokens:
-                compute(self._require_open(), self._kind, [due])
+                compute(self._require_open(), self._kind, [due], want)
+                hidden.append(due.hidden)
             session.read(part)
             left -= part
         rows = session.plan_prefill(left) if isinstance(tree, int) else session.plan(tree)
-        return PendingForward(session, tree, rows, n, n - left)
+        return PendingForward(session, tree, rows, n, begin, n - left, hidden)
 
     def _answer(self, due: PendingForward, want: RequiredOutputs) -> HfForward:
         session, rows, now = due.session, due.rows, self._passes
@@ -285,6 +286,11 @@ class HfTarget:
             session.read(due.tree - due.n_prefilled)
         else:
             session.mark_computed()
+        hidden = [*due.earlier, *([due.hidden] if due.hidden is not None else [])]
         computed = due.n_prefilled + len(rows.tokens)
+        start = due.begin if rows.first_row == 0 else rows.start
+        features = features_of(hidden, computed - rows.n_outputs, start, want)
         logits = torch.empty(0) if due.logits is None else due.logits
-        return HfForward(lambda: self._passes == now, logits, rows.first_row, computed, due.n_prefill, want)
+        return HfForward(
+            lambda: self._passes == now, logits, rows.first_row, computed, due.n_prefill, want, features
+        )

@@ -1,0 +1,139 @@
+"""What a target shows of its inside, and views of it: proved on the toy model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enumeration import decided_distribution, plain_distribution
+from heads import HeadDrafter, HeadMemory
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
+from paceline.speculative.loop import decode, start_request
+from paceline.speculative.policy.interface import FixedPolicy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, chain
+
+V, LAYERS = 6, 3
+WANT = RequiredOutputs(top_k=2, layers=(0, 1, 3))
+
+
+def deep(**more: Any) -> ToyTarget:
+    return ToyTarget(V, seed=2, layers=LAYERS, **more)
+
+
+def at_once(text: Sequence[int]) -> Any:
+    """[tokens, layers, width] of one pass over all of the text."""
+    target = deep()
+    session = target.open()
+    session.extend(text)
+    features = target.forward([(session, EMPTY)], WANT)[0].features
+    assert (features.start, features.lead) == (0, len(text) - 1)
+    return features.hidden
+
+
+@pytest.mark.parametrize("rollback", ["free", "restore"])
+@given(
+    prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=9),
+    chunk=st.integers(1, 5),
+    rounds=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4),
+)
+@settings(max_examples=60, deadline=None)
+def test_features_cover_the_text_without_a_gap_however_it_is_read_and_rolled_back(
+    rollback: Any, prompt: list[int], chunk: int, rounds: list[tuple[int, int]]
+) -> None:
+    target = deep(rollback=rollback)
+    session = target.open()
+    session.extend(prompt)
+    known: dict[int, Any] = {}
+
+    def note(features: Any, rows: Sequence[int]) -> None:
+        assert features.start <= len(known)  # no place is left out; some come again
+        for at, row in enumerate([*range(features.lead), *rows], features.start):
+            known[at] = features.hidden[row]
+
+    while session.pending_tokens > chunk:
+        (out,) = target.forward([(session, chunk)], WANT)
+        assert out.features.top_k is None
+        assert len(out.features.hidden) == out.features.lead == chunk
+        note(out.features, ())
+    for drafted, kept in rounds:
+        (out,) = target.forward([(session, chain([1, 2, 3][:drafted], "x"))], WANT)
+        assert out.features.top_k is not None
+        assert out.features.top_k.shape == (drafted + 1, 2)
+        assert len(out.features.hidden) == out.computed == out.features.lead + drafted + 1
+        path = range(min(kept, drafted))
+        note(out.features, [out.features.lead + row for row in (0, *(node + 1 for node in path))])
+        session.commit(path, 5)
+    whole = at_once(session.tokens)
+    for at, hidden in known.items():
+        assert np.array_equal(hidden, whole[at]), at
+
+
+@pytest.mark.parametrize("rollback", ["free", "restore"])
+@pytest.mark.parametrize("chunk", [3, 1 << 40])
+@pytest.mark.parametrize("n_prompt", [1, 2, 40, 90])
+def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, n_prompt: int) -> None:
+    """One row that is off by one, one prompt row that is missing, and it would not be."""
+    target = ToyTarget(V, seed=3, rollback=rollback)
+    drafter = HeadDrafter(target)
+    prompt = [(i * i) % V for i in range(n_prompt)]
+    request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
+    steps = [
+        s for _, s in decode(target, drafter, FixedPolicy(Budget(5, 5)), [request], chunk=chunk) if s.tokens
+    ]
+    blind = len(steps[0].tree) == 0  # a short prompt is read with the first draft
+    assert request.stats.drafted == request.stats.accepted > 0
+    assert len(steps) == blind + -(-(60 - blind) // 6)
+    memory = request.drafter_state
+    assert isinstance(memory, HeadMemory)
+    assert sorted(memory.hidden) == list(range(len(memory.tokens) - 1))
+
+
+SAMPLED = 0.9
+CASES: dict[str, tuple[ToyTarget, Drafter]] = {}
+for kind in ("free", "restore"):
+    small = ToyTarget(3, seed=4, layers=2, rollback=kind)
+    CASES |= {
+        f"early exit, {kind}": (small, ModelDrafter(small.view(exits=1), 3, temperature=SAMPLED)),
+        f"early exit, greedy, {kind}": (small, ModelDrafter(small.view(exits=1), 3)),
+    }
+flat = ToyTarget(3, seed=4, rollback="restore")
+CASES |= {
+    "head": (flat, HeadDrafter(flat)),
+    "a draft that cannot rewind": (
+        ToyTarget(3, seed=4),
+        ModelDrafter(ToyTarget(3, seed=4, noise=0.5, rollback="restore"), 3, temperature=SAMPLED),
+    ),
+    "lookup, head": (flat, ComposedDrafter([LookupDrafter(1, 2), HeadDrafter(flat)])),
+    "none": (flat, NoDrafter()),
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 40])
+@pytest.mark.parametrize("name", CASES)
+def test_the_distribution_is_plain_samplings_to_the_last_digit(name: str, chunk: int) -> None:
+    """Two requests in one pass, one with a prompt that is read in pieces; all draws enumerated."""
+    target, drafter = CASES[name]
+    sampling, n = Sampling(temperature=0.8), 2
+    prompts = [[1], [2, 0, 1]]
+    together = decided_distribution(
+        target, drafter, prompts, lambda _: FixedPolicy(Budget(2, 2)), sampling, n, chunk=chunk
+    )
+    plain = [plain_distribution(target, prompt, sampling, n) for prompt in prompts]
+    error = 0.0
+    for outputs, p in together.items():
+        expected = plain[0][outputs[0]] * plain[1][outputs[1]]
+        error = max(error, abs(p - expected))
+    assert sum(together.values()) == pytest.approx(1.0, abs=1e-12)
+    assert error < 1e-12
