@@ -55,14 +55,15 @@ def cached(
     return found
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def digest() -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
-    return cached("hashes", [path], digest, str, str)
+def sha256_of(path: Path) -> str:
+    """Return the cached SHA-256 of a file, in hexadecimal. Raises OSError."""
+    return cached("hashes", [path], lambda: compute_sha256(path), str, str)
 
 
 def _stamps(files: Sequence[Path]) -> dict[str, list[int]]:
