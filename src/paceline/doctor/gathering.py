@@ -68,7 +68,7 @@ def evidence_of_models(
         physical=hardware.cores.physical,
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
-        # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
+        # Nearly every laptop has an integrated GPU, which shares the processor's memory bandwidth.
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
         target_layers=gpu_layers,
