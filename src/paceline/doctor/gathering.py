@@ -56,7 +56,6 @@ def evidence_of_models(
     gpu_layers: int = 0,
 ) -> Evidence:
     """Collect evidence without running a model. threads, gpu_layers: of the target. doubt: see Evidence."""
-    memory = hardware.memory
     curve, draft_token = None, None
     if costs is not None and not doubt:
         depth = costs.target.depths[0]
@@ -76,8 +75,8 @@ def evidence_of_models(
         experts=target.experts if target else 0,
         experts_used=target.experts_used if target else 0,
         size=sum(facts.size for facts in (target, draft) if facts is not None),
-        available=0 if memory is None else memory.available,
-        usable=0 if memory is None else memory.usable,
+        available=hardware.memory.available,
+        usable=hardware.memory.usable,
         curve=curve,
         draft_token=draft_token,
         doubt=doubt,

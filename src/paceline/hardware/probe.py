@@ -78,7 +78,7 @@ class Hardware:
     cores: Cores
     limits: Limits
     advice: ThreadAdvice
-    memory: MemoryInfo | None
+    memory: MemoryInfo
     features: CpuFeatures | None
     gpus: tuple[Gpu, ...]
     offload: bool | None
@@ -101,7 +101,7 @@ class Hardware:
             "limits": asdict(self.limits)
             | {"cpuset": None if self.limits.cpuset is None else sorted(self.limits.cpuset)},
             "threads": asdict(self.advice),
-            "memory": None if self.memory is None else asdict(self.memory),
+            "memory": asdict(self.memory),
             "features": None if self.features is None else asdict(self.features),
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "offload": self.offload,

@@ -28,8 +28,7 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
     processor = ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"]))))
     out = [("processor", processor), ("cores", cores(hardware))]
     out += [("limits", text)] if (text := limits(hardware)) else []
-    out += [("memory", memory(hardware))] if hardware["memory"] else []
-    out += features(hardware["features"])
+    out += [("memory", memory(hardware["memory"])), *features(hardware["features"])]
     out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
     out += [("GPU", gpu(it, hardware["offload"])) for it in hardware["gpus"]]
     if not hardware["gpus"]:
@@ -71,8 +70,7 @@ def limits(hardware: Record) -> str:
     return ", ".join(parts)
 
 
-def memory(hardware: Record) -> str:
-    it = hardware["memory"]
+def memory(it: Record) -> str:
     parts = [f"{size(it['total'])}, {size(it['available'])} free"]
     if it["swap_used"]:
         parts.append(f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use")
