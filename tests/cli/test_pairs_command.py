@@ -95,7 +95,7 @@ def test_a_draft_whose_state_cannot_be_rolled_back_is_left_out(capsys: Capture, 
 
 
 def test_what_cannot_be_answered_is_one_line(capsys: Capture, folder: Path) -> None:
-    run(capsys, folder, "nowhere.gguf").refused(2, "nowhere.gguf: no such file")
+    run(capsys, folder, "nowhere.gguf").refused(1, "nowhere.gguf: cannot be read (No such file or directory)")
     run(capsys, folder, "--task", "haiku").refused(2, "--task haiku", "prose")
     run(capsys, folder, "--measure").refused(2, "--measure needs a TARGET")
 
@@ -109,4 +109,4 @@ def test_a_model_of_transformers_is_a_target_too(capsys: Capture, folder: Path) 
     file = run(capsys, folder, f"hf:{folder / 'target.gguf'}")
     assert file.code == 0
     assert "draft.gguf" in file.out
-    run(capsys, folder, folder).refused(2, "neither a GGUF file nor a model of transformers")
+    run(capsys, folder, folder).refused(1, "is a folder with GGUF files: name one")

@@ -29,7 +29,6 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
         "smt": True,
         "machine": 32,
         "allowed": None,
-        "known": True,
     }
     assert said["offload"] is False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def store(project: Path) -> Iterator[AnswerHistory]:
-    with AnswerHistory.open(vocab(), project) as it:
-        yield it
+def store(project: Path) -> AnswerHistory:
+    return AnswerHistory.open(vocab(), project)
 
 
 def test_what_was_added_comes_back_oldest_first_in_another_process_too(

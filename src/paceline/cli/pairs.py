@@ -87,14 +87,9 @@ def pairs(
 def _target(text: str) -> ModelFacts:
     from paceline.cli.references import resolved
     from paceline.models.headers.header import read_model_facts
-    from paceline.models.names import is_transformers, model_path
+    from paceline.models.names import model_path
 
-    path = model_path(resolved(text))
-    if not path.exists():
-        raise UsageError(f"{text}: no such file; `paceline pairs` lists the models that are here")
-    if path.is_dir() and not is_transformers(path):
-        raise UsageError(f"{text}: neither a GGUF file nor a model of transformers: it has no config.json")
-    facts = read_model_facts(path)
+    facts = read_model_facts(model_path(resolved(text)))
     if not facts.size:
         raise ModelError(f"{text}: has no weights: fetch them too")
     return facts

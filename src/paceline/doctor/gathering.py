@@ -56,7 +56,6 @@ def evidence_of_models(
     gpu_layers: int = 0,
 ) -> Evidence:
     """Collect evidence without running a model. threads, gpu_layers: of the target. doubt: see Evidence."""
-    memory = hardware.memory
     curve, draft_token = None, None
     if costs is not None and not doubt:
         depth = costs.target.depths[0]
@@ -68,7 +67,7 @@ def evidence_of_models(
         physical=hardware.cores.physical,
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
-        # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
+        # Nearly every laptop has an integrated GPU, which shares the processor's memory bandwidth.
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
         target_layers=gpu_layers,
@@ -76,8 +75,8 @@ def evidence_of_models(
         experts=target.experts if target else 0,
         experts_used=target.experts_used if target else 0,
         size=sum(facts.size for facts in (target, draft) if facts is not None),
-        available=0 if memory is None else memory.available,
-        usable=0 if memory is None else memory.usable,
+        available=hardware.memory.available,
+        usable=hardware.memory.usable,
         curve=curve,
         draft_token=draft_token,
         doubt=doubt,

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.interface import Backend
 from paceline.backends.registry import BackendSpec
 from paceline.bench.provenance import provenance
 from paceline.models.names import model_path
@@ -39,17 +38,32 @@ def report_costs(
     known. doubts: by model, why nothing is concluded from its costs. made: see provenance. tick: called with
     the model and the completed share.
     """
-    found, doubts = dict[str, CachedCosts](), dict[str, str | None]()
+    found, doubts, reused = dict[str, CachedCosts](), dict[str, str](), list[str]()
     for role, model in roles(llm.target, llm.draft).items():
-        requested = effort if role == "target" else for_a_draft(effort)
-        found[role], doubts[role] = _examine(model, role, requested, warn, partial(tick, role), again)
-    reused = [role for role, doubt in doubts.items() if doubt is None]
+        depths = tuple(min(depth, model.caps.n_ctx) for depth in effort.depths)
+        request = replace(effort, depths=depths)
+        if role == "draft":
+            rows = tuple(n for n in effort.rows if n <= DRAFT_ROWS)
+            request = replace(request, seconds=DRAFT_SHARE * effort.seconds, rows=rows)
+        key = cost_key(model, role)
+        cached = load(key, warn)
+        if cached is not None and cached.effort.covers(request) and not again:
+            found[role] = cached
+            reused.append(role)
+            continue
+        found[role] = measured = measure_costs(model, request, partial(tick, role))
+        if cached is not None:
+            measured.step = cached.step
+        if doubt := jitter_warning(measured.cost):
+            doubts[role] = doubt
+        else:
+            store(key, measured, warn)
     return {
         "format": FORMAT,
         **as_costs(found).as_dict(),
         "kept": reused,
         "noise": {role: it.cost.timing_jitter for role, it in found.items() if role not in reused},
-        "doubts": {role: doubt for role, doubt in doubts.items() if doubt},
+        "doubts": doubts,
         "made": provenance(llm, asdict(effort) | {"again": again}),
     }
 
@@ -62,31 +76,3 @@ def known_costs(model: BackendSpec, role: str) -> CachedCosts | None:
         return load(cost_key(model, role), lambda _: None)
     except (PacelineError, ImportError, OSError):  # without the engine nothing was measured
         return None
-
-
-def _examine(
-    model: Backend,
-    role: str,
-    request: MeasurementEffort,
-    warn: Warn,
-    tick: Callable[[float], None],
-    again: bool,
-) -> tuple[CachedCosts, str | None]:
-    """Return a model's costs and why they are doubtful, "" if sound; None for stored costs."""
-    key = cost_key(model, role)
-    request = replace(request, depths=tuple(min(depth, model.caps.n_ctx) for depth in request.depths))
-    before = load(key, warn)
-    if before is not None and before.effort.covers(request) and not again:
-        return before, None
-    found = measure_costs(model, request, tick)
-    if before is not None:
-        found.step = before.step
-    value = jitter_warning(found.cost)
-    if not value:
-        store(key, found, warn)
-    return found, value
-
-
-def for_a_draft(effort: MeasurementEffort) -> MeasurementEffort:
-    rows = tuple(n for n in effort.rows if n <= DRAFT_ROWS)
-    return replace(effort, seconds=DRAFT_SHARE * effort.seconds, rows=rows)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import IO, Any
 
 from paceline.report.table import size
@@ -14,8 +12,6 @@ from paceline.speculative.printable import printable
 Record = Mapping[str, Any]
 
 NAME_WIDTH = 11
-ENGINE = "llama-cpp-python"
-TILE_HEADER = Path(__file__).parents[1] / "backends" / "llama_cpp" / "tileconfig.h"
 
 
 def write(hardware: Record, file: IO[str]) -> None:
@@ -32,8 +28,7 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
     processor = ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"]))))
     out = [("processor", processor), ("cores", cores(hardware))]
     out += [("limits", text)] if (text := limits(hardware)) else []
-    out += [("memory", memory(hardware))] if hardware["memory"] else []
-    out += features(hardware["features"])
+    out += [("memory", memory(hardware["memory"])), *features(hardware["features"])]
     out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
     out += [("GPU", gpu(it, hardware["offload"])) for it in hardware["gpus"]]
     if not hardware["gpus"]:
@@ -75,8 +70,7 @@ def limits(hardware: Record) -> str:
     return ", ".join(parts)
 
 
-def memory(hardware: Record) -> str:
-    it = hardware["memory"]
+def memory(it: Record) -> str:
     parts = [f"{size(it['total'])}, {size(it['available'])} free"]
     if it["swap_used"]:
         parts.append(f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use")
@@ -90,23 +84,8 @@ def features(it: Record | None) -> list[tuple[str, str]]:
         return [("features", " ".join(it["there"]) or "none that matter")]
     out = [("features", f"{' '.join(it['used']) or 'none'}: used by the engine")]
     if it["unused"]:
-        command = rebuild_command(tiles="AMX_INT8" in it["unused"])
-        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {command}"))
+        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build"))
     return out
-
-
-def rebuild_command(tiles: bool) -> str:
-    """Return the command that builds the engine's version for this processor.
-
-    tiles: work around compilers that get AMX wrong.
-    """
-    try:
-        pinned = f"{ENGINE}=={version(ENGINE)}"
-    except PackageNotFoundError:
-        pinned = ENGINE
-    command = f"pip install --force-reinstall --no-deps --no-binary {ENGINE} {pinned}"
-    flags = f'CXXFLAGS="-include {TILE_HEADER}" ' if tiles else ""
-    return f'{flags}CMAKE_ARGS="-DGGML_NATIVE=ON" {command}'
 
 
 def gpu(it: Record, offload: bool | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from model_facts import of
 from paceline.models.compatibility.check import Compatibility, compare
 from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import make_vocab
@@ -113,8 +114,7 @@ def test_of_all_pairs_those_share_a_vocabulary_that_share_one_in_llama_cpp() -> 
 
 @pytest.mark.parametrize(("target", "draft"), [("phi-3", "llama-spm"), ("refact", "starcoder")])
 def test_as_much_is_in_common_as_translation_finds(target: str, draft: str) -> None:
-    found = verdict(target, draft).reason("tokens in common")
-    assert found is not None
+    found = of(verdict(target, draft), "tokens in common")
     ours, theirs = (Lexicon(vocab(name), lambda _: []) for name in (target, draft))
     pairs = Intersection.of(ours, theirs)
     common = sum(bool(ours.token_bytes[token]) for token in pairs.target_ids.tolist())

@@ -10,7 +10,6 @@ headers unchecked, which lets a server write anywhere the user may.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -40,6 +39,7 @@ from paceline.models.stores.hub_cache import (
 from paceline.models.stores.reference import LocalFile, Reference, matching_variants, select_variant, variants
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import format_count
+from paceline.system.identity import compute_sha256
 from paceline.system.whole import atomic_write
 
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
@@ -62,7 +62,8 @@ def find_cached(reference: Reference) -> list[LocalFile]:
         partly |= bool(matching)
         if complete:
             names = select_variant(complete, reference.tag, reference.name)
-            return [_local_file(snapshot / name) for name in names]
+            paths = [snapshot / name for name in names]
+            return [LocalFile(path, path.stat().st_size, stated_sha256(path)) for path in paths]
     started = any((folder / "blobs").glob("*.incomplete"))
     some = "not completely" if partly or started else "not"
     raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
@@ -86,10 +87,6 @@ def _snapshots(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     return sorted(found, key=lambda path: (path.name == current, path.stat().st_mtime), reverse=True)
-
-
-def _local_file(path: Path) -> LocalFile:
-    return LocalFile(path, path.stat().st_size, stated_sha256(path))
 
 
 def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False) -> list[LocalFile]:
@@ -152,10 +149,10 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
                     f"{format_count(free)} free: make room, or name another folder with HF_HUB_CACHE"
                 )
             received = _fill(part, url, remote, watch)
-            if have and _sha256(part) != remote.sha256:
+            if have and compute_sha256(part) != remote.sha256:
                 part.unlink()  # the resumed part was damaged, as by a system crash
                 received += _fill(part, url, remote, watch)
-            if (actual := _sha256(part)) != remote.sha256:
+            if (actual := compute_sha256(part)) != remote.sha256:
                 part.unlink()
                 raise ModelError(
                     f"{remote.name}: the hub states the SHA-256 {remote.sha256}, what came has {actual}: it "
@@ -230,8 +227,3 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
             ) from error
         os.fsync(file.fileno())  # the bytes must be on disk before the blob gets its name
     return growing.received
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

