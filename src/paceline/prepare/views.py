@@ -88,7 +88,7 @@ class ViewEvaluator:
 
     def evaluate(self, view: ModelView, method: str) -> ViewScore:
         engine = self._whole.view(view)
-        agreement, share = self.agreement(engine), engine.memory / self._whole.memory
+        agreement, share = self.agreement(engine), engine.weight_bytes / self._whole.weight_bytes
         speeds = [
             with_verification_cost(agreement, n, share, self._curve[n + 1] / self._curve[1])
             for n in range(1, MOST_AHEAD + 1)
