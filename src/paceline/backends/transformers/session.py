@@ -67,11 +67,6 @@ class CacheSlots:
         best.owner = weakref.ref(owner)
         return best, common_prefix(best.cached, tokens)
 
-    @property
-    def memory(self) -> int:
-        """Bytes of the caches, if known."""
-        return sum(int(getattr(slot.cache, "memory", 0)) for slot in self._slots)
-
     def clear_free(self) -> None:
         for slot in self._slots:
             if slot.is_free:
