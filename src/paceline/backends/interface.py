@@ -28,7 +28,6 @@ class ModelSetup(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """Return a JSON object of all that pass costs depend on, except the machine.
-
         `model`: fingerprint of the weights. `engine`: name and version. Others: settings and build."""
 
 
@@ -75,7 +74,6 @@ class TunableBackend(Protocol):
 
     def use_flash_attention(self, flash: bool | None) -> None:
         """Switch flash attention while no session is open. None: the backend's default.
-
         Raises ModelError, without a change, if memory is too small."""
 
     def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> Target:
@@ -88,7 +86,6 @@ class TunableBackend(Protocol):
 @dataclass(frozen=True)
 class BackendBuild:
     """Build facts of a backend.
-
     features: processor features, as the backend prints them. offload: supports GPU offload."""
 
     features: str
@@ -98,7 +95,6 @@ class BackendBuild:
 @dataclass(frozen=True)
 class KernelStatus:
     """State of Paceline's kernels in a backend.
-
     path: instruction set, or "". reason: why there are none; "" if the backend needs none."""
 
     path: str = ""

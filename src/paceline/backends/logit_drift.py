@@ -21,7 +21,6 @@ Rows = NDArray[np.float64]
 
 def batch_logit_drift(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
     """Return the largest change of a difference of two logits of a row, in passes of a few and of `n` rows.
-
     Every pass starts from an empty cache. one_by_one: logits of decoding one token at a time."""
     text = text[-N_TOKENS:]
     if one_by_one is None:
@@ -50,7 +49,6 @@ def logits_from_empty_cache(
     target: Target, tokens: Sequence[int], right: Sequence[int] = (), piece: int | None = None
 ) -> Rows:
     """Return the logits [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`.
-
     piece: chunk size of the prefill before that pass."""
     target.forget()
     with closing(target.open()) as session:
@@ -63,7 +61,6 @@ def logits_from_empty_cache(
 
 def teacher_forced_logits(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
     """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on.
-
     The passes have up to `n` rows, and their drafts are always right."""
     out, at = [], start
     with closing(target.open()) as session:

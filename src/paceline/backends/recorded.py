@@ -31,7 +31,6 @@ UNKNOWN_TOKEN = -1  # a place off the recording, or a missing token of a recorde
 @dataclass(frozen=True, slots=True)
 class Recording:
     """One recorded request.
-
     top_k: for each token the target's likeliest tokens, best first. gumbel_noise: the sampling noise."""
 
     prompt: tuple[int, ...]
@@ -54,7 +53,6 @@ def numeric_vocab(size: int) -> Vocab:
 
 class ReplayTarget:
     """A target that answers the prompts of `recordings`; recordings with the same prompt take turns.
-
     A request has to stop where its recording ends. text: the tokenizer, if any."""
 
     def __init__(self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None) -> None:

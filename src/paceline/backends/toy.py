@@ -44,7 +44,6 @@ RANGES: Mapping[str, tuple[type, float, float]] = {
 
 class ToyTarget:
     """A network h' = tanh(A h + E[token]) with the logits sharpness * W h'. All weights come from `seed`.
-
     noise: deviation of noise on W, which makes a draft model that resembles the model without.
     path: the reference. The text of a token is its id: digits, for up to MAX_TOY_VOCAB tokens."""
 

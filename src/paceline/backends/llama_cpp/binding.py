@@ -166,7 +166,6 @@ def metadata(model: Any, key: str) -> str | None:
 
 def description(model: Any) -> str:
     """Return architecture, size and quantization: llama 7B Q8_0.
-
     llama.cpp's size class is missing or wrong below 1B: these parameters are counted."""
     cpp, buffer = llama_cpp(), ctypes.create_string_buffer(256)
     cpp.llama_model_desc(model, buffer, len(buffer))

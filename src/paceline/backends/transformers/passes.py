@@ -20,7 +20,6 @@ MAX_FUSED_ROWS = 1024  # rows of several sessions in one pass
 @dataclass
 class PendingForward:
     """A session's part of a forward.
-
     n_prefill: tokens to prefill. n_prefilled: tokens among these that earlier passes computed.
     logits: [n_outputs, n_vocab], once computed."""
 

@@ -16,7 +16,6 @@ from paceline.speculative.tree import EMPTY, DraftTree
 @dataclass(frozen=True)
 class PassInput:
     """A session's rows in a pass: `tokens`, written to the cache from place `start` on.
-
     base: place of the root; node `i` of `tree` is at `base + 1 + i`.
     n_outputs: number of rows, at the end, that have logits; the first is row `first_row` of the tree."""
 

@@ -55,7 +55,6 @@ MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode
 
 class HfTarget:
     """A model of `path`: a folder, or hf:FILE of a GGUF file.
-
     n_ctx: context length of a session (0: that of the training, at most 4,096).
     sessions: number of sessions that may be open. device: cpu, cuda, mps, or auto.
     dtype: of the weights (loading.DTYPES). attention: an implementation in transformers, or auto."""
@@ -246,7 +245,7 @@ class HfTarget:
                 raise self.out_of_memory_error(error) from error
             raise
         openmp_threads().on_compute()
-        reads = sum(out.read for out in outs)
+        reads = sum(one.n_prefill for one in due)
         if self.on_forward is not None and reads <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
@@ -283,4 +282,4 @@ class HfTarget:
             session.mark_computed()
         computed = due.n_prefilled + len(rows.tokens)
         logits = torch.empty(0) if due.logits is None else due.logits
-        return HfForward(lambda: self._passes == now, logits, rows.first_row, computed, due.n_prefill, want)
+        return HfForward(lambda: self._passes == now, logits, rows.first_row, computed, want)
