@@ -15,7 +15,6 @@ from paceline.text.grammar import TokenTrie
 
 def make_token_trie(vocab: Vocab, added: Collection[int]) -> TokenTrie:
     """Return the tokens that grammars are matched with.
-
     added: tokens added to the vocabulary. Those that look like control tokens (<think>) count as no text."""
     pieces = [vocab.piece(token) for token in range(vocab.size)]
     for token in added:
@@ -39,7 +38,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 class CacheSlot:
     """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
-
     The owner is a weak reference: a session that an interrupt drops frees its slot."""
 
     def __init__(self) -> None:

@@ -28,7 +28,6 @@ class ModelSetup(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """Return a JSON object of all that pass costs depend on, except the machine.
-
         `model`: fingerprint of the weights. `engine`: name and version. Others: settings and build."""
 
 
@@ -63,7 +62,6 @@ class Backend(Target, ModelSetup, Protocol):
 @dataclass(frozen=True)
 class BackendBuild:
     """Build facts of a backend.
-
     features: processor features, as the backend prints them. offload: supports GPU offload."""
 
     features: str
@@ -73,7 +71,6 @@ class BackendBuild:
 @dataclass(frozen=True)
 class KernelStatus:
     """State of Paceline's kernels in a backend.
-
     path: instruction set, or "". reason: why there are none; "" if the backend needs none."""
 
     path: str = ""

@@ -55,7 +55,6 @@ def kernel_status(path: Path) -> KernelStatus:
 
 def resolve_kernels(path: Path, request: str | bool) -> bool:
     """Return whether the backend of `path` computes with Paceline's kernels.
-
     request: "auto", "off", or the backend's setting. Raises UsageError or MissingExtraError."""
     if isinstance(request, str) and request not in KERNELS:
         raise UsageError(f"kernels {request!r}: choose from {', '.join(KERNELS)}")

@@ -19,31 +19,23 @@ class LookupState:
 
     def __init__(self, prompt: Sequence[int], ngram_min: int, ngram_max: int) -> None:
         self.tokens: list[int] = []
-        self._lengths = range(ngram_max, ngram_min - 1, -1)
-        self._followed: dict[tuple[int, ...], int] = {}
+        self.lengths = range(ngram_max, ngram_min - 1, -1)
+        self.followed: dict[tuple[int, ...], int] = {}
         self.extend(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             # N-grams enter the index with the token that follows, so the end never matches itself.
-            for n in self._lengths:
+            for n in self.lengths:
                 if len(self.tokens) >= n:
-                    self._followed[tuple(self.tokens[-n:])] = len(self.tokens)
+                    self.followed[tuple(self.tokens[-n:])] = len(self.tokens)
             self.tokens.append(token)
-
-    def match(self) -> tuple[int, int]:
-        """Return the start of the continuation and the length of the matching n-gram; (0, 0) without one."""
-        for n in self._lengths:
-            start = self._followed.get(tuple(self.tokens[-n:]))
-            if start is not None:
-                return start, n
-        return 0, 0
 
     def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
     def close(self) -> None:
-        self._followed.clear()
+        self.followed.clear()
         self.tokens.clear()
 
 
@@ -65,8 +57,13 @@ class LookupDrafter:
         return [self._draft(state, min(budget.depth, budget.nodes)) for state, budget in batch]
 
     def _draft(self, state: LookupState, length: int) -> DraftTree:
-        start, n = state.match()
-        if n == 0 or length < 1:
+        if length < 1:
+            return EMPTY
+        for n in state.lengths:
+            start = state.followed.get(tuple(state.tokens[-n:]))
+            if start is not None:
+                break
+        else:
             return EMPTY
         copied = state.tokens[start : start + length]
         while len(copied) < length:

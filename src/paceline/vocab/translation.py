@@ -48,7 +48,6 @@ class Translation:
     def __init__(self, target: Lexicon, draft: Lexicon) -> None:
         self.target, self.draft, self.common = target, draft, Intersection.of(target, draft)
         pairs = zip(self.common.target_ids.tolist(), self.common.draft_ids.tolist(), strict=True)
-        self._shared = frozenset(self.common.target_ids.tolist())
         self._known: dict[int, tuple[int, ...]] = {ours: (theirs,) for ours, theirs in pairs}
 
     @property
@@ -58,7 +57,8 @@ class Translation:
 
     def coverage(self, tokens: Sequence[int]) -> float:
         """Return the share of the target's `tokens` that the draft also has."""
-        return sum(token in self._shared for token in tokens) / max(1, len(tokens))
+        shared = set(self.common.target_ids.tolist())
+        return sum(token in shared for token in tokens) / max(1, len(tokens))
 
     def token(self, token: int) -> tuple[int, ...]:
         """Return the counterpart, or else the encoded bytes or control-token name; at least one token."""

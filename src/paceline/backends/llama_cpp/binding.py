@@ -24,8 +24,7 @@ from paceline.system.leaving import exit_now
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
-CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
-CACHE_ELEMENT_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
+CACHE_TYPES = {"f32": (0, 4.0), "f16": (1, 2.0), "q8_0": (8, 34 / 32), "bf16": (30, 2.0)}  # ggml_type, bytes
 
 # Fields of `Sampling`, and their names in GGUF files behind general.sampling.
 SAMPLING_KEYS = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
@@ -167,7 +166,6 @@ def metadata(model: Any, key: str) -> str | None:
 
 def description(model: Any) -> str:
     """Return architecture, size and quantization: llama 7B Q8_0.
-
     llama.cpp's size class is missing or wrong below 1B: these parameters are counted."""
     cpp, buffer = llama_cpp(), ctypes.create_string_buffer(256)
     cpp.llama_model_desc(model, buffer, len(buffer))
@@ -205,7 +203,8 @@ def make_context(
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
-    check_memory(model, path, n_ctx, CACHE_ELEMENT_BYTES[cache_type])
+    ggml_type, element_bytes = CACHE_TYPES[cache_type]
+    check_memory(model, path, n_ctx, element_bytes)
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
@@ -215,7 +214,7 @@ def make_context(
     params.kv_unified = True  # branches share the main sequence's cells, and sessions a prefix
     params.swa_full = True  # keep cells outside the window, for rollback
     params.no_perf = True
-    params.type_k = params.type_v = CACHE_TYPES[cache_type]
+    params.type_k = params.type_v = ggml_type
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
     with wrap_llama_errors(path):
         context = cpp.llama_init_from_model(model, params)

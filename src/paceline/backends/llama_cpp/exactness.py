@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,13 +28,10 @@ def rows_are_equal(target: LlamaTarget) -> bool:
 
 def _probe_forward(target: LlamaTarget) -> None:
     """Run a short pass, and drop it from the cache."""
-    session = target.open()
-    try:
+    with closing(target.open()) as session:
         session.extend([0] * min(2, target.caps.n_ctx))
         target.forward([(session, EMPTY)], RequiredOutputs())
-    finally:
-        session.close()
-        target.forget()
+    target.forget()
 
 
 def require_exact(target: LlamaTarget) -> None:

@@ -32,7 +32,6 @@ in_load_subprocess = False
 
 def validate_gguf(path: Path, **way: Any) -> None:
     """Refuse a file that llama.cpp cannot load. way: settings of the load (vocab_only, gpu_layers).
-
     Raises UsageError if `path` is no file or a later part of a model, and ModelError if it is no model or
     crashes llama.cpp."""
     record = _record_path(path, way)

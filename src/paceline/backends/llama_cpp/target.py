@@ -41,7 +41,6 @@ SETTINGS: Mapping[str, Any] = {
 
 def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
     """See ModelSetup. The key of the model's cached pass costs on disk, which must stay stable.
-
     Raises OSError if `path` does not exist, and MissingExtraError without llama.cpp."""
     model = file_fingerprint(path)
     given = {name: settings.get(name, usual) for name, usual in SETTINGS.items()}
@@ -56,7 +55,6 @@ def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
 
 class LlamaTarget:
     """A model of a GGUF file.
-
     n_ctx: context length of a session (0: that of the training, at most 4,096).
     sessions: number of sessions that may be open.
     exact_rows: fill every pass up to so many rows if rows depend on their pass. Plain and speculative

@@ -16,7 +16,6 @@ from paceline.speculative.tree import EMPTY, DraftTree
 @dataclass(frozen=True)
 class PassInput:
     """A session's rows in a pass: `tokens`, written to the cache from place `start` on.
-
     base: place of the root; node `i` of `tree` is at `base + 1 + i`.
     n_outputs: number of rows, at the end, that have logits; the first is row `first_row` of the tree."""
 
@@ -66,11 +65,6 @@ class CacheSlots:
         best = max(free_slots(self._slots), key=lambda slot: common_prefix(slot.cached, tokens))
         best.owner = weakref.ref(owner)
         return best, common_prefix(best.cached, tokens)
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the caches, if known."""
-        return sum(int(getattr(slot.cache, "memory", 0)) for slot in self._slots)
 
     def clear_free(self) -> None:
         for slot in self._slots:

@@ -23,7 +23,6 @@ TOKENIZER_KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
 
 def byte_of() -> dict[str, int]:
     """Return the byte of each character of a byte-level vocabulary, as in GPT-2's encoder.py.
-
     Printable bytes stand for themselves, the others are the characters from U+0100 on."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]

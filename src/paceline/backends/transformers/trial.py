@@ -31,7 +31,6 @@ Pairs = list[tuple[Any, Any]]  # computed and expected rows of logits
 @dataclass(frozen=True)
 class ProbedTraits:
     """The result of a probe.
-
     rewinds: rejected tokens can be dropped. masks: masks separate branches and sessions.
     rejection_reason: why the model cannot be decoded at all, or ""."""
 
@@ -115,7 +114,6 @@ class TraitProbe:
 
     def _matches_reference(self, way: Callable[[], Pairs]) -> bool:
         """Return whether the rows equal those of passes without a cache.
-
         Fewer than half may differ, since rounding can route a token to other experts."""
         self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.supports_rollback)
         try:

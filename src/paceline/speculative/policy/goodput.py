@@ -90,17 +90,17 @@ class GoodputPolicy:
         except KeyError:
             return self._ledgers.setdefault(request, LossLedger(plain_seconds=request.stats.reading_seconds))
 
-    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
         depth = min(depth, self._earned)
         n = len(requests)
-        self._prefill_tokens = reading
+        self._prefill_tokens = prefill_tokens
         self._fused_prefill = sum([request.session.pending_tokens for request in requests])
-        rows = n + reading + self._fused_prefill
+        rows = n + prefill_tokens + self._fused_prefill
         end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
         self._context_length = max([len(request.session.tokens) for request in requests])
         pace, curve = self.costs.target.pace_factor(end, self._context_length)
-        self._plain_pass = pace * curve[n + reading]
+        self._plain_pass = pace * curve[n + prefill_tokens]
         # The goodput of plain decoding without prefill: the best over fewer requests too, as the cost of some
         # number of rows may be unknown or badly measured.
         rate = max([m / curve[m] for m in range(1, n + 1)]) / pace

@@ -26,7 +26,6 @@ _entering, _watching = threading.Lock(), threading.Lock()
 
 def load_kernels(path: str = "") -> KernelStatus:
     """Compile the library if needed, load it and hook into ggml, once a process and before the first model.
-
     path: the instruction set to use, or "" for the best."""
     global _status
     with _entering:
@@ -80,7 +79,6 @@ def _load_library(file: Path) -> ctypes.CDLL:
 
 def fits_memory(sizes: Sequence[int], name: object) -> bool:
     """Return whether a model with files of these sizes can use the kernels.
-
     A line on stderr reports too little memory."""
     if not load_kernels().path:
         return False
