@@ -81,6 +81,8 @@ class BenchPlan:
                 raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
         if not 0 <= self.minutes < 1e6:
             raise UsageError(f"--minutes {self.minutes:g}: must be at least 0")
+        if self.peers and not self.sampling.greedy:
+            raise UsageError("--peer: sampled output of other programs cannot be checked; leave out --temp")
         if self.keep_prompts and self.peers:
             raise UsageError(
                 "--keep-prompts: other programs (--peer) read every prompt; leave out one option"

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.api import LLM
-from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, GateVerdict, sampled_verdict
+from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, sampled_verdict
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
 from paceline.bench.paceline_system import PacelineSystem
@@ -135,16 +135,12 @@ class Runner:
                             entry.judge(self.examiner, item.id, ask, answer)
                 tick("gate")
             for entry in self.entries[1:]:
-                if not sampling.greedy and not entry.other_program_plain:
+                if not sampling.greedy and isinstance(entry.system, PacelineSystem):
                     entry.sampled = NOT_CHECKED
-                    entry.sampled = self._sampled(entry, sampling, seed)
+                    greedy = self.plain.greedy_tokens
+                    texts = [[*ask.tokens, *greedy[id_]] for id_, ask in self.asks.items()]
+                    entry.sampled = sampled_verdict(entry.system.llm, sampling, texts, seed)
         return checked
-
-    def _sampled(self, entry: Contestant, sampling: Sampling, seed: int) -> GateVerdict:
-        if not isinstance(entry.system, PacelineSystem):
-            return GateVerdict(False, "not checked: the sampled output of another program")
-        texts = [[*ask.tokens, *self.plain.greedy_tokens[id_]] for id_, ask in self.asks.items()]
-        return sampled_verdict(entry.system.llm, sampling, texts, seed)
 
     def rounds(
         self,

@@ -16,9 +16,9 @@ from paceline.bench.baselines.llama_programs import (
     TAIL,
     cause,
     draft_arguments,
+    greedy_arguments,
     model_arguments,
     require_files,
-    sampling_arguments,
 )
 from paceline.bench.baselines.process import MAX_OUTPUT, BackgroundProgram
 from paceline.bench.system import BenchAnswer, BenchRequest
@@ -112,7 +112,7 @@ class LlamaProgram:
             out += ["-b", str(len(ask.tokens))]
         if ask.ignore_eos:
             out.append("--ignore-eos")
-        return [*out, *sampling_arguments(ask.sampling)]
+        return [*out, *greedy_arguments(ask.sampling)]
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
         """Parse the text and the figures. Raises ValueError if they are missing or impossible."""
