@@ -68,7 +68,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"messages": [USER, OWN, USER], "session": "a"},
         "no item before it in its session answers its assistant's message",
     ),
-    "a question's unknown field": (QUESTION | {"image": "a.png"}, "image is 'a.png': "),
     "an empty turn": (QUESTION | {"turns": ["Write.", " "]}, "a turn is empty"),
     "a turn to be fetched": (
         QUESTION | {"turns": [TO_BE_FETCHED]},

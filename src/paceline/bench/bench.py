@@ -238,7 +238,8 @@ class Bench:
         settings["n_ctx"] = settings.get("n_ctx") or self._context()
         turns: Runner | None = None
         try:
-            self._models = models = stack.enter_context(LoadedModels(settings, self._draft))
+            loaded = LoadedModels(settings, self._draft, keep_prompts=plan.keep_prompts)
+            self._models = models = stack.enter_context(loaded)
             items = self._items(models)
             prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
@@ -246,7 +247,7 @@ class Bench:
             )  # fmt: skip
             if self._recorder is not None:
                 self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
-            turns = Runner(models, self._methods[0], prompts, self._watch, keep_prompts=plan.keep_prompts)
+            turns = Runner(models, self._methods[0], prompts, self._watch)
             stack.callback(turns.close)
             turns.warm_up(items)
             self._join(turns, settings)

@@ -33,22 +33,13 @@ MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 class Runner:
     """Systems that answer the same items in turn.
 
-    entries: plain decoding first, the reference of all. keep_prompts: see BenchPlan. skipped: reasons of
+    entries: plain decoding first, the reference of all. skipped: reasons of
     items that are not measured. asks: requests by item. reading: tokens and seconds of prefills."""
 
-    def __init__(
-        self,
-        models: LoadedModels,
-        plain: Method,
-        prompts: RequestBuilder,
-        watch: Watch,
-        *,
-        keep_prompts: bool = False,
-    ) -> None:
+    def __init__(self, models: LoadedModels, plain: Method, prompts: RequestBuilder, watch: Watch) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
-        self._keep_prompts = keep_prompts
         self.examiner = DifferenceClassifier(models.plain)
-        self.plain = Contestant(PacelineSystem(plain, models, keep_prompts=keep_prompts))
+        self.plain = Contestant(PacelineSystem(plain, models))
         self.entries = [self.plain]
         self.skipped: list[str] = []
         self.reading: TokenTimes = []
@@ -69,7 +60,7 @@ class Runner:
 
     def add(self, methods: Sequence[Method]) -> None:
         for method in methods:
-            system = PacelineSystem(method, self._models, keep_prompts=self._keep_prompts)
+            system = PacelineSystem(method, self._models)
             self.entries.append(Contestant(system, system.llm.drafting.budget, self.plain))
 
     @property
