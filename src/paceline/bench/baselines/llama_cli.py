@@ -14,8 +14,8 @@ from typing import Any
 
 from paceline.bench.baselines.llama_programs import (
     TAIL,
-    cause,
     draft_arguments,
+    failure,
     greedy_arguments,
     model_arguments,
     require_files,
@@ -92,10 +92,7 @@ class LlamaProgram:
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
                 self._peak = max(self._peak, process.run_to_end(self._timeout))
                 if process.returncode != 0:
-                    why = cause(process.output_tail())
-                    raise PeerError(
-                        f"{self.name}: {why}" if why else f"{self.name} {process.exit_description()}"
-                    )
+                    raise failure(self.name, process, f"{self.name} {process.exit_description()}")
                 out, err = process.output(MAX_OUTPUT)
                 try:
                     return self._read(out, err, ask.prompt)

@@ -149,3 +149,9 @@ def cause(log: str, causes: tuple[tuple[str, str], ...] = CAUSES) -> str:
 def cause_of_no_speculation(log: str) -> str:
     """Return why a running server does not speculate; "" if it does."""
     return cause(log, (OTHER_VOCABULARY, NO_SPECULATION))
+
+
+def failure(name: str, program: BackgroundProgram, description: str) -> PeerError:
+    """Return the error of a program that failed: the cause by its log, or else `description`."""
+    why = cause(program.output_tail())
+    return PeerError(f"{name}: {why}" if why else description)
