@@ -242,11 +242,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"),
-    [
-        ("hangs", "said nothing for 0.5 s"),
-        ("dies", "was ended by SIGSEGV"),
-    ],
+    ("mode", "words"), [("hangs", "said nothing for 0.5 s"), ("dies", "was ended by SIGSEGV")]
 )
 def test_a_program_that_fails_in_mid_run_is_told_and_the_others_keep_their_speeds(
     capsys: Capture, alone: tuple[str, ...], tmp_path: Path, started: list[int], mode: str, words: str

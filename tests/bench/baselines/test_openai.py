@@ -69,9 +69,7 @@ CHUNKS = [said("a b c", token_ids=[1, 2, 3]), said("d e f", token_ids=[4, 5, 6])
 
 @contextmanager
 def serving(
-    chunks: list[dict[str, Any]] = CHUNKS,
-    models: tuple[str, ...] = ("m",),
-    strict: bool = False,
+    chunks: list[dict[str, Any]] = CHUNKS, models: tuple[str, ...] = ("m",), strict: bool = False
 ) -> Iterator[Server]:
     server = Server(chunks, models, strict)
     with hostile(server.answer) as server.url:
