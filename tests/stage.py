@@ -16,6 +16,7 @@ from paceline.backends.recorded import (
     ReplayTarget,
     numeric_vocab,
 )
+from paceline.bench.replay.simulated import VirtualClock
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
 from paceline.speculative.loop import ActiveRequest, decode, start_request
@@ -28,16 +29,7 @@ from paceline.speculative.stats import Stats, Step
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 V = 16
-
-
-@dataclass
-class Passing:
-    """A simulated clock."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+Passing = VirtualClock
 
 
 class Actor(ReplayTarget):

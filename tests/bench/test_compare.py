@@ -12,13 +12,7 @@ import paceline
 from paceline.api import LLM
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.backends.toy import ToySession, ToyTarget
-from paceline.bench.text_comparison import (
-    Difference,
-    OutputComparison,
-    explain,
-    judge,
-    warm_up,
-)
+from paceline.bench.text_comparison import Difference, OutputComparison, explain, judge, warm_up
 from paceline.speculative.errors import LosslessError
 from paceline.speculative.interfaces import Budget, Session
 from paceline.speculative.sampling import Sampling

@@ -16,7 +16,7 @@ def test_a_stored_plan_is_the_plan() -> None:
     plan = BenchPlan(
         models={"target": "a.gguf", "threads": 2, "flash_attention": None},
         drafting={"n_draft": 4},
-        sampling=Sampling(temperature=0.7, logit_bias={3: -1.5}),
+        sampling=Sampling(repeat_penalty=1.1, logit_bias={3: -1.5}),
         methods="plain,lookup",
         peers=("llama-server=/bin/x",),
         n=32,
@@ -32,6 +32,7 @@ def test_a_stored_plan_is_the_plan() -> None:
         ({"n": 1}, "from the second on"),
         ({"seed": -1}, "seed"),
         ({"peers": ("openai=x",), "keep_prompts": True}, "--keep-prompts"),
+        ({"peers": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "leave out --temp"),
     ],
 )
 def test_numbers_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:

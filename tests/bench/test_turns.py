@@ -268,10 +268,11 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
         plan(self, n, batch)
 
     monkeypatch.setattr(LlamaSession, "plan_prefill", noting)
+    target.keep_prompts = keep
     tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
     said = []
     for name in ("none", "lookup", "model:n_draft=2:p_min=0"):
-        system = PacelineSystem(parse_all(name, {})[-1], target, keep_prompts=keep)
+        system = PacelineSystem(parse_all(name, {})[-1], target)
         said.append(system.answer(BenchRequest("", tokens, 8)))
         assert said[-1].decoded == 8
     assert len({answer.tokens for answer in said}) == 1

@@ -68,12 +68,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"messages": [USER, OWN, USER], "session": "a"},
         "no item before it in its session answers its assistant's message",
     ),
-    "a question's unknown field": (QUESTION | {"image": "a.png"}, "image is 'a.png': "),
     "an empty turn": (QUESTION | {"turns": ["Write.", " "]}, "a turn is empty"),
-    "a turn to be fetched": (
-        QUESTION | {"turns": [TO_BE_FETCHED]},
-        "run prepare_data.py of SPEED-Bench",
-    ),
+    "a turn to be fetched": (QUESTION | {"turns": [TO_BE_FETCHED]}, "run prepare_data.py of SPEED-Bench"),
     "a question whose id is a list": (QUESTION | {"question_id": [1]}, "question_id.int is [1]: "),
 }
 
@@ -119,9 +115,7 @@ def test_an_answer_may_stand_for_each_item_before_it_in_its_session(tmp_path: Pa
     assert "line 3: no item before it in its session answers" in refusal(path)
 
 
-def test_a_question_of_several_turns_becomes_a_session_with_own_answers_between(
-    tmp_path: Path,
-) -> None:
+def test_a_question_of_several_turns_becomes_a_session_with_own_answers_between(tmp_path: Path) -> None:
     turns = ["One.", "Two.", "Three."]
     speed_bench = {"source": "x", "src_id": "1", "difficulty": "easy", "multiturn": True, "sub_category": ""}
     one, two, three = (("user", text) for text in turns)

@@ -47,14 +47,6 @@ def known(tokens: Sequence[int], *longest: int) -> Chances:
 # Hand-made.
 
 
-def test_a_right_draft_is_taken_where_it_pays() -> None:
-    chances = known([1, 2, 3, 1], 3, 0, 0, 0)
-    assert seconds(chances, 5, costs(1.0, 1.1, 1.2, 1.3)) == pytest.approx(1.3)
-    # Three rows cost more than a pass of two and one of two.
-    assert seconds(chances, 5, costs(1.0, 1.1, 4.0, 4.0)) == pytest.approx(1.1 + 2.0)
-    assert seconds(chances, 5, costs(1.0, 9.0, 9.0, 9.0)) == pytest.approx(4.0)
-
-
 def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> None:
     chances = Chances((1, 2, 3, 1), MODEL)
     chances.add(0, chain([1, 2, 3], "model"))
@@ -154,12 +146,7 @@ texts = st.lists(st.integers(0, V - 1), min_size=1, max_size=24).map(tuple)
 )
 @settings(max_examples=100, deadline=None)
 def test_no_policy_is_faster_with_real_drafters(
-    answers: list[tuple[int, ...]],
-    curve: list[float],
-    small: list[float],
-    names: str,
-    rule: str,
-    width: int,
+    answers: list[tuple[int, ...]], curve: list[float], small: list[float], names: str, rule: str, width: int
 ) -> None:
     """The drafters include a draft model and one that learns from requests."""
     settled = Drafting(("lookup",), policy=rule, n_draft=4, width=width, p_split=0.05, p_min=0.2)

@@ -9,10 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from gguf import GGUFReader
 
 import broken
-import paceline
 from command_line import Done, command
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
@@ -21,9 +19,6 @@ from paceline.bench.baselines.process import BackgroundProgram
 from paceline.bench.history import History
 from paceline.bench.system import ItemMeasurements
 from paceline.speculative.errors import HistoryError
-from paceline.speculative.interfaces import ForwardOutput
-from paceline.speculative.tree import DraftTree
-from paceline.speculative.verify import Verdict, verify
 from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
@@ -170,29 +165,6 @@ def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
     assert table.out.splitlines()[-1].startswith("no conclusion")
 
 
-def test_a_near_tie_is_told_and_has_a_speed(
-    capsys: Capture, args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two tokens are exactly as likely, and drafted passes choose the other one."""
-    model = write_llama(tmp_path / "tied.gguf")
-    with paceline.load(model, drafters="none", threads=1, cache_type="f32", flash_attention=False) as llm:
-        said = llm.generate(ITEMS[0]["prompt"], max_tokens=6, ignore_eos=True).tokens
-    output = next(t for t in GGUFReader(model, "r+").tensors if t.name == "output.weight")
-    output.data[255] = output.data[said[3]]
-    output.data.base.flush()
-
-    def other(tree: DraftTree, out: ForwardOutput, *more: Any, **named: Any) -> Verdict:
-        judge = broken.judged_by(broken.highest_of_equals) if len(tree) else verify
-        return judge(tree, out, *more, **named)
-
-    monkeypatch.setattr("paceline.speculative.loop.verify", other)
-    done = command(capsys, *args, "-m", model, "--methods", "model", "--p-min", "0", "--json")
-    assert done.code == 0
-    one = next(one for one in done.json["results"] if one["system"] == "model")
-    assert (one["category"], one["verdict"]) == ("one", "1 near-tie")
-    assert one["speed"] > 0
-
-
 # Ctrl-C, and going on.
 
 
@@ -270,11 +242,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"),
-    [
-        ("hangs", "said nothing for 0.5 s"),
-        ("dies", "was ended by SIGSEGV"),
-    ],
+    ("mode", "words"), [("hangs", "said nothing for 0.5 s"), ("dies", "was ended by SIGSEGV")]
 )
 def test_a_program_that_fails_in_mid_run_is_told_and_the_others_keep_their_speeds(
     capsys: Capture, alone: tuple[str, ...], tmp_path: Path, started: list[int], mode: str, words: str

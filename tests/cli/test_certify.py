@@ -124,10 +124,7 @@ def test_prompts_that_cannot_be_used_are_refused(
 
 @pytest.mark.parametrize(
     ("args", "words"),
-    [
-        ("--samples 10", "Invalid value for"),
-        ("--draft none", "--draft none: nothing to certify"),
-    ],
+    [("--samples 10", "Invalid value for"), ("--draft none", "--draft none: nothing to certify")],
 )
 def test_a_setting_that_cannot_work_is_refused(
     capsys: Capture, pair: tuple[str, ...], args: str, words: str
@@ -212,10 +209,7 @@ def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_
 @pytest.mark.slow
 @pytest.mark.parametrize("broken_logprob", [None, np.nan])
 def test_log_probabilities_of_another_row_or_that_are_no_numbers_are_a_defect(
-    capsys: Capture,
-    pair: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    broken_logprob: float | None,
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, broken_logprob: float | None
 ) -> None:
     def wrong(request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]) -> Any:
         first_row = (logprob(out.logits(0), token, 0) for token in tokens)

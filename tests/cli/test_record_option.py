@@ -89,10 +89,7 @@ def test_what_was_interrupted_is_recorded_as_far_as_it_came(
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--record", "none/t.jsonl"], ["--record none/t.jsonl", "cannot be written"]),
-    ],
+    ("args", "words"), [(["--record", "none/t.jsonl"], ["--record none/t.jsonl", "cannot be written"])]
 )
 @pytest.mark.parametrize("name", ["run", "bench"])
 def test_what_cannot_be_recorded_is_refused_before_a_model_is_loaded(

@@ -81,6 +81,8 @@ class BenchPlan:
                 raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
         if not 0 <= self.minutes < 1e6:
             raise UsageError(f"--minutes {self.minutes:g}: must be at least 0")
+        if self.peers and not self.sampling.greedy:
+            raise UsageError("--peer: sampled output of other programs cannot be checked; leave out --temp")
         if self.keep_prompts and self.peers:
             raise UsageError(
                 "--keep-prompts: other programs (--peer) read every prompt; leave out one option"
@@ -236,7 +238,8 @@ class Bench:
         settings["n_ctx"] = settings.get("n_ctx") or self._context()
         turns: Runner | None = None
         try:
-            self._models = models = stack.enter_context(LoadedModels(settings, self._draft))
+            loaded = LoadedModels(settings, self._draft, keep_prompts=plan.keep_prompts)
+            self._models = models = stack.enter_context(loaded)
             items = self._items(models)
             prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
@@ -244,7 +247,7 @@ class Bench:
             )  # fmt: skip
             if self._recorder is not None:
                 self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
-            turns = Runner(models, self._methods[0], prompts, self._watch, keep_prompts=plan.keep_prompts)
+            turns = Runner(models, self._methods[0], prompts, self._watch)
             stack.callback(turns.close)
             turns.warm_up(items)
             self._join(turns, settings)

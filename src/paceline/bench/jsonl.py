@@ -45,7 +45,7 @@ def raw_lines(path: Path) -> Iterator[Line]:
                     piece = file.readline(LONGEST + 1)
                 if number == 1:
                     data = data.removeprefix(BOM_UTF8)  # as Windows editors write it
-                if not data.isspace():
+                if data and not data.isspace():
                     yield Line(number, data.removesuffix(b"\n"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error

@@ -22,14 +22,17 @@ class LoadedModels:
     """The owner of a bench's target and draft model, each loaded once.
 
     given: arguments of `load`. The draft model is loaded at its first use, so that memory can be attributed:
-    `memory` is resident bytes without it, `draft_memory` what loading it added."""
+    `memory` is resident bytes without it, `draft_memory` what loading it added.
+    keep_prompts: see BenchPlan."""
 
-    def __init__(self, given: Mapping[str, Any], draft: Path | None = None) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], draft: Path | None = None, *, keep_prompts: bool = False
+    ) -> None:
         excluded = ("target", "draft", "corpora")
         self._given = {name: value for name, value in given.items() if name not in excluded}
         self.plain = load(given["target"], drafters="none", **self._given)
         self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
-        self._draft_path = draft
+        self._draft_path, self.keep_prompts = draft, keep_prompts
         self._draft: Backend | None = None
         self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model
         self.memory = self.draft_memory = 0

@@ -18,15 +18,14 @@ NOTHING = RequiredOutputs()
 class PacelineSystem:
     """Paceline's engine. It detokenizes during decoding, as for a user, so that the cost counts."""
 
-    def __init__(self, method: Method, models: LoadedModels, *, keep_prompts: bool = False) -> None:
+    def __init__(self, method: Method, models: LoadedModels) -> None:
         self.name = method.name
         self._models = models
-        self._keep_prompts = keep_prompts
         self.llm = models.llm(method)
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         llm = self.llm
-        if not self._keep_prompts:
+        if not self._models.keep_prompts:
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.api import LLM
-from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, GateVerdict, sampled_verdict
+from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, sampled_verdict
 from paceline.bench.method import Method
 from paceline.bench.models import LoadedModels, resident
 from paceline.bench.paceline_system import PacelineSystem
@@ -33,22 +33,13 @@ MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 class Runner:
     """Systems that answer the same items in turn.
 
-    entries: plain decoding first, the reference of all. keep_prompts: see BenchPlan. skipped: reasons of
+    entries: plain decoding first, the reference of all. skipped: reasons of
     items that are not measured. asks: requests by item. reading: tokens and seconds of prefills."""
 
-    def __init__(
-        self,
-        models: LoadedModels,
-        plain: Method,
-        prompts: RequestBuilder,
-        watch: Watch,
-        *,
-        keep_prompts: bool = False,
-    ) -> None:
+    def __init__(self, models: LoadedModels, plain: Method, prompts: RequestBuilder, watch: Watch) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
-        self._keep_prompts = keep_prompts
         self.examiner = DifferenceClassifier(models.plain)
-        self.plain = Contestant(PacelineSystem(plain, models, keep_prompts=keep_prompts))
+        self.plain = Contestant(PacelineSystem(plain, models))
         self.entries = [self.plain]
         self.skipped: list[str] = []
         self.reading: TokenTimes = []
@@ -69,7 +60,7 @@ class Runner:
 
     def add(self, methods: Sequence[Method]) -> None:
         for method in methods:
-            system = PacelineSystem(method, self._models, keep_prompts=self._keep_prompts)
+            system = PacelineSystem(method, self._models)
             self.entries.append(Contestant(system, system.llm.drafting.budget, self.plain))
 
     @property
@@ -135,16 +126,12 @@ class Runner:
                             entry.judge(self.examiner, item.id, ask, answer)
                 tick("gate")
             for entry in self.entries[1:]:
-                if not sampling.greedy and not entry.other_program_plain:
+                if not sampling.greedy and isinstance(entry.system, PacelineSystem):
                     entry.sampled = NOT_CHECKED
-                    entry.sampled = self._sampled(entry, sampling, seed)
+                    greedy = self.plain.greedy_tokens
+                    texts = [[*ask.tokens, *greedy[id_]] for id_, ask in self.asks.items()]
+                    entry.sampled = sampled_verdict(entry.system.llm, sampling, texts, seed)
         return checked
-
-    def _sampled(self, entry: Contestant, sampling: Sampling, seed: int) -> GateVerdict:
-        if not isinstance(entry.system, PacelineSystem):
-            return GateVerdict(False, "not checked: the sampled output of another program")
-        texts = [[*ask.tokens, *self.plain.greedy_tokens[id_]] for id_, ask in self.asks.items()]
-        return sampled_verdict(entry.system.llm, sampling, texts, seed)
 
     def rounds(
         self,

@@ -90,31 +90,24 @@ def start(
     engine: Mapping[str, Any],
 ) -> System:
     """Start a program for one method. where: the text after `=`."""
-    drafting, threads = method.drafting, choose_threads(engine["threads"])
+    drafting = method.drafting
     name = label if method.plain else f"{label} {method.name}"
     if kind == "openai":
         from paceline.bench.baselines.openai import OpenAIServer
 
         return OpenAIServer(where, name=name)
-    p_min = 0.0 if draft is None else drafting.p_min
+    settings: dict[str, Any] = {"name": name, "threads": choose_threads(engine["threads"])}
+    settings |= {"n_draft": drafting.n_draft, "p_min": 0.0 if draft is None else drafting.p_min}
     if kind == "transformers":
         from paceline.bench.baselines.hf import Transformers
 
-        return Transformers(
-            target, draft, name=name, drafting="none" if method.plain else drafting.drafters[0],
-            n_draft=drafting.n_draft, p_min=p_min, threads=threads,
-        )  # fmt: skip
-    names = ("n_ctx", "flash_attention", "cache_type", "gpu_layers")
-    settings = {name: engine[name] for name in names} | {"name": name, "threads": threads}
+        return Transformers(target, draft, drafting=drafting.drafters[0], **settings)
+    settings |= {name: engine[name] for name in ("n_ctx", "flash_attention", "cache_type", "gpu_layers")}
     if kind == "llama-server":
         from paceline.bench.baselines.llama_server import LlamaServer, find_server
 
-        return LlamaServer(
-            find_server(where or None), target, draft,
-            method="plain" if method.plain else ",".join(drafting.drafters),
-            n_draft=None if method.plain else drafting.n_draft,
-            p_min=None if draft is None else p_min, **settings,
-        )  # fmt: skip
+        command = find_server(where or None)
+        return LlamaServer(command, target, draft, method=",".join(drafting.drafters), **settings)
     from paceline.bench.baselines.llama_cli import LlamaProgram
 
-    return LlamaProgram(kind, where or None, target, draft, n_draft=drafting.n_draft, p_min=p_min, **settings)
+    return LlamaProgram(kind, where or None, target, draft, **settings)

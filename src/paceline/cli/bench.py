@@ -143,11 +143,7 @@ def _open_history(file: Path | None) -> History:
 
 
 def _run(
-    plan: Any,
-    history: History | None,
-    number: int | None,
-    as_json: bool,
-    recorder: Recorder | None = None,
+    plan: Any, history: History | None, number: int | None, as_json: bool, recorder: Recorder | None = None
 ) -> int:
     """Measure, print, and return the exit code."""
     from paceline.bench.bench import Bench

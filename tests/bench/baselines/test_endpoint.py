@@ -70,10 +70,6 @@ def refusal(pieces: Pieces, ask: Callable[[Endpoint], object]) -> str:
     return said
 
 
-def got(endpoint: Endpoint) -> object:
-    return endpoint.fetch("/health")
-
-
 def posted(endpoint: Endpoint) -> object:
     return endpoint.fetch("/v1/completions", {})
 
@@ -150,11 +146,3 @@ def test_a_stream_of_another_kind_is_one_line(
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 1 << 20)
     monkeypatch.setattr(module, "MOST_EVENTS", 1000)
     assert words in refusal(pieces, streamed)
-
-
-@pytest.mark.parametrize("ask", [got, posted])
-def test_an_answer_without_end_is_not_kept(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Endpoint], object]
-) -> None:
-    monkeypatch.setattr(module, "MAX_BODY_BYTES", 1 << 20)
-    assert refusal(lambda: endless(UNTIL_CLOSED, b"x"), ask) == "peer sends more than 1 MiB at once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,17 +26,6 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
     monkeypatch.setattr(hf, "find_spec", lambda name: None if name in ("torch", "accelerate") else object())
     with pytest.raises(MissingExtraError, match=r"needs torch, accelerate: pip install torch transformers"):
         Transformers(zoo.target_path())
-
-
-def test_sampling_settings_that_it_does_not_have_are_refused() -> None:
-    for sampling in (
-        Sampling(repeat_penalty=1.1),
-        Sampling(logit_bias={3: 1.0}),
-        Sampling(temperature=1.0, xtc_probability=0.5),
-    ):
-        with pytest.raises(UsageError, match="leave them out"):
-            hf.sampling_arguments(sampling)
-    assert hf.sampling_arguments(Sampling()) == {"do_sample": False}
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +76,6 @@ def test_passes_and_drafted_tokens_are_counted(systems: dict[str, Transformers])
     assert 0.0 < model.decoding < model.seconds
 
 
-def test_a_seed_decides_what_is_sampled(systems: dict[str, Transformers]) -> None:
-    def sampled(seed: int) -> tuple[int, ...] | None:
-        how = Sampling(temperature=1.0, top_k=50, top_p=0.95, min_p=0.01)
-        return ask(
-            systems["model"], BenchRequest(PROMPT.prompt, PROMPT.tokens, 12, seed=seed, sampling=how)
-        ).tokens
-
-    assert sampled(1) == sampled(1)
-    assert sampled(1) != sampled(2)
-
-
 def test_the_end_token_ends_it_only_where_it_is_not_ignored(tmp_path: Path) -> None:
     for package in hf.PACKAGES:
         pytest.importorskip(package)
@@ -109,7 +88,9 @@ def test_the_end_token_ends_it_only_where_it_is_not_ignored(tmp_path: Path) -> N
     assert stopped.tokens == said.tokens[: said.tokens.index(256) + 1]
 
 
-def test_no_request_goes_beyond_the_context(systems: dict[str, Transformers]) -> None:
+def test_what_it_cannot_do_is_refused(systems: dict[str, Transformers]) -> None:
+    with pytest.raises(UsageError, match="no penalties over a window"):
+        ask(systems["none"], replace(PROMPT, sampling=Sampling(repeat_penalty=1.1)))
     with pytest.raises(PeerError, match="7 tokens and 5,000 more do not fit the model's context of 2,048"):
         systems["none"].answer(BenchRequest(PROMPT.prompt, PROMPT.tokens, 5000))
 

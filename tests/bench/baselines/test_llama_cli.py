@@ -15,7 +15,6 @@ from paceline.bench.baselines.llama_cli import LlamaProgram
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.models import zoo
 from paceline.speculative.errors import PeerError, UsageError
-from paceline.speculative.sampling import Sampling
 
 DATA = Path(__file__).parents[2] / "data" / "llama_cpp" / "0.3.36"
 LOOKUP, SIMPLE = "llama-lookup", "llama-speculative-simple"
@@ -108,10 +107,10 @@ def test_failures_say_what_is_wrong(tmp_path: Path, name: str, words: str) -> No
 
 def test_a_request_becomes_a_command_line(tmp_path: Path) -> None:
     program = system(recorded(tmp_path, SIMPLE), p_min=0.5, n_ctx=4096)
-    ask = BenchRequest(PROMPT, tuple(range(3000)), 32, 3, False, Sampling(temperature=0.7))
+    ask = BenchRequest(PROMPT, tuple(range(3000)), 32, 3, False)
     program.answer(ask)
     given = (tmp_path / "arguments").read_text()
-    flags = ("--spec-draft-n-max 4", "--spec-draft-p-min 0.5", "-n 31", "-b 3000", "--seed 3", "--temp 0.7")
+    flags = ("--spec-draft-n-max 4", "--spec-draft-p-min 0.5", "-n 31", "-b 3000", "--seed 3", "--temp 0")
     for words in flags:
         assert words.replace(" ", "\0") in given
     assert "--ignore-eos" not in given

@@ -9,11 +9,11 @@ import pytest
 from paceline.bench.baselines.llama_programs import (
     cause,
     cause_of_no_speculation,
+    greedy_arguments,
     model_arguments,
     needs_draft,
     output_of,
     require_types,
-    sampling_arguments,
     spec_types,
     speculation_arguments,
 )
@@ -65,18 +65,14 @@ def test_the_server_knows_every_flag_that_it_may_be_given() -> None:
     assert [flag for flag in [*model, *spec] if flag[:1] == "-" and flag not in known] == []
 
 
-def test_the_programs_know_every_flag_of_sampling() -> None:
-    every = Sampling(
-        temperature=0.7, top_k=9, typical_p=0.9, xtc_probability=0.5, repeat_penalty=1.1, logit_bias={5: -1.5}
-    )
-    given = sampling_arguments(every)
+def test_the_programs_know_every_flag_of_penalties() -> None:
+    given = greedy_arguments(Sampling(repeat_penalty=1.1, logit_bias={5: -1.5}))
     assert " ".join(given) == (
-        "--temp 0.7 --top-k 9 --top-p 1 --min-p 0 --typical 0.9 --xtc-probability 0.5 --xtc-threshold 0.1 "
-        "--repeat-last-n 64 --repeat-penalty 1.1 --presence-penalty 0 --frequency-penalty 0 -l 5-1.5"
+        "--temp 0 --repeat-last-n 64 --repeat-penalty 1.1 --presence-penalty 0 --frequency-penalty 0 -l 5-1.5"
     )
     known = (DATA / "llama-lookup-help.out.txt").read_text().replace(",", " ").split()
     assert [flag for flag in given if flag[:1] == "-" and flag not in known] == []
-    assert sampling_arguments(Sampling()) == ["--temp", "0"]
+    assert greedy_arguments(Sampling()) == ["--temp", "0"]
 
 
 def test_what_is_left_open_is_left_to_the_program() -> None:

@@ -69,9 +69,7 @@ CHUNKS = [said("a b c", token_ids=[1, 2, 3]), said("d e f", token_ids=[4, 5, 6])
 
 @contextmanager
 def serving(
-    chunks: list[dict[str, Any]] = CHUNKS,
-    models: tuple[str, ...] = ("m",),
-    strict: bool = False,
+    chunks: list[dict[str, Any]] = CHUNKS, models: tuple[str, ...] = ("m",), strict: bool = False
 ) -> Iterator[Server]:
     server = Server(chunks, models, strict)
     with hostile(server.answer) as server.url:
@@ -119,7 +117,7 @@ def test_an_answer_is_put_together_from_its_chunks() -> None:
 
 def test_every_setting_is_asked_for_and_no_prompt_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    sampling = Sampling(temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, logit_bias={3: -float("inf")})
+    sampling = Sampling(presence_penalty=0.5, repeat_penalty=1.1, logit_bias={3: -float("inf")})
     with serving() as served:
         server = OpenAIServer(f"{served.url}#other", name="openai")
         server.answer(BenchRequest("ab", (), 6, 9, True, sampling))
@@ -130,15 +128,14 @@ def test_every_setting_is_asked_for_and_no_prompt_is_remembered(monkeypatch: pyt
         "prompt": "ab",
         "max_tokens": 6,
         "seed": 9,
-        "temperature": 0.5,
-        "top_p": 0.9,
+        "temperature": 0.0,
+        "presence_penalty": 0.5,
     }
-    expected |= {"top_k": 7, "min_p": 0.1, "ignore_eos": True, "logit_bias": {"3": -100.0}, "stream": True}
+    expected |= {"repetition_penalty": 1.1, "ignore_eos": True, "logit_bias": {"3": -100.0}, "stream": True}
     assert {key: first[key] for key in expected} == expected
     assert first["stream_options"] == {"include_usage": True}
     assert first["cache_prompt"] is False
     assert first["cache_salt"] != second["cache_salt"]
-    assert second["top_k"] == -1
     assert served.keys == {"Authorization: Bearer secret"}
 
 
@@ -204,9 +201,3 @@ def test_fewer_tokens_than_pieces_are_no_less_than_none() -> None:
     with serving([said("a"), said("b"), said("c"), few]) as served:
         answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.n_tokens, answer.decoded) == (1, 0)
-
-
-def test_what_the_api_cannot_express_is_refused() -> None:
-    ask = BenchRequest("ab", (), 6, sampling=Sampling(temperature=1.0, typical_p=0.5))
-    with serving() as served, pytest.raises(UsageError, match="neither typical-p nor XTC"):
-        OpenAIServer(served.url, name="openai").answer(ask)

@@ -45,15 +45,9 @@ def family(program: BackgroundProgram, size: int) -> list[int]:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (
-            "echo starting; echo wrong >&2; exit 3",
-            f"{THREE}starting / wrong",
-        ),
+        ("echo starting; echo wrong >&2; exit 3", f"{THREE}starting / wrong"),
         ("kill -s SEGV $$", "was ended by SIGSEGV; its last words: none"),
-        (
-            "head -c 100000 /dev/zero | tr '\\0' x; exit 3",
-            f"{THREE}{'x' * 300}...",
-        ),
+        ("head -c 100000 /dev/zero | tr '\\0' x; exit 3", f"{THREE}{'x' * 300}..."),
         (f"echo loading; {FOREVER}", "was not ready within 0.3 s; its last words: loading"),
     ],
 )

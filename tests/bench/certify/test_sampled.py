@@ -1,4 +1,4 @@
-"""The sampled check: exact loops pass, a bias ends it early, and a suspicion extends it."""
+"""The sampled check: exact loops pass, every classic mistake is caught, and a bias ends it early."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from paceline.bench.certify import frequencies, sampled
 from paceline.bench.certify.laws import TESTS
 from paceline.bench.certify.sampled import FALSE_ALARM, SampledCheck, check_sampled
+from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
-from planted import CHAIN, V, mistakes, toy_loop
+from planted import CHAIN, GREEDY, TREE, V, mistakes, toy_loop
 
 MISTAKES = mistakes(V)
 
@@ -66,3 +67,24 @@ def test_where_nothing_is_drafted_nothing_is_proved() -> None:
     assert found.drafted == 0
     assert not found.passed
     assert np.min([min(values) for values in found.p_values.values()]) > found.level
+
+
+@pytest.mark.parametrize(
+    "drafting",
+    [TREE, GREEDY, pytest.param(replace(TREE, verify="recursive"), marks=pytest.mark.slow),
+     pytest.param(replace(CHAIN, verify="token", p_min=0.0), marks=pytest.mark.slow)],
+    ids=lambda d: f"{d.verify}, width {d.width}, temperature {d.temperature}, p_min {d.p_min}",
+)  # fmt: skip
+def test_what_is_exact_passes(drafting: Drafting) -> None:
+    found = check_sampled(*toy_loop(drafting), 4, 100, 0, lambda: None)
+    assert found.passed
+    assert 0 < found.accepted < found.drafted
+    assert found.runs == 4 * 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_classic_mistake_is_caught(name: str) -> None:
+    mistake = MISTAKES[name]
+    with mistake.plant():
+        assert not check_sampled(*toy_loop(mistake.drafting, mistake.change), 4, 600, 0, lambda: None).passed

@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.backends.recorded import Recording
-from paceline.bench.replay.replay import (
-    ReplayedRequest,
-    ReplayResult,
-    by_category,
-    sum_requests,
-)
+from paceline.bench.replay.replay import ReplayedRequest, ReplayResult, by_category, sum_requests
 from paceline.bench.replay.traces import TraceRequest
 from paceline.bench.summary import Interval, bootstrap_ratios
 

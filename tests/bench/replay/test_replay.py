@@ -16,7 +16,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.bench.replay import replay as lane
 from paceline.bench.replay import tables, traces
 from paceline.bench.replay.replay import REQUEST_PHASE, Replay, ReplayContext, methods_of, replay_recording
-from paceline.bench.replay.traces import Trace, TraceRequest
+from paceline.bench.replay.traces import Trace
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
@@ -147,19 +147,6 @@ def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Pat
     for part, every in zip(cut.results(), whole.results(), strict=True):
         assert part["each"] == every["each"][:2]
         assert part["steps"] == sum(one["steps"] for one in every["each"][:2])
-
-
-def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
-    """Two lines with one turn each, or one line with two turns, which leaves nothing to resample."""
-    said = [Recording((1, 2), (3, 4) * 5), Recording((2, 1), (0, 1, 2, 3, 4, 5))]
-    spans = []
-    for first, second in ((1, 2), (1, 1)):
-        requests = [TraceRequest("a", first, said[0]), TraceRequest("b", second, said[1])]
-        done = replaying([Trace(tmp_path, requests)])
-        done.run()
-        interval = done.results()[0]["tokens_per_step"]
-        spans.append(interval["high"] - interval["low"])
-    assert spans[0] > 0.0 == spans[1]
 
 
 def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:

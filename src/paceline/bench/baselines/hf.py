@@ -18,7 +18,6 @@ from typing import Any
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.models.names import is_view, model_path
 from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
-from paceline.speculative.sampling import Sampling
 
 PACKAGES = ("torch", "transformers", "accelerate", "gguf")  # the last two to read GGUF files
 
@@ -54,9 +53,8 @@ class Transformers:
     """A decoding method of transformers.
 
     drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
-    generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it. Sampling
-    applies the temperature before the filters, unlike llama.cpp and Paceline. Raises MissingExtraError,
-    UsageError, or PeerError if a file cannot be loaded."""
+    generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it.
+    Raises MissingExtraError, UsageError, or PeerError if a file cannot be loaded."""
 
     def __init__(
         self,
@@ -85,7 +83,7 @@ class Transformers:
             settings.assistant_confidence_threshold = p_min
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer a request. Raises UsageError for unsupported sampling, and PeerError if generation fails."""
+        """Answer a request. Raises UsageError for penalties and biases, and PeerError if generation fails."""
         import torch
 
         n_ctx = self._target.config.get_text_config().max_position_embeddings
@@ -111,9 +109,9 @@ class Transformers:
     def _generate(self, ask: BenchRequest, clock: GenerationTimer) -> None:
         import torch
 
-        torch.manual_seed(ask.seed)
-        arguments = sampling_arguments(ask.sampling)
-        arguments |= {"streamer": clock, "max_new_tokens": ask.max_tokens}
+        if ask.sampling.edits_logits:
+            raise UsageError(f"{self.name} has no penalties over a window and no such bias: leave them out")
+        arguments: dict[str, Any] = {"streamer": clock, "max_new_tokens": ask.max_tokens, "do_sample": False}
         # As an argument of generate(), None would mean the model's value.
         self._target.generation_config.eos_token_id = None if ask.ignore_eos else self._tokenizer.eos_token_id
         if self._drafting == "model":
@@ -177,24 +175,6 @@ def load(path: Path) -> tuple[Any, Any]:
     except Exception as error:  # each architecture raises other types
         lines = (str(error).splitlines() or [type(error).__name__])[0]
         raise PeerError(f"transformers cannot load {path.name}: {lines}") from error
-
-
-def sampling_arguments(sampling: Sampling) -> dict[str, Any]:
-    """Return generate()'s arguments. Raises UsageError for unsupported sampling."""
-    if sampling.edits_logits or sampling.xtc_probability > 0.0:
-        raise UsageError(
-            "transformers has no penalties over a window, no XTC and no such logit bias: leave them out"
-        )
-    if sampling.greedy:
-        return {"do_sample": False}
-    return {
-        "do_sample": True,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "typical_p": sampling.typical_p,
-        "min_p": sampling.min_p or None,
-    }
 
 
 @contextmanager

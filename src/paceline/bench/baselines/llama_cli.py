@@ -14,11 +14,11 @@ from typing import Any
 
 from paceline.bench.baselines.llama_programs import (
     TAIL,
-    cause,
     draft_arguments,
+    failure,
+    greedy_arguments,
     model_arguments,
     require_files,
-    sampling_arguments,
 )
 from paceline.bench.baselines.process import MAX_OUTPUT, BackgroundProgram
 from paceline.bench.system import BenchAnswer, BenchRequest
@@ -92,10 +92,7 @@ class LlamaProgram:
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
                 self._peak = max(self._peak, process.run_to_end(self._timeout))
                 if process.returncode != 0:
-                    why = cause(process.output_tail())
-                    raise PeerError(
-                        f"{self.name}: {why}" if why else f"{self.name} {process.exit_description()}"
-                    )
+                    raise failure(self.name, process, f"{self.name} {process.exit_description()}")
                 out, err = process.output(MAX_OUTPUT)
                 try:
                     return self._read(out, err, ask.prompt)
@@ -112,7 +109,7 @@ class LlamaProgram:
             out += ["-b", str(len(ask.tokens))]
         if ask.ignore_eos:
             out.append("--ignore-eos")
-        return [*out, *sampling_arguments(ask.sampling)]
+        return [*out, *greedy_arguments(ask.sampling)]
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
         """Parse the text and the figures. Raises ValueError if they are missing or impossible."""

@@ -124,12 +124,9 @@ def speculation_arguments(types: Sequence[str], n_draft: int | None, p_min: floa
     return [*out, "--spec-type", ",".join(types)]
 
 
-def sampling_arguments(sampling: Sampling) -> list[str]:
-    flags: dict[str, Any] = {"--temp": sampling.temperature}
-    if not sampling.greedy:
-        flags |= {"--top-k": sampling.top_k, "--top-p": sampling.top_p, "--min-p": sampling.min_p}
-        flags |= {"--typical": sampling.typical_p}
-        flags |= {"--xtc-probability": sampling.xtc_probability, "--xtc-threshold": sampling.xtc_threshold}
+def greedy_arguments(sampling: Sampling) -> list[str]:
+    """Return the flags of greedy decoding with the penalties and biases of `sampling`."""
+    flags: dict[str, Any] = {"--temp": 0.0}
     if sampling.penalised:
         flags |= {"--repeat-last-n": sampling.repeat_last_n, "--repeat-penalty": sampling.repeat_penalty}
         flags |= {"--presence-penalty": sampling.presence_penalty}
@@ -152,3 +149,9 @@ def cause(log: str, causes: tuple[tuple[str, str], ...] = CAUSES) -> str:
 def cause_of_no_speculation(log: str) -> str:
     """Return why a running server does not speculate; "" if it does."""
     return cause(log, (OTHER_VOCABULARY, NO_SPECULATION))
+
+
+def failure(name: str, program: BackgroundProgram, description: str) -> PeerError:
+    """Return the error of a program that failed: the cause by its log, or else `description`."""
+    why = cause(program.output_tail())
+    return PeerError(f"{name}: {why}" if why else description)

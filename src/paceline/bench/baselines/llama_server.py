@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event
 from paceline.bench.baselines.llama_programs import (
-    cause,
     cause_of_no_speculation,
+    failure,
     model_arguments,
     needs_draft,
     output_of,
@@ -113,7 +113,7 @@ class LlamaServer:
         try:
             self._program.wait_ready(self._healthy, timeout)
         except PeerError as error:
-            raise self._explained(error) from error
+            raise failure(self.name, self._program, str(error)) from error
         # The server continues without speculation that it cannot set up. Only its log, written by another
         # thread, shows that: wait for the line after it.
         deadline = monotonic() + 1.0
@@ -137,8 +137,8 @@ class LlamaServer:
             raise PeerError(f"{self.name}: its answer is not what llama-server's is: {why}") from error
         except PeerError as error:
             if self._program.ended(GRACE):
-                died = PeerError(f"{self.name} {self._program.exit_description()}")
-                raise self._explained(died) from error
+                died = f"{self.name} {self._program.exit_description()}"
+                raise failure(self.name, self._program, died) from error
             raise
 
     def body(self, ask: BenchRequest) -> dict[str, Any]:
@@ -181,10 +181,6 @@ class LlamaServer:
 
     def close(self) -> None:
         self._program.close()
-
-    def _explained(self, error: PeerError) -> PeerError:
-        why = cause(self._program.output_tail())
-        return PeerError(f"{self.name}: {why}") if why else error
 
 
 def request(ask: BenchRequest) -> dict[str, Any]:

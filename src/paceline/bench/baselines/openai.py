@@ -64,15 +64,12 @@ class OpenAIServer:
 
     def _request(self, ask: BenchRequest, extended: bool) -> dict[str, Any]:
         sampling = ask.sampling
-        if sampling.typical_p < 1.0 or sampling.xtc_probability > 0.0:
-            raise UsageError(f"{self.name}: OpenAI's API has neither typical-p nor XTC")
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": ask.prompt,
             "max_tokens": ask.max_tokens,
             "seed": ask.seed,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
+            "temperature": 0.0,
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             # Between -100, which forbids a token, and 100.
@@ -82,8 +79,6 @@ class OpenAIServer:
             return body
         return body | {
             "ignore_eos": ask.ignore_eos,
-            "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
             "repetition_penalty": sampling.repeat_penalty,  # vLLM's and SGLang's word
             "repeat_penalty": sampling.repeat_penalty,  # llama-server's
             "return_token_ids": True,

@@ -206,12 +206,7 @@ class Replay:
     method that needs target output that was not recorded, or a cost that is unknown."""
 
     def __init__(
-        self,
-        traces: Sequence[Trace],
-        methods: Sequence[Method],
-        means: ReplayContext,
-        *,
-        fresh: bool = False,
+        self, traces: Sequence[Trace], methods: Sequence[Method], means: ReplayContext, *, fresh: bool = False
     ) -> None:
         self.traces, self.means, self.fresh = traces, means, fresh
         self._requests = [(file, one) for file, trace in enumerate(traces) for one in trace.requests]

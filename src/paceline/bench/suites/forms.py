@@ -59,19 +59,14 @@ class OwnItem(BaseModel):
 
 class Question(BaseModel):
     """The user's turns, in the fields of Spec-Bench (github.com/hemingkx/Spec-Bench) and of SPEED-Bench
-    (huggingface.co/datasets/nvidia/SPEED-Bench, after its script has assembled it from parquet)."""
+    (huggingface.co/datasets/nvidia/SPEED-Bench, after its script has assembled it from parquet). Other
+    fields are ignored."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     question_id: int | str
     category: str = Field(min_length=1)
     turns: list[str] = Field(min_length=1)
-    reference: Any = None
-    sub_category: Any = None
-    source: Any = None
-    src_id: Any = None
-    difficulty: Any = None
-    multiturn: Any = None
 
     @field_validator("turns")
     @classmethod
