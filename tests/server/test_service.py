@@ -155,6 +155,35 @@ def test_more_answers_than_there_will_ever_be_room_for_are_refused(
         assert all(answer.text for answer in submit(service, *[ask(max_tokens=1)] * most))
 
 
+def test_a_partly_full_queue_takes_all_answers_or_none(toy: LLM, gate: Gate) -> None:
+    with ServingEngine(toy, ServerLimits(queue=3)) as service:
+        gate.shut()
+        answers = submit(service, *[ask()] * 4)
+        with pytest.raises(QueueFullError, match="the queue is full"):
+            submit(service, ask(), ask())
+        answers += submit(service, ask())
+        gate.go()
+        assert all(answer.text for answer in answers)
+        until(lambda: service.is_idle)
+        assert all(answer.text for answer in submit(service, *[ask()] * 5))
+
+
+def test_a_client_with_fifty_requests_does_not_delay_another_client(toy: LLM, gate: Gate) -> None:
+    ended = list[str]()
+    with ServingEngine(toy) as service:
+        gate.shut()
+        for client, n in (("many", 50), ("one", 1)):
+            service.submit(
+                [ask(client=client)] * n,
+                lambda _, output, client=client: ended.append(client) if output.finish else None,
+            )
+            if client == "many":
+                gate.held()
+        gate.go()
+        until(lambda: len(ended) == 51)
+    assert ended.index("one") < 10
+
+
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
     now = 0.0
     with ServingEngine(toy, ServerLimits(request_timeout=10.0), clock=lambda: now) as service:

@@ -99,6 +99,24 @@ def test_a_slow_minute_that_only_one_kind_of_pass_sees_makes_no_cell_dear() -> N
     assert cost.seconds(1, DEPTH) == pytest.approx(1.0, rel=0.05)
 
 
+def test_an_outlier_changes_no_known_cell() -> None:
+    cost = jagged()
+    for _ in range(20):
+        cost.update(1, DEPTH, 1.0)
+        cost.update(8, DEPTH, JAGGED[8])
+    cost.update(8, DEPTH, 100 * JAGGED[8])
+    for n, seconds in JAGGED.items():
+        assert cost.seconds(n, DEPTH) == pytest.approx(seconds, rel=0.02)
+
+
+def test_a_cell_first_measured_on_a_busy_machine_is_that_of_an_idle_machine() -> None:
+    cost = jagged()
+    for n, seconds, passes in ((1, 2.0, 50), (6, 5.0, 3), (1, 1.0, 50)):
+        for _ in range(passes):
+            cost.update(n, DEPTH, seconds)
+    assert cost.seconds(6, DEPTH) == pytest.approx(2.5, rel=0.01)
+
+
 def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
     cost = PassCosts({DEPTH: JAGGED | {8: 6.0}})
     passes = random.Random(0).choices((1, 4, 8, 16), weights=(8, 2, 2, 1), k=1500)
