@@ -289,7 +289,13 @@ def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -
         PassCosts.read(GOOD | changed)
 
 
-@pytest.mark.parametrize("said", [None, 3, [1], {}, {"target": GOOD, "step": math.nan}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(None, 3, [1], {}, {"target": GOOD, "draft": 3}, {"target": GOOD, "draft": GOOD | {"rows": []}}),
+        *({"target": GOOD, "step": step} for step in (math.nan, math.inf, True, None)),
+    ],
+)
 def test_anything_else_is_refused_too(said: Any) -> None:
     with pytest.raises(UsageError, match="no cost curve"):
         DecodingCosts.read(said)
