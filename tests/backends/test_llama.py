@@ -16,7 +16,7 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.models import zoo
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 N = 96
 PROMPTS = {
@@ -85,6 +85,21 @@ def test_a_closed_model_says_so(models: Path) -> None:
     for use in uses:
         with pytest.raises(UsageError, match="the model is closed"):
             use()
+
+
+def test_many_sessions_compute_full_trees_and_prompts_in_one_pass(models: Path) -> None:
+    """No limit of llama.cpp on rows, branches or batches is exceeded."""
+    target = LlamaTarget(models / "target.gguf", n_ctx=96, threads=1, sessions=48)
+    n = min(target.caps.max_branches, target.caps.max_batch_tokens // 48 - 1, target.caps.max_tree_nodes)
+    tree = DraftTree(tuple(range(n)), (ROOT,) * n, (0.5,) * n, ("x",) * n)
+    batch = [(target.open(), tree) for _ in range(48)]
+    for i, (session, _) in enumerate(batch):
+        session.extend([i, *range(32)])
+    for out in target.forward(batch, RequiredOutputs()):
+        assert all(np.isfinite(out.logits(row)).all() for row in range(n + 1))
+    target.close()
+    with pytest.raises(UsageError, match="300 sessions"):
+        LlamaTarget(models / "target.gguf", sessions=300)
 
 
 def test_a_full_context_is_reported(small: LlamaTarget) -> None:

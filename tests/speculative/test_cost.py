@@ -99,6 +99,24 @@ def test_a_slow_minute_that_only_one_kind_of_pass_sees_makes_no_cell_dear() -> N
     assert cost.seconds(1, DEPTH) == pytest.approx(1.0, rel=0.05)
 
 
+def test_an_outlier_changes_no_known_cell() -> None:
+    cost = jagged()
+    for _ in range(20):
+        cost.update(1, DEPTH, 1.0)
+        cost.update(8, DEPTH, JAGGED[8])
+    cost.update(8, DEPTH, 100 * JAGGED[8])
+    for n, seconds in JAGGED.items():
+        assert cost.seconds(n, DEPTH) == pytest.approx(seconds, rel=0.02)
+
+
+def test_a_cell_first_measured_on_a_busy_machine_is_that_of_an_idle_machine() -> None:
+    cost = jagged()
+    for n, seconds, passes in ((1, 2.0, 50), (6, 5.0, 3), (1, 1.0, 50)):
+        for _ in range(passes):
+            cost.update(n, DEPTH, seconds)
+    assert cost.seconds(6, DEPTH) == pytest.approx(2.5, rel=0.01)
+
+
 def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
     cost = PassCosts({DEPTH: JAGGED | {8: 6.0}})
     passes = random.Random(0).choices((1, 4, 8, 16), weights=(8, 2, 2, 1), k=1500)
@@ -271,7 +289,13 @@ def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -
         PassCosts.read(GOOD | changed)
 
 
-@pytest.mark.parametrize("said", [None, 3, [1], {}, {"target": GOOD, "step": math.nan}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(None, 3, [1], {}, {"target": GOOD, "draft": 3}, {"target": GOOD, "draft": GOOD | {"rows": []}}),
+        *({"target": GOOD, "step": step} for step in (math.nan, math.inf, True, None)),
+    ],
+)
 def test_anything_else_is_refused_too(said: Any) -> None:
     with pytest.raises(UsageError, match="no cost curve"):
         DecodingCosts.read(said)

@@ -156,6 +156,17 @@ def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(maker: Ca
     assert steps[-1].stop_reason == "context"
 
 
+def test_an_end_of_text_at_a_stop_is_an_end_of_text() -> None:
+    target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
+    assert steps_of(target, NONE, [1], stop=lambda token: True)[-1].stop_reason == "eos"
+
+
+@pytest.mark.parametrize("drafter", [NONE, model(3, 0.0)], ids=["plain", "drafted"])
+def test_a_prompt_that_fills_the_context_is_followed_by_one_token(drafter: Drafter) -> None:
+    (step,) = steps_of(ToyTarget(V, seed=3, n_ctx=10), drafter, [1, 2] * 5)
+    assert (len(step.tokens), step.stop_reason) == (1, "context")
+
+
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
     target = ToyTarget(V, seed=2, n_ctx=20)
     request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))

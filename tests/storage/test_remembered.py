@@ -59,6 +59,13 @@ def test_a_line_that_is_no_output_costs_no_other(store: AnswerHistory, line: byt
     assert list(store.outputs()) == [[1], [2]]
 
 
+def test_a_store_in_use_continues_after_it_was_forgotten(store: AnswerHistory, project: Path) -> None:
+    store.add([1])
+    forget(project)
+    store.add([2])
+    assert list(store.outputs()) == [[2]] == kept(project)
+
+
 def test_a_disk_that_cannot_be_written_is_told_once(project: Path, home: Path) -> None:
     told: list[str] = []
     store = AnswerHistory.open(vocab(), project, told.append)
