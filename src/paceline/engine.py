@@ -1,7 +1,7 @@
 """The engine: one target, its drafter and the policy behind one lock.
 
-`run_inline` and `run_batch` decode in the caller's thread, `EngineWorker` (engine_worker.py) in a thread of
-its own. All use the same scheduler and the same loop.
+`run_inline` and `run_batch` decode in the caller's thread, the server's `ServingEngine` in its own thread.
+All use the same scheduler and the same loop.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from paceline.cli.groups import (
 )
 from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
-from paceline.cli.references import base_model, require_template, resolve_models
+from paceline.cli.references import base_model, resolve_models
 
 DEFAULT_MODEL = "zoo:smollm2"
 
@@ -66,12 +66,11 @@ def chat(
     from paceline.system.home import home
     from paceline.text.default_sampling import chat_sampling
 
-    require_template(models["target"])
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():
         llm = load(**models, drafters=draft, **drafting, **memory)
     with llm:
-        if not llm.has_chat_template:  # a model that is no file
+        if not llm.has_chat_template:
             raise base_model(models["target"])
         sampling = replace(sampling, **chat_sampling(llm.target, given))
         seed, seed_is_random = options.seed_for(seed, sampling)
