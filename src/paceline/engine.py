@@ -81,10 +81,7 @@ class InferenceEngine:
         )
 
     def handle(
-        self,
-        request: GenerationRequest,
-        deliver: Deliver | None = None,
-        clock: Clock | None = None,
+        self, request: GenerationRequest, deliver: Deliver | None = None, clock: Clock | None = None
     ) -> RequestHandle:
         piece = None if self._text is None else self._text.piece
         return RequestHandle(request, piece, clock or self.clock, deliver)

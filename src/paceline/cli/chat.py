@@ -23,10 +23,7 @@ DEFAULT_MODEL = "zoo:smollm2"
 
 
 @with_option_groups(
-    models=MODEL_OPTIONS,
-    sampling=CHAT_SAMPLING_OPTIONS,
-    drafting=DRAFTING_OPTIONS,
-    memory=MEMORY_OPTIONS,
+    models=MODEL_OPTIONS, sampling=CHAT_SAMPLING_OPTIONS, drafting=DRAFTING_OPTIONS, memory=MEMORY_OPTIONS
 )
 def chat(
     *,
@@ -60,7 +57,7 @@ def chat(
     sampling, given = sampling
     models = resolve_models(models | {"target": models["target"] or DEFAULT_MODEL})
 
-    from paceline.cli.chatting import ChatLoop, format_sampling, note
+    from paceline.cli.chatting import ChatLoop, note
     from paceline.cli.lines import read_piped_messages, read_typed_messages
     from paceline.loading import load
     from paceline.system.home import home
@@ -79,7 +76,9 @@ def chat(
         early = PendingInterrupt()
         loop = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
         if seed_is_random:
-            note(f"{format_sampling(sampling)}; {options.format_random_seed(seed)}")
+            names = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}
+            shown = ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in names.items())
+            note(f"{shown}; {options.format_random_seed(seed)}")
         if not terminal:
             return loop.run(read_piped_messages())
         note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
