@@ -198,9 +198,7 @@ def learn_past_answers(vocab: Vocab, drafter: Drafter, project: bool | PathLike)
 
 
 def choose_drafting(
-    target: PathLike | None,
-    draft: PathLike | None,
-    drafters: Sequence[str] | None,
+    target: PathLike | None, draft: PathLike | None, drafters: Sequence[str] | None
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
     """Return the files of the models, and the drafters, with the defaults for None. Raises UsageError."""
     target, draft = (None if name is None else file_of(name) for name in (target, draft))

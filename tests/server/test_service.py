@@ -134,7 +134,7 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
 
 
 def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(max_per_client=2)) as service:
+    with ServingEngine(toy, ServerLimits(per_client=2)) as service:
         gate.shut()
         answers = submit(service, ask(), ask())
         with pytest.raises(QueueFullError, match="2 of your requests are open"):
@@ -144,9 +144,7 @@ def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
         assert all(answer.text for answer in answers)
 
 
-@pytest.mark.parametrize(
-    ("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(max_per_client=2), 2)]
-)
+@pytest.mark.parametrize(("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(per_client=2), 2)])
 def test_more_answers_than_there_will_ever_be_room_for_are_refused(
     limits: ServerLimits, most: int, toy: LLM
 ) -> None:
@@ -190,7 +188,7 @@ def test_a_client_with_fifty_requests_does_not_delay_another_client(toy: LLM, ga
 
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
     now = 0.0
-    with ServingEngine(toy, ServerLimits(request_timeout=10.0), clock=lambda: now) as service:
+    with ServingEngine(toy, ServerLimits(timeout=10.0), clock=lambda: now) as service:
         gate.shut()
         running, waiting = submit(service, *[ask(max_tokens=50)] * 2), submit(service, ask())
         gate.held()
@@ -231,7 +229,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
                 raise ZeroDivisionError("in the grammar")
             return super().mask(path)
 
-    monkeypatch.setattr("paceline.engine_worker.TextGrammar", Odd)
+    monkeypatch.setattr("paceline.server.service.TextGrammar", Odd)
     bad, good = from_pattern("[1-5]{9}"), from_pattern("[1-4]{9}")
     with ServingEngine(toy) as service:
         first, second, third = submit(
@@ -267,7 +265,7 @@ def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -
     assert not service.close(patience=0.01)
     gate.go()
     assert service.close()
-    assert not service._open
+    assert not service._handles
     assert free(toy)
 
 
@@ -281,7 +279,7 @@ def test_a_service_that_dies_says_so(
         gate.shut()
         answers = submit(service, *[ask()] * 4)
         gate.held()
-        monkeypatch.setattr(service, "on_step", broken)
+        monkeypatch.setattr(service.metrics, "step", broken)
         gate.go()
         for answer in answers:
             assert isinstance(answer.end.error, ClosingError)
@@ -292,7 +290,7 @@ def test_a_service_that_dies_says_so(
             submit(service, ask())
     assert "the engine has failed" in caplog.text
     assert "a bug" in caplog.text
-    assert not service._open
+    assert not service._handles
     assert free(toy)
 
 
@@ -326,7 +324,7 @@ def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None
         for thread in threads:
             thread.join(LONG)
         assert all(answer.end for answer in let_in)
-        assert not service._open
+        assert not service._handles
 
 
 def test_the_live_throughput_is_that_of_the_passes_and_zero_when_idle(toy: LLM) -> None:

@@ -117,7 +117,7 @@ def storm(served: Served, wanted: dict[str, str]) -> None:
 
 
 def threads() -> set[threading.Thread]:
-    """Return the threads outside of the pools of asyncio and anyio, which grow with concurrency."""
+    """Return the threads outside of the pools of asyncio and anyio, which grow up to a bound."""
     pools = [one for one in threading.enumerate() if one.name.startswith(("asyncio", "AnyIO worker"))]
     assert len(pools) <= 40 + 32  # their bounds
     return set(threading.enumerate()) - set(pools)

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import paceline
 from paceline.request_handle import StepOutput
@@ -177,6 +178,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     install_handlers(app)
     open_to_all = ("/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
+    if rules.proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))  # type: ignore[arg-type]
     return app
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.config import validate_drafting
-from paceline.server.schemas import ChatRequest, CompletionRequest, NamedTool, ResponseFormat, SamplingRequest
+from paceline.server.schemas import ChatRequest, CompletionRequest, ResponseFormat, SamplingRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
@@ -70,9 +70,7 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
             "this model has no chat template, so it cannot chat: use /v1/completions, or serve an instruct "
             "model"
         )
-    tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
-    given = request.tool_choice
-    choice = parse_tool_choice(tools, given.model_dump() if isinstance(given, NamedTool) else given)
+    choice = parse_tool_choice(request.tools, request.tool_choice)
     new_parser, prefix, grammar = None, "", response_grammar(request.response_format)
     if choice.tools:
         form = llm.tool_support.format
@@ -82,8 +80,9 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
                 raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
             form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
         new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
-    messages = [message.model_dump(exclude_none=True) for message in request.messages]
-    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=prefix)
+    tokens = llm.chat_tokens(
+        request.messages, choice.tools or None, request.chat_template_kwargs, answer=prefix
+    )
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     visible = {} if new_parser is None else llm.visible_control_tokens
@@ -133,8 +132,8 @@ def _requests(
         n_draft=n_draft,
         drafters=drafters,
         client=client,
-        scope=client if limits.isolate_clients else "",
-        timeout=limits.request_timeout,
+        scope=client if limits.apart else "",
+        timeout=limits.timeout,
         visible_control_tokens=visible_control_tokens,
     )
     first.require_fits(llm.target)
