@@ -286,6 +286,4 @@ class HfTarget:
         start = due.begin if rows.first_row == 0 else rows.start
         features = features_of(hidden, computed - rows.n_outputs, start, want)
         logits = torch.empty(0) if due.logits is None else due.logits
-        return HfForward(
-            lambda: self._passes == now, logits, rows.first_row, computed, due.n_prefill, want, features
-        )
+        return HfForward(lambda: self._passes == now, logits, rows.first_row, computed, want, features)
