@@ -1,1 +1,1 @@
-"""What the operating system knows of a process: its files, its locks, its forks and its end."""
+"""Files, locks, forks and exits of a process."""

@@ -1,1 +1,1 @@
-"""Whether one model can draft for another."""
+"""Compatibility of a draft model with a target."""

@@ -1,1 +1,1 @@
-"""Where models lie on this machine, what they are called, and how they get here."""
+"""Model references, the stores of other programs, and downloads."""
