@@ -150,8 +150,8 @@ def test_the_output_distribution_is_that_of_plain_decoding(
 def taught(rate: GoodputPolicy) -> None:
     """Teach that the draft model is right half of the time, and lookup more often."""
     for i in range(60):
-        rate.belief.of("model").update(1.0 - i % 3, 1 + i % 2, 0.0, i % 2 == 0)
-        rate.belief.of("lookup").update(2.0, 1, 0.0, i % 3 > 0)
+        rate.acceptance.of("model").update(1.0 - i % 3, 1 + i % 2, 0.0, i % 2 == 0)
+        rate.acceptance.of("lookup").update(2.0, 1, 0.0, i % 3 > 0)
 
 
 def dear(rate: GoodputPolicy) -> None:

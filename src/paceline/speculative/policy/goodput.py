@@ -63,15 +63,15 @@ class GoodputPolicy:
 
     def forget(self) -> None:
         """Drop everything learned from requests but the pass costs."""
-        self.belief = AcceptanceModel()
-        self._calls = DrafterCalls(self.belief, self._clock)
+        self.acceptance = AcceptanceModel()
+        self._calls = DrafterCalls(self.acceptance, self._clock)
         self._ledgers: WeakKeyDictionary[ActiveRequest, LossLedger] = WeakKeyDictionary()
         self._tokens = self._seconds = 0.0  # of recent passes
         self._spare = 0.0  # seconds saved up for retries
         self._counts = DraftingSummary()
         self._earned = FIRST_DRAFT_TOKENS
         # Of the current pass:
-        self._braked: set[int] = set()  # ids of the ledgers beyond the loss limit
+        self._limited: set[int] = set()  # ids of the ledgers beyond the loss limit
         self._context_length = 1  # length of the longest sequence
         self._prefill_tokens = 0  # prompt tokens of prefilling requests
         self._fused_prefill = 0  # pending prompt tokens of decoding requests
@@ -110,7 +110,7 @@ class GoodputPolicy:
         self._calls.begin(self._prices, self._plain_pass, self.costs.draft)
         credit = FREE_PASSES * self._plain_pass / n + SAVINGS_AT_RISK * max(0.0, self._calls.saved)
         ledgers = [self.ledger(request) for request in requests]
-        self._braked = {id(ledger) for ledger in ledgers if ledger.exceeds(MAX_LOSS_SHARE, credit)}
+        self._limited = {id(ledger) for ledger in ledgers if ledger.exceeds(MAX_LOSS_SHARE, credit)}
         return [
             NO_BUDGET
             if ledger.exceeds(MAX_LOSS_SHARE, 2.0 * credit)
@@ -121,7 +121,7 @@ class GoodputPolicy:
                 p_split=self._p_split,
                 rule=self._calls,
                 ledger=ledger,
-                is_limited=id(ledger) in self._braked,
+                is_limited=id(ledger) in self._limited,
             )
             for ledger in ledgers
         ]
@@ -130,7 +130,7 @@ class GoodputPolicy:
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         reach_probabilities = [
-            self.belief.reach_probabilities(self.ledger(request).recent_acceptance, draft)
+            self.acceptance.reach_probabilities(self.ledger(request).recent_acceptance, draft)
             if draft.tokens
             else []
             for request, draft in zip(requests, drafts, strict=True)
@@ -164,7 +164,7 @@ class GoodputPolicy:
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         n, cost, ledgers = len(steps), self.costs.target, [self.ledger(request) for request in requests]
         for request, ledger, step in zip(requests, ledgers, steps, strict=True):
-            self.belief.learn(ledger.recent_acceptance, step.proposal, step.tokens)
+            self.acceptance.learn(ledger.recent_acceptance, step.proposal, step.tokens)
             self._earned = max(self._earned, 2 * len(step.path))
             if not request.n_draft:  # plain by request, which says nothing about drafts
                 continue
@@ -210,11 +210,11 @@ class GoodputPolicy:
             if len(guesses) > 1:
                 guess = max(
                     guesses,
-                    key=self.belief.reach_probabilities(ledger.recent_acceptance, proposal).__getitem__,
+                    key=self.acceptance.reach_probabilities(ledger.recent_acceptance, proposal).__getitem__,
                 )
             self._counts.left_out += 1
             self._counts.was_right += proposal.tokens[guess] == step.tokens[0]
-        braked, refused = id(ledger) in self._braked, id(ledger) in self._calls.refused
+        braked, refused = id(ledger) in self._limited, id(ledger) in self._calls.refused
         declined = bool(guesses) or refused or braked or ledger.exceeds(MAX_LOSS_SHARE, 0.0)
         self._counts.braked += braked
         self._counts.refused += refused and not braked

@@ -126,8 +126,8 @@ class DrafterCalls:
     saved: seconds saved by all drafts.
     refused: ids of the ledgers of requests for which a drafter was not called in this pass."""
 
-    def __init__(self, belief: AcceptanceModel, clock: Callable[[], float]) -> None:
-        self.clock, self._belief = clock, belief
+    def __init__(self, acceptance: AcceptanceModel, clock: Callable[[], float]) -> None:
+        self.clock, self._acceptance = clock, acceptance
         self.values: dict[str, DrafterValue] = {}
         self.sampling: set[str] = set()
         self.saved = 0.0
@@ -163,7 +163,7 @@ class DrafterCalls:
         last = self.values.get(budget.call.drafter, value)
         reads = behind > MAX_CHEAP_CATCH_UP
         if reads or max(value.seconds, last.seconds) > negligible:
-            reach = self._belief.reach_probabilities(budget.ledger.recent_acceptance, draft())
+            reach = self._acceptance.reach_probabilities(budget.ledger.recent_acceptance, draft())
             worth, kind = self.prices.worth(reach), confidence_level(max(reach, default=0.0))
         self.finish_call(budget, now, worth)
         dear = value.seconds > negligible or (
@@ -204,7 +204,7 @@ class DrafterCalls:
     def reach(self, ledger: LossLedger, drafter: str, likely: float, depth: int, parent: float) -> float:
         """Return the calibrated reach probability of a token."""
         recent = ledger.recent_acceptance.get(drafter, 0.0)
-        return parent * self._belief.of(drafter).probability(likely, depth, recent)
+        return parent * self._acceptance.of(drafter).probability(likely, depth, recent)
 
     def deepens(self, budget: GoodputBudget, depth: int, reach_probability: float) -> bool:
         """Return whether another level should raise the worth of the draft by more than its cost.
