@@ -73,7 +73,7 @@ def known(
     return MeasuredFacts(costs, measured, available_memory(gpus=bool(way["gpu_layers"])))
 
 
-def _runs(path: Path, note: Note) -> list[Any]:
+def _runs(path: Path, note: Note) -> list[dict[str, Any]]:
     """Nothing is made where nothing was measured yet."""
     if not path.is_file():
         return []
@@ -165,7 +165,7 @@ def available_memory(*, gpus: bool = False) -> int:
 
 
 def newest_result(
-    runs: Iterable[Any],
+    runs: Iterable[Mapping[str, Any]],
     target: str,
     draft: str | None,
     drafters: tuple[str, ...],
@@ -176,12 +176,12 @@ def newest_result(
     of several settings, the fastest. runs: newest first (History.runs). target, draft: fingerprints. task: of
     the suite; ANY for all of it. machine: processor and threads, without which a speed is not this one's."""
     for run in runs:
-        known = run.provenance
-        if run.status != "done" or _fingerprint(known, "target") != target or not _here(known, machine):
+        known = run["provenance"]
+        if run["status"] != "done" or _fingerprint(known, "target") != target or not _here(known, machine):
             continue
         if draft is not None and _fingerprint(known, "draft") != draft:
             continue
-        lines = (_measured(run, result) for result in run.results if _fits(result, drafters, task))
+        lines = (_measured(run, result) for result in run["results"] if _fits(result, drafters, task))
         found = [one for one in lines if one is not None]
         if found:
             return max(found, key=lambda one: one.speedup)
@@ -195,15 +195,15 @@ def _fits(result: Mapping[str, Any], drafters: tuple[str, ...], task: str) -> bo
     return named and bool(result["lossless"]) and result["category"] in categories
 
 
-def _measured(run: Any, result: Mapping[str, Any]) -> Measured | None:
+def _measured(run: Mapping[str, Any], result: Mapping[str, Any]) -> Measured | None:
     try:
-        drafting = parse(result["system"], run.plan.get("drafting", {})).drafting
+        drafting = parse(result["system"], run["plan"].get("drafting", {})).drafting
     except (PacelineError, TypeError):  # of another version
         return None
     gain = result["speedup"]
     if gain is None or (gain["value"] < 1.0 and drafting.policy != "rate"):
         return None  # a rule that drafts where it does not pay says nothing of one that would not have
-    return Measured(gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench {run.id}")
+    return Measured(gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench {run['id']}")
 
 
 def _fingerprint(known: Mapping[str, Any], role: str) -> str | None:
