@@ -16,8 +16,8 @@ For each quantisation of the embedded target (or of another of the zoo's), infla
      predicts the speed of `auto`
 --first: answers of processes that have learned nothing, and the draft model's reading of the prompt counts.
 Ratios are of measured speeds within one run; the bound's share is the predicted one. Targets: 0.98 of plain,
-1.05 of the best fixed setting in hindsight, 0.75 of the bound, a prediction within 10%, a calibration error
-of 0.05 after 500 tokens. Run it on an idle machine.
+1.05 of the best fixed setting in hindsight, 0.75 of the bound, a prediction within 10%. Run it on an idle
+machine.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ from paceline.cli.zoo import parse_count
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
-from paceline.profiling.pass_costs import costs_of, shared_machine
-from paceline.speculative.policy.acceptance_model import ALL_DRAFTERS
-from paceline.speculative.policy.calibration import Calibration
+from paceline.profiling.pass_costs import costs_of
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.sampling import Sampling
 
@@ -74,8 +72,7 @@ class Row:
     """One workload with one quantisation. plain, fixed: the speed of `auto` over theirs; alone: with no draft
     model, over plain decoding. bound: its share of
     the oracle's. off: how much too high the prediction is, as a share; drift: how much too high that of
-    plain decoding is, which is the machine's doing: it was faster when the costs were measured. calibration:
-    of what the rule went by, in the replay."""
+    plain decoding is, which is the machine's doing: it was faster when the costs were measured."""
 
     type: str
     workload: str
@@ -90,7 +87,6 @@ class Row:
     predicted: float
     off: float
     drift: float
-    calibration: Calibration
 
 
 def replayed(
@@ -158,7 +154,6 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
         predicted=predicted,
         off=predicted / measured - 1,
         drift=speed(plain) / sides.speed("plain") - 1,
-        calibration=calibrated(auto),
     )
 
 
@@ -174,7 +169,7 @@ def both_models(
     """The target, its draft, and what their passes cost."""
     with (
         load(target, drafters="none", **given) as big,
-        load(draft, drafters="none", **shared_machine(given, draft)) as small,
+        load(draft, drafters="none", **given) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
 
@@ -226,14 +221,6 @@ def record_plainly(
         )
 
 
-def calibrated(auto: Record) -> Calibration:
-    return Calibration(**auto["policy"]["calibration"][ALL_DRAFTERS])
-
-
-def said(told: Calibration) -> str:
-    return f"{told.error:.3f} ({told.chance:.3f})"
-
-
 def shown(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
@@ -272,7 +259,7 @@ def main() -> None:
     if not arguments.json:
         print(
             "type    workload           auto over plain     without a draft     over the best fixed   "
-            "the best fixed             bound (fixed)  off (drift)   ECE (by chance)"
+            "the best fixed             bound (fixed)  off (drift)"
         )
     for row in rows(arguments):
         if arguments.json:
@@ -282,7 +269,7 @@ def main() -> None:
         print(
             f"{row.type:7} {row.workload:18} {shown(row.plain):19} {shown(row.alone):19} "
             f"{shown(row.fixed):21} {row.best:26} "
-            f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off:11} {said(row.calibration)}",
+            f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off}",
             flush=True,
         )
     sys.stdout.flush()

@@ -242,8 +242,8 @@ class WatchedPolicy:
     def forget(self) -> None:
         self.inner.forget()
 
-    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
-        budgets = self.inner.budget(requests, reading)
+    def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
+        budgets = self.inner.budget(requests, prefill_tokens)
         for b in budgets:
             most = self.most
             if b.depth > most.depth or b.nodes > most.nodes or b.width > most.width:

@@ -30,11 +30,9 @@ from never_slower import (
     GUESSED,
     SURE,
     WORKLOADS,
-    calibrated,
     drafts_of,
     record_plainly,
     replayed,
-    said,
     speed,
     workload_of,
 )
@@ -135,9 +133,7 @@ def main() -> None:
         curves = {name: {int(n): s for n, s in curve.items()} for name, curve in told.items()}
     grid = ",".join([*COPIED, *SURE, *GUESSED])
     ratios: list[float] = []
-    print(
-        "curve workload  over plain  best fixed                       over it  again   bound  ECE (by chance)"
-    )
+    print("curve workload  over plain  best fixed                       over it  again   bound")
     with tempfile.TemporaryDirectory() as folder, load(zoo.path(arguments.of), drafters="none") as llm:
         draft = drafts_of(arguments)
         for workload in arguments.workloads.split(","):
@@ -161,7 +157,7 @@ def main() -> None:
                     print(
                         f"{name:5} {workload:8} {speed(one) / plain:6.2f}x     {speed(best) / plain:4.2f}x "
                         f"{best['method']:26} {over:5.2f} {twice:8.2f} {reached:7.2f}  "
-                        f"{said(calibrated(one))} {one['method']}",
+                        f"{one['method']}",
                         flush=True,
                     )
     mean = exp(sum(map(log, ratios)) / len(ratios))

@@ -16,7 +16,6 @@ from time import perf_counter
 
 from serve_load import chats
 
-from paceline.engine_worker import EngineWorker
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.request_handle import Finish, StepOutput
@@ -25,10 +24,10 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import TIME_PARTS
 
 PROFILE = cProfile.Profile()
-run_worker = EngineWorker._run
+run_worker = ServingEngine._run
 
 
-def profiled(worker: EngineWorker) -> None:
+def profiled(worker: ServingEngine) -> None:
     PROFILE.enable()
     try:
         run_worker(worker)
@@ -60,7 +59,7 @@ def main() -> None:
         left = [llm.chat_tokens(list(chat)) for chat in chats(2 * args.streams, "passes")]
         ended: queue.Queue[Finish] = queue.Queue()
         if args.profile:
-            setattr(EngineWorker, "_run", profiled)  # noqa: B010  # looked at from outside
+            setattr(ServingEngine, "_run", profiled)  # noqa: B010  # looked at from outside
         service = ServingEngine(llm, chunk=args.chunk)
 
         def deliver(_: int, output: StepOutput) -> None:

@@ -22,7 +22,7 @@ from paceline.bench.method import Method
 from paceline.bench.summary import Interval, speedup
 from paceline.drafter_factory import NO_CORPORA, make_drafter, make_policy
 from paceline.loading import load
-from paceline.profiling.pass_costs import costs_of, refresh, save, shared_machine
+from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts
@@ -51,7 +51,7 @@ class Side:
         self._stack.callback(engine.close)
         self.draft: Any = None
         if method.uses_draft:
-            small = load(draft, drafters="none", n_ctx=base.caps.n_ctx, **shared_machine(given, draft))
+            small = load(draft, drafters="none", n_ctx=base.caps.n_ctx, **given)
             self._stack.callback(small.close)
             self.draft = small.target
         self.target: Any = Rehearsal(engine, recordings)

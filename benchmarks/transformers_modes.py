@@ -28,7 +28,7 @@ import paceline
 from paceline.backends.transformers.loading import load_model, load_tokenizer
 from paceline.integrations.transformers_generate import MODEL_ATTRIBUTE
 from paceline.models.resolve import file_of
-from paceline.prepare.views import ViewSearchPlan, short_items
+from paceline.prepare.views import short_items
 
 Way = Callable[[Any], Any]  # of token ids [1, tokens] to what generate returns
 
@@ -157,9 +157,7 @@ def main() -> None:
     draft = load_model(file_of(arguments.model_draft), **how) if arguments.model_draft else None
     watch = Watch(model)
     decoders = ways(model, draft, arguments)
-    first, *items = short_items(ViewSearchPlan(0, 0, arguments.items // 2 + 1, 0, "real"))[
-        : arguments.items + 1
-    ]
+    first, *items = short_items("real", arguments.items + 1)
     speeds: dict[str, list[float]] = {name: [] for name in decoders}
     same = dict.fromkeys(decoders, 0)
     for number, item in enumerate([first, *items]):  # the first one warms up, costs are measured there

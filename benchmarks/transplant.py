@@ -145,21 +145,21 @@ def measure(draft: Path, mode: str, n: int) -> tuple[str, ...]:
 def table(out: Path, n: int) -> None:
     import sys
 
-    from paceline.prepare.transplant import Transplant, TransplantOptions
+    from paceline.prepare.transplant import Transplant
     from paceline.report.table import Block
 
-    def made(name: str, rules: TransplantOptions) -> Path:
+    def made(name: str, tied: bool | None = None) -> Path:
         path = out / f"{name}.gguf"
         if not path.exists():
-            with Transplant(out / "donor.gguf", zoo.target_path(), rules) as transplant:
+            with Transplant(out / "donor.gguf", zoo.target_path(), tied=tied) as transplant:
                 transplant.write(path)
         return path
 
     ways = [
         ("as it is, --cross-vocab tli", out / "donor.gguf", "tli"),
         ("as it is, --cross-vocab slem", out / "donor.gguf", "slem"),
-        ("transplanted", made("transplanted", TransplantOptions()), "off"),
-        ("one matrix", made("tied", TransplantOptions(tied=True)), "off"),
+        ("transplanted", made("transplanted"), "off"),
+        ("one matrix", made("tied", tied=True), "off"),
         ("trained on", out / "transplanted-finetuned.gguf", "off"),
         ("one matrix, trained on", out / "tied-finetuned.gguf", "off"),
         ("the embedded draft", zoo.draft_path(), "off"),

@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, ViewSearchPlan, answers, search, short_items
+from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, answers, search, short_items
 
 
 def main() -> None:
@@ -29,13 +29,12 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=60)
     parser.add_argument("-t", "--threads", type=int)
     arguments = parser.parse_args()
-    plan = ViewSearchPlan(0, arguments.tries, arguments.items, arguments.n_predict, "real")
-    items = short_items(plan)
+    items = short_items("real", 2 * arguments.items)
     with load(
         arguments.model, drafters="none", n_ctx=2048, threads=arguments.threads, sessions=len(items)
     ) as llm:
         whole: Any = llm.target
-        texts = list(answers(llm, items, plan))
+        texts = list(answers(llm, items, arguments.n_predict))
         seen, held = ViewEvaluator(whole, texts[::2]), ViewEvaluator(whole, texts[1::2])
         print(f"{whole.name}: {whole.layers} layers, {len(texts)} answers")
         print("exit after  guesses right")

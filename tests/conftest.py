@@ -15,7 +15,6 @@ import paceline
 from foreign import write_foreign
 from gguf_files import write_llama
 from paceline.api import LLM
-from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import kernels
 from paceline.backends.llama_cpp.kernels.build import library, recipe_for
 from paceline.bench import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
@@ -72,7 +71,6 @@ def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What passes cost is believed, and kept, whatever else the machine does meanwhile."""
     for limit in (
         "profiling.pass_costs.MAX_TIMING_JITTER",
-        "profiling.flash_attention.MAX_TIMING_JITTER",
         "speculative.policy.cost_cells.MAX_SINGLE_TOKEN_FACTOR",
         "speculative.policy.cost_cells.MAX_INVERSION_FACTOR",
     ):
@@ -90,18 +88,9 @@ def compiled_kernels() -> None:
         kernels.load_kernels()
 
 
-@pytest.fixture
-def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without a compiler: flash attention is chosen by what is faster."""
-    monkeypatch.setattr(
-        "paceline.backends.registry.kernel_status", lambda _: KernelStatus(reason="no compiler")
-    )
-
-
 @pytest.fixture(scope="session", autouse=True)
 def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What passes cost is measured once a run and model, in moments, and kept apart from the user's. Flash
-    attention is llama.cpp's choice, so that texts do not depend on what is faster here."""
+    """Costs of passes are measured once per run and model, in moments, and stored apart from the user's."""
     base = tmp_path_factory.getbasetemp()
     home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
     quick = {
@@ -111,7 +100,6 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_HOME", str(home))
         patch.setattr("paceline.profiling.pass_costs.QUICK_EFFORT", quick)
-        patch.setattr("paceline.profiling.flash_attention.QUICK", 0.0)
         yield
 
 

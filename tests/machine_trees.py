@@ -99,8 +99,6 @@ def container(root: Path) -> Path:
         f"sys/fs/cgroup/{pod}/cri-1/cpu.max": "max 100000",
         f"sys/fs/cgroup/{pod}/cri-1/memory.max": "4294967296",
         f"sys/fs/cgroup/{pod}/cri-1/cpuset.cpus.effective": "0-7",
-        f"sys/fs/cgroup/{pod}/cri-1/cpu.stat": "usage_usec 5\nnr_throttled 0\nthrottled_usec 0",
-        f"sys/fs/cgroup/{pod}/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000",
     }
     files |= {f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{n}" for n in range(8)}
     return write(root, files)
@@ -113,10 +111,8 @@ def docker(root: Path) -> Path:
         "proc/self/cgroup": "0::/docker/ab",
         "proc/self/mountinfo": "31 30 0:27 /docker/ab /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n",
         "sys/fs/cgroup/cpu.max": "250000 100000",
-        "sys/fs/cgroup/cpu.stat": "nr_periods 9\nthrottled_usec 1500000",
         "sys/fs/cgroup/cpuset.cpus.effective": "1-2",
         "sys/fs/cgroup/memory.max": "max",
-        ".dockerenv": "",
     }
     files |= {f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{n}" for n in range(4)}
     return write(root, files)

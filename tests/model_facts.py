@@ -44,9 +44,7 @@ def check(
 
 
 def of(found: Compatibility, field: str) -> CompatibilityReason:
-    reason = found.reason(field)
-    assert reason is not None
-    return reason
+    return next(reason for reason in found.reasons if reason.field == field)
 
 
 def weights(found: Compatibility, weight: str) -> list[str]:

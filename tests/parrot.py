@@ -1,10 +1,11 @@
-"""A drafter that repeats the last answer to the same prompt."""
+"""Drafters for tests: one repeats the last answer to the same prompt, the other copies in a cascade."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
@@ -51,3 +52,11 @@ class ParrotState:
     def close(self) -> None:
         if self.answer:
             self.parrot.answers[self.prompt] = self.answer
+
+
+class LookupCopier(LookupDrafter):
+    """Lookup as the copier of a cascade."""
+
+    def follow(self, state: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
+        longer = self.open([*state.tokens, *more], 0)
+        return self.propose([(longer, budget)])[0]

@@ -125,7 +125,7 @@ def test_auto_leaves_a_draft_of_the_same_vocabulary_alone() -> None:
 def test_vocabularies_with_nothing_in_common_are_refused_for_tli_only(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.vocab.intersection.Intersection.__len__", lambda _: 0)
+    monkeypatch.setattr("paceline.vocab.translation.Intersection.__len__", lambda _: 0)
     pair = (models / "target.gguf", models / "draft.gguf", "model")
     with pytest.raises(VocabError, match="no token in common with the target's: use cross_vocab slem"):
         paceline.load(*pair, threads=1, cross_vocab="tli")

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from paceline.backends.toy import ToyTarget
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.translation import Translation
 
@@ -27,4 +26,4 @@ def untaught(text: str) -> list[int]:
 
 def translation(target: Vocab, draft: Vocab) -> Translation:
     ours, theirs = Lexicon(target, untaught), Lexicon(draft, untaught)
-    return Translation(ours, theirs, Intersection.of(ours, theirs))
+    return Translation(ours, theirs)

@@ -1,8 +1,8 @@
-"""`make demo`: a real model edits a class, plainly and then drafted, and both answers are compared.
+"""`make demo`: a real model edits a class with plain and with speculative decoding; compare both.
 
-The model is SmolLM2 (135M parameters), padded with zeros to the size of SmolLM2-360M in BF16: it says the
-same, at the cost of a model of that size. As it ships it is so fast that little is left to gain. Where it is
-not on this machine the embedded model, a toy, goes on with a piece of code.
+The model is SmolLM2 (135M parameters), padded with zeros to the size of SmolLM2-360M in BF16: it generates
+the same text at the cost of a model of that size. As shipped it is so fast that drafting gains little.
+Without SmolLM2 the embedded toy model completes a piece of code.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PACELINE = (sys.executable, "-m", "paceline")
 
 @dataclass(frozen=True)
 class Demo:
-    """source: the model as it is. params, ftype: what it is inflated to. prompt: a file in examples. options:
-    of `paceline run`."""
+    """source: the model to inflate. params, ftype: of the inflated model. prompt: a file in examples.
+    options: of `paceline run`."""
 
     source: Path
     name: str
@@ -39,7 +39,7 @@ class Demo:
 
 
 def real() -> Demo:
-    """Raises PacelineError, which says what to do, where SmolLM2 is not on this machine, or damaged."""
+    """Return the demo with SmolLM2. Raises PacelineError if it is missing or damaged."""
     source = file_of("zoo:smollm2")
     return Demo(source, "smollm2", "360M", "BF16", "rename.txt", ("--chat",))
 
@@ -54,15 +54,15 @@ def main() -> int:
         demo = real()
     except PacelineError as error:
         print(f"demo: {error}", file=sys.stderr)
-        print("demo: going on with the embedded model, a toy that writes Python-like text", file=sys.stderr)
+        print("demo: continuing with the embedded model, a toy that writes Python-like text", file=sys.stderr)
         demo = embedded()
     model, prompt = demo.model, ROOT / "examples" / demo.prompt
     if not model.exists() or model.stat().st_mtime < demo.source.stat().st_mtime:
-        print(f"demo: making {BUILD.name}/{model.name}, once", file=sys.stderr)
+        print(f"demo: writing {BUILD.name}/{model.name} (once)", file=sys.stderr)
         BUILD.mkdir(exist_ok=True)
         size = ("--params", demo.params, "--type", demo.ftype)
-        made = [*PACELINE, "zoo", "inflate", str(model), "--from", str(demo.source), *size, "--force"]
-        if code := subprocess.run(made, stdout=subprocess.DEVNULL).returncode:
+        inflate = [*PACELINE, "zoo", "inflate", str(model), "--from", str(demo.source), *size, "--force"]
+        if code := subprocess.run(inflate, stdout=subprocess.DEVNULL).returncode:
             return code
     print(f"--- prompt ---\n{prompt.read_text('utf-8').rstrip()}", flush=True)
     run = [*PACELINE, "run", "--compare", "-n", "256", "-f", str(prompt), "-m", str(model), *demo.options]
@@ -72,5 +72,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except KeyboardInterrupt:  # what was started has been told too
+    except KeyboardInterrupt:  # the child process was interrupted, too
         sys.exit(130)

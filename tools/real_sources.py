@@ -1,7 +1,7 @@
-"""Suites for a real model whose texts are the standard library's: code, edits, and work on a given text.
+"""Suites for a real model with texts of the standard library: code, edits, and grounded questions.
 
-All of it is from modules inside of packages (`MODULES`). The draft of the real model was taught by answers
-about modules that stand alone, and about their documentation (`tools/smollm2/prompts.py`): by none of these.
+All texts are from modules inside packages (`MODULES`). The draft model of SmolLM2 was trained on answers
+about top-level modules and their documentation only (`tools/smollm2/prompts.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOULDER = "Answer with the code alone, in one Python block."
 
 
 def code() -> Iterator[Item]:
-    """Functions to write, to test, to explain and to repair."""
+    """Yield functions to write, to test, to explain and to repair."""
     write = (
         "Write a Python function `chunks(items, size)` that yields lists of at most `size` items. Add a "
         "docstring "
@@ -81,7 +81,7 @@ def code() -> Iterator[Item]:
 
 
 def edit() -> Iterator[Item]:
-    """A function, a class or a module, and what is to be changed in it; most of the answer stands there."""
+    """Yield a function, a class or a module with a change to make; most of the answer is in the prompt."""
     short = (
         ("http/cookiejar", "user_domain_match", "Add type hints to all parameters and to the result"),
         ("http/cookiejar", "time2isoz", "Rename the parameter t to seconds, and all that is made of it"),
@@ -144,7 +144,7 @@ def edit() -> Iterator[Item]:
 
 
 def grounded() -> Iterator[Item]:
-    """Summaries of a text and questions about it: the answer's words are the text's."""
+    """Yield summaries of a text and questions about it, whose answers use words of the text."""
     asks = (
         ("wsgiref/headers", 2_200, "Sum the text up in four sentences."),
         ("json/decoder", 3_400, "Which names does the text describe? List each with what it says about it."),
@@ -224,26 +224,26 @@ def block(text: str) -> str:
 
 @cache
 def library(module: str) -> str:
-    """The source of one of MODULES."""
+    """Return the source of one of MODULES."""
     assert module in MODULES, module
     return (stdlib() / f"{module}.py").read_text("utf-8")
 
 
 def source(module: str, name: str) -> str:
-    """A function or class of a module, without a margin. The first of that name."""
+    """Return the first function or class of a name, dedented."""
     start, end = span(library(module), name)
     return textwrap.dedent("\n".join(library(module).splitlines()[start:end]))
 
 
 def span(text: str, name: str) -> tuple[int, int]:
-    """The lines of a function or class."""
+    """Return the range of lines of a function or class."""
     kinds = (ast.FunctionDef, ast.ClassDef)
     found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds) and node.name == name]
     return found[0].lineno - 1, found[0].end_lineno or 0
 
 
 def around(text: str, name: str, most: int) -> str:
-    """At most so many characters of whole lines, with all of the named thing and what stands around it."""
+    """Return whole lines around a function or class, at most `most` characters."""
     lines = text.splitlines()
     first, last = span(text, name)
     size = sum(len(line) + 1 for line in lines[first:last])
@@ -258,5 +258,5 @@ def around(text: str, name: str, most: int) -> str:
 
 
 def head(text: str, most: int) -> str:
-    """Its first paragraphs."""
+    """Return the first paragraphs."""
     return text if len(text) <= most else text[:most].rpartition("\n\n")[0].strip()

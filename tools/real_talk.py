@@ -1,4 +1,4 @@
-"""Suites for a real model that are made from templates: extraction, agents, conversations, arithmetic."""
+"""Suites for a real model from templates: extraction, agents, conversations, arithmetic."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _minutes(r: random.Random, n: int) -> tuple[str, Sequence[str]]:
 
 
 def agent() -> Iterator[Item]:
-    """Half of them read and change code, half ask a database; two to five calls have been made already."""
+    """Yield sessions after two to five tool calls: half edit code, half query a database."""
     tasks = (
         ("urllib/robotparser", ("can_fetch", "allowance"), "let can_fetch say which line decided"),
         ("http/cookies", ("_quote", "_unquote", "value_decode"), "give _unquote a docstring with an example"),
@@ -170,7 +170,7 @@ def _coding(module: str, names: Sequence[str], task: str) -> Iterator[tuple[str,
 
 
 def _asking(records: Records, calls: int, *, answers: bool) -> Iterator[tuple[str, str]]:
-    """answers: whether the next turn is an answer to the last rows, and not one more call."""
+    """Yield the messages of a database session. answers: the next turn answers instead of calling a tool."""
     one, two = records.entity(), records.entity()
     yield (
         "system",

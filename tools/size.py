@@ -1,7 +1,7 @@
-"""Hold the source to what it has been brought down to: lines of packages, class names, words in names.
+"""Enforce ceilings on the source: lines of each package, repeated class names, banned words in identifiers.
 
 python -m tools.size            check; part of `make check`
-python -m tools.size --write    take today's figures as the new ceilings
+python -m tools.size --write    set the ceilings to the current figures
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CEILINGS = ROOT / "tools" / "size.json"
-# Words of a dialect: each stands for a term that other projects have (throughput, cached, requested, ...).
+# Vague words for which the field has terms (cached, requested, reported, ...).
 BANNED = {
     "told",
     "kept",
@@ -45,13 +45,13 @@ def lines(path: Path) -> int:
 
 
 def package_of(path: Path) -> str:
-    """The package of a module, or "root" for one that is in none."""
+    """Return the package of a module, or "root" for a module directly under paceline."""
     parts = path.relative_to(ROOT / "src" / "paceline").parts
     return parts[0] if len(parts) > 1 else "root"
 
 
 def identifiers(tree: ast.AST) -> Iterator[str]:
-    """The names that a module defines: classes, functions, arguments, variables and fields."""
+    """Yield the names that a module defines: classes, functions, arguments, variables and fields."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -64,7 +64,7 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
 
 
 def words(name: str) -> list[str]:
-    """The words of snake_case and CamelCase."""
+    """Split snake_case and CamelCase into lower-case words."""
     return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 

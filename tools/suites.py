@@ -1,7 +1,7 @@
 """Make the suites: `python -m tools.suites [--out FOLDER]`.
 
-From the standard library's source and documentation (of CPython 3.11.7, for the files in the package),
-templates and a generator of records, with nothing left to chance: the same Python gives the same files.
+Sources are the standard library's code and documentation (CPython 3.11.7 for the packaged files), templates
+and a generator of records. It is deterministic: the same Python writes the same files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tools import real_sources, real_talk, toy_suites
 
 PSF = "PSF-2.0 (CPython 3.11.7)"
 OURS = "Apache-2.0"
-# name -> what it is, the licence of its text, and who makes its items
+# name -> description, licence of the text, generator of the items
 SUITES: dict[str, tuple[str, str, Callable[[], Iterable[Item]]]] = {
     "code": (
         "go on with a held-out module of the standard library, at the start of a function",
@@ -50,12 +50,12 @@ SUITES: dict[str, tuple[str, str, Callable[[], Iterable[Item]]]] = {
 
 
 def lines(name: str) -> str:
-    """A suite as its file holds it: an object a line, without what is empty."""
-    kept = [{key: value for key, value in asdict(item).items() if value} for item in SUITES[name][2]()]
-    for said in kept:
-        if "messages" in said:
-            said["messages"] = [{"role": role, "content": content} for role, content in said["messages"]]
-    return "".join(json.dumps(said, ensure_ascii=False) + "\n" for said in kept)
+    """Return the text of a suite's file: one JSON object a line, without empty fields."""
+    records = [{key: value for key, value in asdict(item).items() if value} for item in SUITES[name][2]()]
+    for record in records:
+        if "messages" in record:
+            record["messages"] = [{"role": role, "content": content} for role, content in record["messages"]]
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The suites for any model, in two sizes: for a tiny model to go on with, and to ask a real one."""
+"""The suites for any model, in two sizes: completions for a tiny model, questions for a real one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tools.embedded.corpus import HELD_OUT, docstrings, held_out, topics
 from tools.embedded.records import Entity, Records
 from tools.questions import QUESTIONS
 
-SEED = 20_27  # the embedded models were trained on records of another
+SEED = 20_27  # not the seed of the records that the embedded models were trained on
 N = 8  # items of each size; agent has sessions
 TOKENS = {"tiny": 96, "full": 256}
-ROWS = {"tiny": 2, "full": 5}  # most that a tool call finds
+ROWS = {"tiny": 2, "full": 5}  # at most, in the result of a tool call
 RESULT = "Tool: "
 RUN_SQL = {
     "type": "function",
@@ -38,7 +38,7 @@ def code() -> Iterator[Item]:
             text = modules[name]
             lines = text.splitlines(keepends=True)
             starts = [node.lineno for node in functions(text) if node.end_lineno - node.lineno >= 5]
-            # In the middle, where there is something before it to go by.
+            # In the middle of the module, for some context before it.
             start = min(starts, key=lambda line: abs(line - 0.6 * len(lines)))
             before = _tail("".join(lines[: start - 1]), CONTEXT[size])
             yield _item("code", size, number, prompt=before + lines[start - 1].rstrip("\n"))
@@ -48,7 +48,7 @@ def edit() -> Iterator[Item]:
     modules = held_out()
     for size, (shortest, longest) in (("tiny", (300, 1_200)), ("full", (1_000, 6_000))):
         found = [list(renamings(modules[name], shortest, longest)) for name in HELD_OUT]
-        # One of each module, then a second one.
+        # One function of each module, then a second one.
         some = [of[turn] for turn in (0, 1, 2) for of in found if turn < len(of)]
         for number, (function, before, after, old, new) in enumerate(some[:N]):
             if size == "tiny":
@@ -95,7 +95,7 @@ def agent() -> Iterator[Item]:
 
 @dataclass(frozen=True)
 class Turn:
-    """A question, the tool call that answers it, the rows it finds, and what is said then."""
+    """A question, its tool call, the resulting rows, and the answer."""
 
     ask: str
     call: Any
@@ -104,7 +104,7 @@ class Turn:
 
 
 def _turn(records: Records, entity: Entity, find: Any, *, sql: bool, most: int) -> Turn:
-    """By the field that the tool asks for; from turn to turn the literal changes."""
+    """Return a turn that searches by the tool's parameter, with a new value in each turn."""
     (key,) = find["function"]["parameters"]["required"]
     found = records.rows(entity, 1, most)
     value = found[0][key]
@@ -136,7 +136,7 @@ def _agent(size: str, number: str, session: str, schemas: Any, past: list[tuple[
 
 
 def _answered(turn: Turn, *, failed: bool) -> list[tuple[str, str]]:
-    """What was said after a question: a call, its result as the next message of the user, and the answer."""
+    """Return the messages after a question: a call, its result as a user message, and the answer."""
     call = f"<tool_call>\n{json.dumps(turn.call)}\n</tool_call>"
     result = '{"error": "timeout"}' if failed else json.dumps(turn.rows)
     after = "The call failed." if failed else turn.answer
@@ -178,20 +178,20 @@ def _user(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _modules(size: str) -> list[str]:
-    """Modules of some length; other ones for either size, as far as there are enough."""
+    """Return long modules, as far as possible different ones for each size."""
     texts = held_out()
     long = [name for name in HELD_OUT if len(texts[name]) > 6_000]
     return (long if size == "tiny" else long[::-1])[:N]
 
 
 def functions(text: str) -> list[Any]:
-    """Their nodes in the syntax tree, in order."""
+    """Return the nodes of the functions in the syntax tree, in order."""
     found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and not n.decorator_list]
     return sorted(found, key=lambda node: node.lineno)
 
 
 def renamings(text: str, shortest: int, longest: int) -> Iterator[tuple[str, str, str, str, str]]:
-    """Functions with a parameter that is used often: (name, before, after, the parameter, its new name)."""
+    """Yield functions with an often used parameter: (name, before, after, parameter, new parameter)."""
     lines = text.splitlines()
     for node in functions(text):
         before = "\n".join(lines[node.lineno - 1 : node.end_lineno])
@@ -206,10 +206,10 @@ def renamings(text: str, shortest: int, longest: int) -> Iterator[tuple[str, str
 
 
 def _renames(before: str, after: str, old: str, new: str) -> bool:
-    """Whether names alone differ: no attribute, no keyword of a call, and no word of a sentence."""
+    """Return whether only names differ: no attribute, no keyword of a call, no word of a sentence."""
     try:
         tree, expected = (ast.parse(textwrap.dedent(code)) for code in (before, after))
-    except SyntaxError:  # a parameter b, where there is a b"..." too
+    except SyntaxError:  # e.g. a parameter b beside a literal b"..."
         return False
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == old:
@@ -225,8 +225,8 @@ def _sentence(entity: Entity, row: dict[str, Any]) -> str:
 
 
 def _texts(size: str) -> list[str]:
-    """Documentation: of modules that the embedded models never saw; or, for the longer ones, of the language,
-    which they did see."""
+    """Return documentation: of held-out modules, or for the full size of the language itself, which the
+    embedded models were trained on."""
     if size == "tiny":
         modules = held_out()
         long = [docstrings(modules[name], name) for name in HELD_OUT]
@@ -238,11 +238,11 @@ def _texts(size: str) -> list[str]:
 
 
 def _head(text: str, most: int) -> str:
-    """Its first paragraphs; or, where those are long, its first lines."""
+    """Return the first paragraphs, or the first lines if paragraphs are long."""
     paragraphs, rows = (text[:most].rpartition(end)[0].strip() for end in ("\n\n", "\n"))
     return paragraphs if len(paragraphs) > most // 2 else rows
 
 
 def _tail(text: str, most: int) -> str:
-    """Its last lines."""
+    """Return the last lines."""
     return text if len(text) <= most else text[-most:].partition("\n")[2]

@@ -267,8 +267,6 @@ class LLM:
                 self._closing.pop()()
             self.drafter.close()
             self.target.close()
-            if self.history is not None:
-                self.history.close()
 
     def __enter__(self) -> LLM:
         return self

@@ -27,7 +27,6 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.storage import views
 from paceline.storage.corpora import find_corpus, open_corpus
 from paceline.system.home import expand_user
-from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.sample import SAMPLE_TEXT
 from paceline.vocab.shared import check_shared
@@ -170,7 +169,7 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
                 raise
     ours = Lexicon(target.vocab, lambda text: target.text.encode_continuation(text))
     theirs = Lexicon(draft.vocab, lambda text: draft.text.encode_continuation(text))
-    translation = Translation(ours, theirs, Intersection.of(ours, theirs))
+    translation = Translation(ours, theirs)
     text_suffices = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":
         trees = drafting.width > 1 and drafting.policy != "rate"  # "rate" accepts chains, too

@@ -1,7 +1,7 @@
 """The engine: one target, its drafter and the policy behind one lock.
 
-`run_inline` and `run_batch` decode in the caller's thread, `EngineWorker` (engine_worker.py) in a thread of
-its own. All use the same scheduler and the same loop.
+`run_inline` and `run_batch` decode in the caller's thread, the server's `ServingEngine` in its own thread.
+All use the same scheduler and the same loop.
 """
 
 from __future__ import annotations
@@ -81,10 +81,7 @@ class InferenceEngine:
         )
 
     def handle(
-        self,
-        request: GenerationRequest,
-        deliver: Deliver | None = None,
-        clock: Clock | None = None,
+        self, request: GenerationRequest, deliver: Deliver | None = None, clock: Clock | None = None
     ) -> RequestHandle:
         piece = None if self._text is None else self._text.piece
         return RequestHandle(request, piece, clock or self.clock, deliver)

@@ -17,8 +17,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.models.names import is_transformers, is_view
 from paceline.models.resolve import file_of
-from paceline.profiling.flash_attention import choose_flash_attention
-from paceline.profiling.pass_costs import costs_of, refresh, save, shared_machine, to_stderr
+from paceline.profiling.pass_costs import costs_of, refresh, save, to_stderr
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
@@ -60,8 +59,7 @@ def load(
     "auto" is all available drafters, each used when it pays.
     n_ctx: tokens of context; 0 is the model's, at most 4,096.
     threads: one a physical core if None, within a container's quota.
-    flash_attention: if None, llama.cpp chooses on a GPU, and a trial on a processor; Paceline's kernels
-    always have it.
+    flash_attention: if None, llama.cpp chooses; Paceline's kernels always have it.
     cache_type: f32, f16, bf16 or q8_0.
     kernels: "auto" uses Paceline's kernels for GGUF models if they can be compiled (docs/kernels.md), "off"
     llama.cpp only.
@@ -127,7 +125,6 @@ def load(
                     "exact greedy output without kernels of our own needs drafts that are chains: use width "
                     "1, and not lookahead"
                 )
-        choose_flash_attention(engine)
         if engine.caps.rollback == "none" and drafters_open:
             draft, drafting = None, Drafting(drafters=("none",))
             if remember:
@@ -160,7 +157,7 @@ def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) ->
     Raises UsageError, ModelError or MissingExtraError. settings: those of the target's engine."""
     if is_view(draft):
         return resolve_view(draft, target, to_stderr)
-    return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **shared_machine(settings, draft))
+    return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **settings)
 
 
 def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
@@ -201,9 +198,7 @@ def learn_past_answers(vocab: Vocab, drafter: Drafter, project: bool | PathLike)
 
 
 def choose_drafting(
-    target: PathLike | None,
-    draft: PathLike | None,
-    drafters: Sequence[str] | None,
+    target: PathLike | None, draft: PathLike | None, drafters: Sequence[str] | None
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
     """Return the files of the models, and the drafters, with the defaults for None. Raises UsageError."""
     target, draft = (None if name is None else file_of(name) for name in (target, draft))

@@ -125,22 +125,21 @@ class RequestHandle:
         self.tokens: list[int] = []
         self.sources: list[str] = []
         self.logprobs: list[Logprob] = []
-        self._parts: list[str] = []
+        self.parts: list[tuple[str, str]] = []  # of its text, each with its drafter
         self.arrived = clock()
         self.started: float | None = None  # time at which it left the queue
         self.first_token = 0.0
         self.prompt_seconds = self.seconds = 0.0  # in passes
         self.n_prefilled = 0
         self.finish: Finish | None = None
-        self.queued: Future[bool] = (
-            Future()
-        )  # true once it is queued with its grammar, false if it ends before
+        # True once the request is queued with its grammar, false if it ends before.
+        self.queued: Future[bool] = Future()
         self.queued.set_running_or_notify_cancel()  # from here on a waiter cannot cancel it
         self.compiling: GrammarJob | None = None
 
     @property
     def text(self) -> str:
-        return "".join(self._parts)
+        return "".join(text for text, _ in self.parts)
 
     @property
     def is_over(self) -> bool:
@@ -171,8 +170,9 @@ class RequestHandle:
         if self._text is None:
             return ()
         taken = self._text.finish() if last else self._text.take_text()
-        self._parts += [text for text, _ in taken]
-        return tuple((text, self.sources[min(at, len(self.sources) - 1)]) for text, at in taken)
+        parts = tuple((text, self.sources[min(at, len(self.sources) - 1)]) for text, at in taken)
+        self.parts += parts
+        return parts
 
     def finish_request(self, error: Exception | None = None) -> Finish:
         """Set and return `finish`: with the error, else the loop's stop reason, else neither (cancelled)."""
@@ -195,8 +195,7 @@ class RequestHandle:
 
     def detach(self) -> None:
         """End an answer early, with the text that the detokenizer holds back."""
-        if self._text is not None:
-            self._parts += [text for text, _ in self._text.finish()]
+        self._take_text(last=True)
         self.finish_request()
 
     def deliver(self, output: StepOutput) -> None:

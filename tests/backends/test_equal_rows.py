@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from architectures import write_bloom, write_gemma2, write_gpt_oss
 from gguf_files import write_llama
 from paceline.backends.llama_cpp import LlamaTarget, gate, kernels
+from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.backends.logit_drift import teacher_forced_logits
 from programs import CONTEXT, SESSIONS, Action, differences, programs, running
 from quantised import quantised
 
@@ -141,10 +143,27 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[Pair]:
 def test_every_row_of_a_program_has_the_bits_of_plain_decoding(
     pair: Pair, program: list[Action], threads: int
 ) -> None:
-    pair.target.use_threads(threads)
-    kernels.start_watching_ggml()
+    llama_cpp().llama_set_n_threads(pair.target._context, threads, threads)
+    rows: list[Any] = []
     with running(pair.target) as machine:
-        rows = machine.run(program)
-    left = set(kernels.ggml_operations())
+        left = set(kernels.foreign_operations(lambda: rows.extend(machine.run(program))))
     assert differences(rows, pair.plain) == []
     assert left <= (ROTATED if pair.plain.cache_type == "q8_0" else set())
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_the_kernels_compute_the_logits_of_ggml(folder: Path, kind: Type) -> None:
+    rows = []
+    for on in (True, False):
+        given: dict[str, Any] = {"flash_attention": True, "cache_type": "f32", "kernels": on}
+        with closing(LlamaTarget(Case(llama, kind).file(folder), n_ctx=CONTEXT, **given)) as target:
+            rows.append(teacher_forced_logits(target, [7, 3, 9, 3, 7, 1, 0, 2, 11, 5, 8, 8, 4] * 3, 1, 8))
+    assert (rows[0] - rows[1]).std() < (0.2 if kind in LARGE else 0.1) * rows[1].std()
+
+
+def test_operations_that_stay_with_ggml_are_reported(folder: Path) -> None:
+    path = Case(llama, Type.F16).file(folder)
+    with closing(LlamaTarget(path, n_ctx=CONTEXT, flash_attention=False)) as target:
+        with running(target) as machine:
+            assert "MUL_MAT" in kernels.foreign_operations(lambda: machine.run([]))
+        assert not target.caps.exact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,10 @@ def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
     monkeypatch.setattr(Decoder, "_decode_filled", Decoder._decode)
     with pytest.raises(ModelError, match="depends on the rows beside it"):
         LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 63, 256])
+def test_filler_rows_fit_at_the_end_of_a_context(models: Path, n_ctx: int) -> None:
+    path = models / "target.gguf"
+    with closing(LlamaTarget(path, n_ctx=n_ctx, threads=1, exact_rows=ROWS, kernels=False)) as target:
+        assert np.isfinite(row_after(target, [token % 256 for token in range(n_ctx)])).all()

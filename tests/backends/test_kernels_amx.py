@@ -55,8 +55,8 @@ def test_a_type_that_is_left_is_ggmls_and_rows_are_not_claimed_to_be_equal(tmp_p
     path = quantised(write_llama(tmp_path / "f32.gguf", width=256), tmp_path / "model.gguf", Type.Q4_0)
     code = (
         "import sys; from pathlib import Path; "
-        "from paceline.backends.llama_cpp import LlamaTarget, gate, kernels; gate.trying = True; "
-        "kernels.amx.left_to_amx = lambda *_: sys.argv[2:]; status = kernels.enter(); "
+        "from paceline.backends.llama_cpp import LlamaTarget, gate, kernels; gate.in_load_subprocess = True; "
+        "kernels.amx.types_faster_with_amx = lambda *_: sys.argv[2:]; status = kernels.load_kernels(); "
         "target = LlamaTarget(Path(sys.argv[1]), n_ctx=64); print(status.path, target.caps.equal_rows)"
     )
     for left, end in (([], " True"), (["Q8_0"], " (Q8_0 by AMX) True"), (["Q4_0"], " (Q4_0 by AMX) False")):

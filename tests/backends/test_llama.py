@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 import paceline
 from paceline.api import LLM
-from paceline.backends.llama_cpp import LlamaTarget, binding
+from paceline.backends.llama_cpp import LlamaTarget
 from paceline.models import zoo
-from paceline.speculative.errors import ContractError, ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 N = 96
 PROMPTS = {
@@ -87,6 +87,21 @@ def test_a_closed_model_says_so(models: Path) -> None:
             use()
 
 
+def test_many_sessions_compute_full_trees_and_prompts_in_one_pass(models: Path) -> None:
+    """No limit of llama.cpp on rows, branches or batches is exceeded."""
+    target = LlamaTarget(models / "target.gguf", n_ctx=96, threads=1, sessions=48)
+    n = min(target.caps.max_branches, target.caps.max_batch_tokens // 48 - 1, target.caps.max_tree_nodes)
+    tree = DraftTree(tuple(range(n)), (ROOT,) * n, (0.5,) * n, ("x",) * n)
+    batch = [(target.open(), tree) for _ in range(48)]
+    for i, (session, _) in enumerate(batch):
+        session.extend([i, *range(32)])
+    for out in target.forward(batch, RequiredOutputs()):
+        assert all(np.isfinite(out.logits(row)).all() for row in range(n + 1))
+    target.close()
+    with pytest.raises(UsageError, match="300 sessions"):
+        LlamaTarget(models / "target.gguf", sessions=300)
+
+
 def test_a_full_context_is_reported(small: LlamaTarget) -> None:
     session = small.open()
     with pytest.raises(UsageError, match="do not fit the context of 128"):
@@ -110,35 +125,6 @@ def test_a_sibling_has_the_same_weights_and_a_cache_of_its_own(small: LlamaTarge
     other.close()
     small.forget()
     np.testing.assert_array_equal(last_row(small, [1, 2, 3]), first)  # which stay
-
-
-def test_flash_attention_is_changed_between_sessions(
-    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = last_row(small, [1, 2, 3])
-    session = small.open()
-    session.extend([1, 2])
-    with pytest.raises(ContractError, match="while a session is open"):
-        small.use_flash_attention(False)
-    session.close()
-    small.use_flash_attention(False)
-    other = small.with_shared_weights(n_ctx=128, flash_attention=False)
-    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3]))
-    other.close()
-
-    def full(*args: Any, flash_attention: bool | None, **more: Any) -> Any:
-        if flash_attention is None:
-            raise ModelError("no room")
-        return made(*args, flash_attention=flash_attention, **more)
-
-    made = binding.make_context
-    monkeypatch.setattr(binding, "make_context", full)
-    with pytest.raises(ModelError, match="no room"):
-        small.use_flash_attention(None)
-    assert small.flash_attention is False
-    monkeypatch.undo()
-    small.use_flash_attention(None)
-    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), before)
 
 
 def last_row(target: LlamaTarget, tokens: list[int]) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.backends.registry import BackendSpec, backend_build, open_engine, open_tokenizer
-from paceline.backends.toy_backend import ToyEngine
+from paceline.backends.toy import ToyTarget
 from paceline.speculative.errors import MissingExtraError
 
 
@@ -31,5 +31,8 @@ def test_a_model_that_is_not_loaded_tells_the_same_of_itself(models: Path) -> No
     path = models / "target.gguf"
     with closing(open_engine(path, n_ctx=64, **settings)) as engine:
         assert BackendSpec(path, settings).identity() == engine.identity()
-        assert BackendSpec(path, settings).replace(threads=1).identity() != engine.identity()
-    assert BackendSpec(Path("toy:seed=2"), {}).identity() == ToyEngine(Path("toy:seed=2"), seed=2).identity()
+        assert BackendSpec(path, settings | {"threads": 1}).identity() != engine.identity()
+    assert (
+        BackendSpec(Path("toy:seed=2"), {}).identity()
+        == ToyTarget(path=Path("toy:seed=2"), seed=2).identity()
+    )

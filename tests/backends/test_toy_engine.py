@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import command
-from paceline.backends.toy_backend import ToyEngine, parse_toy_reference
+from paceline.backends.toy import ToyTarget, parse_toy_reference
 from paceline.speculative.errors import UsageError
 
 CERTIFY = ("certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200")
@@ -27,7 +27,7 @@ def test_settings_make_the_model() -> None:
     given = parse_toy_reference(Path("toy:seed=3,noise=0.5,n_vocab=5,eos=2"))
     assert given == {"seed": 3, "noise": 0.5, "n_vocab": 5, "eos": frozenset({2})}
     ids = {
-        str(ToyEngine(**one).identity()) for one in ({}, {"seed": 1}, {"noise": 0.1}, {"eos": frozenset({1})})
+        str(ToyTarget(**one).identity()) for one in ({}, {"seed": 1}, {"noise": 0.1}, {"eos": frozenset({1})})
     }
     assert len(ids) == 4
 

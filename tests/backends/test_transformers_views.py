@@ -91,6 +91,19 @@ def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget)
     assert np.abs(rows - row(target, [*PROMPT, 7, 9, 11], tree=FORK)).max() < 1e-4
 
 
+def test_an_early_exit_beside_its_target_computes_the_rows_it_computes_alone(target: HfTarget) -> None:
+    view = target.view(ModelView(2))
+    alone = row(view, PROMPT, tree=FORK)
+    whole = target.open()
+    whole.extend(PROMPT)
+    before = row(view, PROMPT, whole, FORK)  # the whole model has computed nothing yet
+    target.forward([(whole, EMPTY)], RequiredOutputs())
+    after = row(view, PROMPT, whole, FORK)
+    whole.close()
+    assert np.abs(alone - before).max() < 1e-4
+    assert np.abs(alone - after).max() < 1e-4
+
+
 def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be rolled back"):
         open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(ModelView(1))

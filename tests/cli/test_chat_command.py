@@ -202,26 +202,6 @@ def test_a_chat_is_sampled_as_the_file_or_the_user_says_and_says_so(
     metadata = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
     file = write_llama(tmp_path / "chat.gguf", chat_template=TEMPLATE, metadata=metadata)
     options = ("-t", "1", "--draft", "lookup", "-n", "6", *args)
-    done = command(capsys, "chat", "-m", file, *options, stdin=b"hi\n/sampling\n")
+    done = command(capsys, "chat", "-m", file, *options, stdin=b"hi\n")
     assert done.code == 0
     assert done.err.splitlines()[0].startswith(f"{shown}; seed 7")
-    assert done.err.splitlines()[-1] == shown
-
-
-def test_a_user_changes_the_sampling_between_turns(capsys: Capture, model: Path, tmp_path: Path) -> None:
-    greedy, changed = tmp_path / "greedy.json", tmp_path / "changed.json"
-    chat(capsys, model, f"one\n/save {greedy}\n")
-    typed = f"/sampling temp=0 top-k=3\none\n/save {changed}\n"
-    done = chat(capsys, model, typed, "--temp", "2", "--seed", "1")
-    assert (done.code, done.err.splitlines()[0]) == (0, "temp 0, top-k 3, top-p 0.95, min-p 0.05")
-    assert saved(greedy) == saved(changed)
-
-
-def test_a_sampling_that_is_none_is_refused(capsys: Capture, model: Path) -> None:
-    done = chat(capsys, model, "/sampling heat=1\n/sampling top-k=1.5\n/sampling temp=-1\n/sampling\n")
-    assert done.code == 2
-    name, number, bound, last = done.err.splitlines()
-    assert "/sampling heat=1: write NAME=NUMBER; the names are temp, top-k, top-p, min-p" in name
-    assert "/sampling top-k=1.5: write NAME=NUMBER" in number
-    assert "temperature" in bound
-    assert last == "temp 0, top-k 40, top-p 0.95, min-p 0.05"

@@ -13,7 +13,7 @@ from command_line import Done, command
 from paceline.backends.interface import KernelStatus
 from paceline.cli.replay import costs_of
 from paceline.models.headers.facts import RECURRENT, ModelFacts
-from paceline.speculative.errors import MissingExtraError, ModelError
+from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts
 
 Capture = pytest.CaptureFixture[str]
@@ -21,9 +21,8 @@ QUICK = ("--seconds", "0.2", "--context-lengths", "16", "--rows", "1,2,4")
 
 
 @pytest.fixture(autouse=True)
-def however_busy_the_machine(however_busy: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs are kept, and memory is not read for half a second in every test."""
-    monkeypatch.setattr("paceline.hardware.bandwidth.measure", lambda threads, size: 12.5e9)
+def however_busy_the_machine(however_busy: None) -> None:
+    """Costs are stored on a busy machine, too."""
 
 
 def doctor(capsys: Capture, models: Path, home: Path, *args: str, draft: bool = False) -> Done:
@@ -52,8 +51,7 @@ def test_json_is_what_costs_are_read_from_with_where_it_came_from(
     assert costs.target.depths == (16,)
     assert set(record["noise"]) == {"target", "draft"}
     assert record["made"]["target"]["file"] == "target.gguf"
-    assert record["hardware"]["bandwidth"] == 12.5e9
-    assert (record["kept"], record["trials"]) == ([], None)
+    assert record["kept"] == []
     assert record["diagnosis"]["run"]["run"]["stats"]["steps"] > 0
     file = tmp_path / "curve.json"
     file.write_text(json.dumps(record))
@@ -107,7 +105,6 @@ def test_the_machine_is_told_first_then_costs_then_what_is_wrong(
     assert [line.split()[0] for line in lines if line[:4].strip().isdigit()][:3] == ["1", "2", "4"]
     first = [next(i for i, line in enumerate(lines) if words in line) for words in ORDER]
     assert first == sorted(first)
-    assert any("read at 12.5 GB/s (measured)" in line for line in lines)
 
 
 ORDER = ("processor  ", "threads    ", "target, after ", "time of ", "output identical: ")
@@ -123,46 +120,19 @@ def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
     assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
 
 
-def test_threads_and_flash_attention_are_tried_and_the_best_are_named(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernels: None
-) -> None:
-    monkeypatch.setattr("paceline.doctor.thread_trials.SECONDS", 0.0)
-    monkeypatch.setattr("paceline.doctor.thread_trials.counts_for", lambda cores, limits: [1, 2])
-    record = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json").json
-    trials, found = record["trials"], record["attention"]
-    assert [one["threads"] for one in trials["tried"]] == [1, 2]
-    assert max(one["decode_ratio"] for one in trials["tried"]) == 1.0
-    assert [one["flash"] for one in found["tried"]] == [True, False]
-    assert all(one[name] > 0 for one in found["tried"] for name in ("prompt", "token", "draft"))
-    assert {trials["best"], found["best"]} <= {0, 1}
-    assert len(list((tmp_path / "attention").iterdir())) == 1  # whatever is loaded next goes by it
-    other = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json", "--cache-type", "bf16")
-    assert other.json["attention"] is None  # of f16 and f32 it is known that they can do without
-
-    def full(*args: Any, **more: Any) -> None:
-        raise ModelError("no room")
-
-    monkeypatch.setattr("paceline.profiling.flash_attention.measure_both", full)
-    crowded = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json")
-    assert crowded.json["attention"] is None
-    assert "paceline: flash attention is not tried: no room" in crowded.err
-
-
-def test_little_memory_and_no_engine_are_told_in_what_there_is(
+def test_without_an_engine_the_machine_is_described_all_the_same(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
         raise MissingExtraError("GGUF models need llama-cpp-python: pip install 'paceline[llama]'")
 
     monkeypatch.setattr("paceline.backends.llama_cpp.binding.llama_cpp", missing)
-    monkeypatch.setattr("paceline.hardware.bandwidth.free_memory", lambda: 1000)
     done = doctor(capsys, models, tmp_path, *QUICK)
     assert done.code == 1
     assert done.err.startswith("paceline: GGUF models need")
     assert done.err.count("\n") == 1
     assert "not read   " in done.out
     assert "what the engine can use: GGUF models need" in done.out
-    assert "how fast memory is read: too little memory is free" in done.out
     record = doctor(capsys, models, tmp_path, *QUICK, "--json").json
     assert list(record) == ["hardware"]
     assert sys.platform != "linux" or record["hardware"]["features"]["used"] is None

@@ -65,8 +65,7 @@ def test_drafts_that_fit_the_best_first(capsys: Capture, folder: Path) -> None:
 def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
     capsys: Capture, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None
 ) -> None:
-    monkeypatch.setattr("paceline.doctor.draft_advice.measuring.TOKENS", 8)
-    monkeypatch.setattr("paceline.doctor.draft_advice.row.TASKS", {"any": "quote"})
+    monkeypatch.setattr("paceline.doctor.draft_facts.N_TOKENS", 8)
     # Two rows of a tiny model may be measured no slower than one, and then any acceptance pays.
     curve = PassCosts.flat(0.001, per_row=0.0005)
     monkeypatch.setattr("paceline.profiling.pass_costs.measure", lambda *_, **__: curve)
@@ -96,7 +95,7 @@ def test_a_draft_whose_state_cannot_be_rolled_back_is_left_out(capsys: Capture, 
 
 
 def test_what_cannot_be_answered_is_one_line(capsys: Capture, folder: Path) -> None:
-    run(capsys, folder, "nowhere.gguf").refused(2, "nowhere.gguf: no such file")
+    run(capsys, folder, "nowhere.gguf").refused(1, "nowhere.gguf: cannot be read (No such file or directory)")
     run(capsys, folder, "--task", "haiku").refused(2, "--task haiku", "prose")
     run(capsys, folder, "--measure").refused(2, "--measure needs a TARGET")
 
@@ -110,4 +109,4 @@ def test_a_model_of_transformers_is_a_target_too(capsys: Capture, folder: Path) 
     file = run(capsys, folder, f"hf:{folder / 'target.gguf'}")
     assert file.code == 0
     assert "draft.gguf" in file.out
-    run(capsys, folder, folder).refused(2, "neither a GGUF file nor a model of transformers")
+    run(capsys, folder, folder).refused(1, "is a folder with GGUF files: name one")

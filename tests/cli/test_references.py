@@ -10,7 +10,7 @@ import pytest
 from hub_server import COMMIT, own_cache
 from paceline.cli.references import resolve_models, resolved
 from paceline.models import zoo
-from paceline.models.stores.hub_layout import repo_folder
+from paceline.models.stores.hub_cache import repo_folder
 from paceline.speculative.errors import UsageError
 from paceline.system.identity import file_fingerprint
 

@@ -151,6 +151,11 @@ def test_a_file_without_an_end_is_refused_before_it_fills_the_memory(
     run(capsys, target, *args).refused(2, words)
 
 
+def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.cli.texts.MAX_TEXT_BYTES", 9)
+    run(capsys, target, stdin=b"x" * 10).refused(2, "stdin: has more than", "which no model reads")
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

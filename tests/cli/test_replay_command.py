@@ -11,11 +11,8 @@ import pytest
 
 from command_line import Done, command, program
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.registry import BackendSpec
 from paceline.bench.replay import replay as lane
 from paceline.models import zoo
-from paceline.profiling import flash_attention as attention
-from paceline.profiling.flash_attention import Attention
 from paceline.profiling.pass_costs import cost_key
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.storage.costs import CachedCosts, store
@@ -117,7 +114,7 @@ def test_a_cost_curve_predicts_speeds(capsys: Capture, curve: Path) -> None:
 
 
 def test_what_was_measured_when_the_model_was_loaded_is_the_default(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernels: None
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what a loaded model's costs are kept by."""
     home = tmp_path / "home"
@@ -137,16 +134,6 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(4.0)
     for other in (("-t", "2"), ("-t", "1", "-md", models / "draft.gguf", "--methods", "model")):
         assert "not speed" in replay(capsys, *args, *other, home=home).out
-    usual = BackendSpec(models / "target.gguf", {"threads": 1})
-    attention.store(usual, [Attention(False, 512, 8, 1.0, 1.0, 1.0)], pytest.fail)
-    assert "not speed" in replay(capsys, *args, "-t", "1", home=home).out  # of passes without flash attention
-    assert store(
-        cost_key(usual.replace(flash_attention=False), "target"),
-        CachedCosts(PassCosts.flat(0.5)),
-        pytest.fail,
-    )
-    known = replay(capsys, *args, "-t", "1", "--json", home=home).json
-    assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(2.0)
 
 
 # A draft model.

@@ -161,6 +161,12 @@ def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
     assert not any("sesame" in line for line in server.err)
 
 
+@pytest.mark.slow
+def test_a_server_on_every_interface_without_a_key_warns() -> None:
+    with running(*TOY, "--host", "0.0.0.0") as server:
+        assert any("no --api-key: whoever reaches this machine can use it" in line for line in server.err)
+
+
 SECRET = "Xyzzy"
 
 
@@ -211,6 +217,24 @@ def stream(url: str, n: int) -> httpx2.Request:
         "temperature": 0,
     }
     return httpx2.Request("POST", f"{url}/v1/completions", json=body)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_the_server_without_waiting_for_a_stream() -> None:
+    with (
+        running("-m", smollm2(), "--draft", "none", "-c", "4096") as server,
+        httpx2.Client(timeout=LONG) as client,
+    ):
+        answer = client.send(stream(server.url, 4000), stream=True)
+        lines = answer.iter_lines()
+        next(line for line in lines if line)
+        server.process.send_signal(signal.SIGINT)
+        until(lambda: not answers(server.url))
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)
+        assert server.ends() == 0
+        answer.close()
+    assert "Traceback" not in "".join(server.err)
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from parrot import LookupCopier
 from tongues import speaking, translation
 
 V = 6
@@ -77,7 +78,7 @@ def slem(**draft: Any) -> SlemDrafter:
 
 def cascade(draft: Target | None = None, **settings: Any) -> CascadeDrafter:
     draft = draft or ToyTarget(V, seed=1, noise=0.3)
-    return CascadeDrafter(draft, V, LookupDrafter(1, 3), **settings)
+    return CascadeDrafter(draft, V, LookupCopier(1, 3), **settings)
 
 
 def taught(drafter: Any) -> Drafter:

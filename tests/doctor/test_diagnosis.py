@@ -25,9 +25,7 @@ WELL = Evidence(
     accepted=60,
     rejected=15,
     times={"draft": 0.1, "forward": 2.0, "verify": 0.01, "keep": 0.01, "other": 0.01},
-    seconds=2.2,
     others=0.1,
-    throttled=0.0,
 )
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
@@ -66,8 +64,6 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         HIGH,
         "lie 37.0x apart: the machine was too busy to tell",
     ),
-    "throttled": ({"throttled": 0.5}, "throttled", HIGH, "for 0.50 s in a run of 2.20 s"),
-    "swapped in": ({"swapped": 5 << 20}, "swapping", HIGH, "5 MB came back from swap (of all programs)"),
     "larger than memory": ({"size": 3 * 10**10}, "swapping", HIGH, "have 30.0 GB, this machine 20.0 GB"),
     "larger than what is free": ({"available": 10**8}, "swapping", MEDIUM, "0.1 GB of memory were free"),
     "busy": ({"others": 4.5}, "cores taken by others", HIGH, "kept 4.5 of 8 processors busy"),
@@ -89,8 +85,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "both on the GPU": {"gpus": 1, "offload": True, "target_layers": 99},
     "a quota that suffices": {"quota": 4.0},
     "one thread on half a processor": {"quota": 0.5, "threads": 1},
-    "hardly throttled": {"throttled": 0.04},
-    "pages that any start reads": {"swapped": 4096},
     "others on cores we leave": {"others": 4.0},
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.doctor import gathering
 from paceline.doctor.diagnosis import Evidence
-from paceline.doctor.gathering import SystemCounters, evidence_of_models, evidence_of_run
+from paceline.doctor.gathering import evidence_of_models, evidence_of_run
 from paceline.hardware.containers import Limits
 from paceline.hardware.probe import MemoryInfo, probe
 from paceline.loading import load
@@ -54,15 +54,9 @@ def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path)
         evidence, run = evidence_of_run(Evidence(), llm, HARDWARE, lambda kind: ticks.update([kind]))
     assert evidence.accepted > 0.9 * evidence.drafted > 0  # rounding can turn a near-tie
     assert evidence.times is not None
-    assert 0 < sum(evidence.times.values()) <= evidence.seconds
-    assert evidence.others is None or evidence.others >= 0
+    assert sum(evidence.times.values()) > 0
+    assert evidence.others is not None
+    assert evidence.others >= 0
     assert ticks[gathering.RUN] <= gathering.TICKS
-    assert run.said.startswith(("yes", "up to token"))
-    assert (run.speedup is None) == (run.said != "yes")
-
-
-def test_what_others_took_is_what_we_did_not() -> None:
-    before = SystemCounters(clock=10.0, busy=100.0, own=7.0, swapped=5, throttled=1.0)
-    after = SystemCounters(clock=12.0, busy=105.0, own=8.0, swapped=9, throttled=1.5)
-    assert after.since(before) == {"seconds": 2.0, "others": 2.0, "throttled": 0.5, "swapped": 4}
-    assert after.since(replace(before, throttled=None))["throttled"] is None
+    assert run["said"].startswith(("yes", "up to token"))
+    assert (run["speedup"] is None) == (run["said"] != "yes")

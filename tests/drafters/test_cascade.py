@@ -18,9 +18,8 @@ from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafters.cascade import DEFERRED, AheadSession, CascadeDrafter, ReadAhead
-from paceline.drafters.lookup import LookupDrafter, LookupState
+from paceline.drafters.lookup import LookupState
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.cost_model import PassCosts
@@ -28,6 +27,7 @@ from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from parrot import LookupCopier
 from tongues import speaking
 
 V = 6
@@ -70,7 +70,7 @@ def cascade(
     draft: ToyTarget | None = None, copier: Any = None, cost: PassCosts | None = FREE, **settings: Any
 ) -> CascadeDrafter:
     draft = draft or ToyTarget(V, seed=1, noise=0.3)
-    return CascadeDrafter(draft, V, copier or LookupDrafter(1, 3), cost=cost, **settings)
+    return CascadeDrafter(draft, V, copier or LookupCopier(1, 3), cost=cost, **settings)
 
 
 def propose(drafter: Drafter, prompt: Sequence[int], budget: Budget, seed: int = 0) -> DraftTree:
@@ -123,7 +123,7 @@ def test_the_chain_is_what_the_draft_model_alone_would_draft_and_the_budget_is_a
 def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model() -> None:
     """The target as its own draft model would take 105 passes without the copier."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
-    drafter = cascade(draft, SuffixDrafter(alpha=3.0))
+    drafter = cascade(draft, LookupCopier(1, 3))
     request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=120))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(7, 7)), [request])]
     assert sum(step.accepted["model"] for step in steps) == request.stats.drafted == 105
@@ -164,7 +164,7 @@ def test_requests_of_a_batch_read_ahead_for_themselves(
         assert same(models_part(tree), expected)
 
 
-class Guessing(LookupDrafter):
+class Guessing(LookupCopier):
     """A copier with constant guesses and scores."""
 
     def __init__(self, tokens: Sequence[int], score: float = 0.5) -> None:
@@ -265,7 +265,7 @@ def test_a_sampled_chain_is_left_alone() -> None:
 def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep: int) -> None:
     target, sampling = ToyTarget(3, seed=2), Sampling(temperature=0.8)
     draft = ToyTarget(3, seed=2, noise=0.5)
-    drafter = CascadeDrafter(draft, 3, LookupDrafter(1, 2), temperature=temperature, cost=FREE)
+    drafter = CascadeDrafter(draft, 3, LookupCopier(1, 2), temperature=temperature, cost=FREE)
     prompt, budget = [0, 1, 0, 2, 0], Asked(3, 3, p_min=0.4, deep=deep)
     drafted = drafted_distribution(target, drafter, prompt, budget, sampling, 4)
     assert distance(drafted, plain_distribution(target, prompt, sampling, 4)) < 1e-12
@@ -318,7 +318,7 @@ def test_a_draft_of_another_vocabulary_is_read_by_tokens() -> None:
     target, theirs = speaking(ToyTarget(V), "012345"), speaking(ToyTarget(5, seed=2), "30x51")
     theirs.vocab = replace(theirs.vocab, kind="another")
     for toy in (target, theirs):
-        toy.text = SimpleNamespace(encode_continuation=lambda _: [])  # type: ignore[attr-defined]
+        toy.text = SimpleNamespace(encode_continuation=lambda _: [])
     drafting = Drafting(drafters=("suffix", "cascade"), cross_vocab="auto")
     drafter, chosen = make_drafter(drafting, target, theirs)
     assert chosen.cross_vocab == "tli"

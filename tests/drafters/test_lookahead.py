@@ -178,7 +178,7 @@ class Varying(FixedPolicy):
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = cycle(budgets)
 
-    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> list[Budget]:
         return [next(self._budgets)] * len(requests)
 
 

@@ -1,8 +1,6 @@
 """Prompt lookup, by example."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from paceline.drafters.lookup import LookupDrafter
 from paceline.speculative.interfaces import Budget
@@ -37,27 +35,3 @@ def test_longer_matches_are_trusted_more(prompt: list[int], score: float) -> Non
     assert set(tree.score) == {score}
     assert set(tree.source) == {"lookup"}
     assert tree.q is None
-
-
-texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
-
-
-@given(
-    text=texts,
-    said=st.lists(st.integers(0, 3), max_size=12),
-    length=st.integers(0, 9),
-    ngram_min=st.integers(1, 3),
-    more=st.integers(0, 3),
-)
-@settings(max_examples=500, deadline=None)
-def test_what_would_follow_is_what_follows_once_it_was_said(
-    text: list[int], said: list[int], length: int, ngram_min: int, more: int
-) -> None:
-    """`follow` does not change the state."""
-    drafter, budget = LookupDrafter(ngram_min, ngram_min + more), Budget(length, length)
-    memory, later = drafter.open(text, 0), drafter.open([*text, *said], 0)
-    before = drafter.propose([(memory, budget)])
-    assert drafter.follow(memory, tuple(said), budget) == drafter.propose([(later, budget)])[0]
-    assert drafter.propose([(memory, budget)]) == before
-    memory.extend(said)
-    assert vars(memory) == vars(later)

@@ -167,7 +167,7 @@ def test_a_damaged_or_foreign_file_is_refused_with_its_reason(
 
 @pytest.mark.parametrize("kind", ["json", "python", "sql"])
 def test_the_shipped_idioms_are_small_static_caches_of_the_embedded_tokenizer(kind: str) -> None:
-    path = zoo.models_dir().parent / "idioms" / f"{kind}.ngram"
+    path = zoo.MODELS.parent / "idioms" / f"{kind}.ngram"
     cache = NgramCache.read(path)
     assert len(cache) > 2_000
     assert cache.span() <= 8_192

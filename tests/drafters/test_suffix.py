@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.drafters.suffix import MAX_MATCHES, SuffixDrafter
-from paceline.drafters.vote import SMOOTHING_COUNT
+from paceline.drafters.vote import MIN_PATH_PROBABILITY, SMOOTHING_COUNT
 from paceline.speculative.interfaces import Budget, Features, LearningDrafter
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
@@ -48,13 +48,11 @@ def found(text: list[int], past: list[int], own: bool, most: int) -> list[tuple[
     return [(n, follows) for _, n, follows in out[:most]]
 
 
-def shares(
-    places: list[tuple[int, list[int]]], path: tuple[int, ...], alpha: float, offset: float
-) -> dict[int, float]:
+def shares(places: list[tuple[int, list[int]]], path: tuple[int, ...]) -> dict[int, float]:
     """Return the scores of all tokens that may follow a path."""
     votes: dict[int, float] = defaultdict(float)
     for rank, (n, follows) in enumerate(places):
-        if follows[: len(path)] == list(path) and len(path) + 1 <= alpha * n + offset + 1e-6:
+        if follows[: len(path)] == list(path) and len(path) < n:
             token = follows[len(path)]
             if token >= 0:
                 votes[token] += n**2 / (3 + rank)
@@ -65,9 +63,6 @@ def shares(
 @given(
     past=st.lists(texts, max_size=3),
     text=texts,
-    alpha=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
-    offset=st.sampled_from([0.0, 1.0, 1.5]),
-    min_prob=st.sampled_from([0.0, 0.1, 0.3]),
     budget=st.builds(
         Budget,
         depth=st.integers(1, 6),
@@ -79,9 +74,9 @@ def shares(
 )
 @settings(max_examples=300, deadline=None)
 def test_every_node_is_what_the_places_vote_for(
-    past: list[list[int]], text: list[int], alpha: float, offset: float, min_prob: float, budget: Budget
+    past: list[list[int]], text: list[int], budget: Budget
 ) -> None:
-    drafter = SuffixDrafter(alpha=alpha, offset=offset, min_prob=min_prob)
+    drafter = SuffixDrafter()
     joined: list[int] = []
     for one in past:
         drafter.learn(one)
@@ -93,7 +88,7 @@ def test_every_node_is_what_the_places_vote_for(
     undrafted = []
     for node in (ROOT, *range(len(tree))):
         path = tuple(tree.path_tokens(node))
-        ranked = sorted(shares(places, path, alpha, offset).items(), key=lambda vote: -vote[1])
+        ranked = sorted(shares(places, path).items(), key=lambda vote: -vote[1])
         drafted = {tree.tokens[child]: tree.score[child] for child in tree.children(node)}
         votes = dict(ranked)
         for token, score in drafted.items():
@@ -110,10 +105,10 @@ def test_every_node_is_what_the_places_vote_for(
         reach_probability.extend([0.0] * (len(tree) + 1 - len(reach_probability)))
         for child in tree.children(node):
             reach_probability[child + 1] = reach_probability[node + 1] * tree.score[child]
-    assert all(value >= min_prob - 1e-9 for value in reach_probability)
+    assert all(value >= MIN_PATH_PROBABILITY - 1e-9 for value in reach_probability)
     # What was left out is less likely than the least likely that was drafted, or there was no room for it.
     for value, rank in undrafted:
-        if value > min_prob + 1e-9 and (rank == 0 or budget.width == 99):
+        if value > MIN_PATH_PROBABILITY + 1e-9 and (rank == 0 or budget.width == 99):
             assert len(tree) == budget.nodes
             assert value <= min(reach_probability) + 1e-9
 
@@ -176,14 +171,13 @@ def test_the_oldest_is_forgotten_when_there_is_no_room() -> None:
     text=texts,
     said=st.lists(st.integers(0, 3), max_size=12),
     width=st.integers(1, 3),
-    alpha=st.sampled_from([1.0, 3.0]),
 )
 @settings(max_examples=200, deadline=None)
 def test_what_would_follow_is_what_follows_once_it_was_said(
-    past: list[list[int]], text: list[int], said: list[int], width: int, alpha: float
+    past: list[list[int]], text: list[int], said: list[int], width: int
 ) -> None:
     """`follow` does not change the state."""
-    drafter, budget = SuffixDrafter(alpha=alpha, min_prob=0.01), Budget(6, 9, width=width, p_split=0.01)
+    drafter, budget = SuffixDrafter(), Budget(6, 9, width=width, p_split=0.01)
     for one in past:
         drafter.learn(one)
     memory = drafter.open(text, 0)

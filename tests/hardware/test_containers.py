@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import machine_trees as trees
-from paceline.hardware.containers import Limits, read, throttled
+from paceline.hardware.containers import Limits, read
 from paceline.hardware.files import SystemFiles
 
 
@@ -15,33 +15,19 @@ def test_the_quota_of_a_group_that_holds_ours_counts(tmp_path: Path) -> None:
     assert (limits.known, limits.cpus) == (True, 1.5)
     assert limits.memory == 2 << 30
     assert limits.cpuset == frozenset(range(8))
-    assert limits.container == "kubepods"
-    assert throttled(files, limits) == 2.5
     assert files.read_errors == []
-
-
-def test_throttling_is_that_of_the_tightest_quota(tmp_path: Path) -> None:
-    root = trees.container(tmp_path)
-    own = root / "sys/fs/cgroup/kubepods.slice/pod7/cri-1"
-    (own / "cpu.max").write_text("400000 100000")  # wider than the pod's
-    (own / "cpu.stat").write_text("throttled_usec 7000000")
-    files = SystemFiles(root)
-    assert throttled(files, read(files)) == 2.5
 
 
 def test_a_container_that_sees_its_own_group_only(tmp_path: Path) -> None:
     files = SystemFiles(trees.docker(tmp_path))
     limits = read(files)
     assert (limits.cpus, limits.memory, limits.cpuset) == (2.5, None, frozenset({1, 2}))
-    assert limits.container == "docker"
-    assert throttled(files, limits) == 1.5
 
 
 def test_without_control_groups_it_is_told(tmp_path: Path) -> None:
     files = SystemFiles(tmp_path)
     assert read(files) == Limits()
     assert files.read_errors == ["container limits: /proc/self/mountinfo is not there"]
-    assert throttled(files, Limits()) is None
 
 
 def test_a_group_outside_of_what_can_be_seen_is_not_followed(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import machine_trees as trees
-from paceline.hardware.features import cpu_features, flags
 from paceline.hardware.files import SystemFiles
+from paceline.hardware.probe import cpu_features, cpu_flags
 
 SAID = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 0 | OPENMP = 1 | REPACK = 1 | "
 
 
 def test_what_the_build_leaves_unused_is_told(tmp_path: Path) -> None:
-    has = flags(SystemFiles(trees.laptop(tmp_path)))
+    has = cpu_flags(SystemFiles(trees.laptop(tmp_path)))
     assert has is not None
     found = cpu_features(has, SAID)
     assert found.there == ("AVX", "AVX2", "F16C", "FMA", "BMI2", "AVX_VNNI")
@@ -21,7 +21,7 @@ def test_what_the_build_leaves_unused_is_told(tmp_path: Path) -> None:
 
 
 def test_an_arm_processor_has_names_of_its_own(tmp_path: Path) -> None:
-    has = flags(SystemFiles(trees.board(tmp_path)))
+    has = cpu_flags(SystemFiles(trees.board(tmp_path)))
     assert has is not None
     found = cpu_features(has, "CPU : NEON = 1 | ARM_FMA = 1 | REPACK = 1 | ")
     assert found.there == ("NEON", "ARM_FMA", "FP16_VA", "DOTPROD")
@@ -30,4 +30,4 @@ def test_an_arm_processor_has_names_of_its_own(tmp_path: Path) -> None:
 
 def test_processors_that_differ_have_what_all_of_them_have(tmp_path: Path) -> None:
     root = trees.write(tmp_path, {"proc/cpuinfo": "flags : avx avx2\n\nflags : avx"})
-    assert flags(SystemFiles(root)) == frozenset({"avx"})
+    assert cpu_flags(SystemFiles(root)) == frozenset({"avx"})

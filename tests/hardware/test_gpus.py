@@ -28,8 +28,8 @@ class Nvml:
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.shut += 1
 
-    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
-        return b"570.1"
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "570.1"
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return len(self._memories)

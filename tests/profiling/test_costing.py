@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from paceline.backends import registry as openers
-from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.profiling import pass_costs as costing
-from paceline.profiling.pass_costs import cost_key, costs_of, never_pays, refresh, save, shared_machine
+from paceline.profiling.pass_costs import cost_key, costs_of, never_pays, refresh, save
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy import cost_cells as plausible
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -56,37 +54,6 @@ def test_costs_are_measured_once(
     assert costs_of(target, draft).as_dict() == first.as_dict()
     alone = costs_of(target)
     assert (alone.target.as_dict(), alone.draft) == (first.target.as_dict(), None)
-
-
-@pytest.mark.parametrize(
-    ("given", "flash_attention"),
-    [
-        ({"threads": 2}, False),
-        ({"flash_attention": None, "gpu_layers": 0, "cache_type": "f32"}, False),
-        ({"flash_attention": True}, True),
-        ({"gpu_layers": 9, "flash_attention": None}, None),
-        ({"cache_type": "q8_0", "flash_attention": None}, None),  # llama.cpp asks for it there
-        ({"cache_type": "bf16", "flash_attention": None}, None),
-    ],
-)
-def test_a_draft_on_a_processor_goes_without_flash_attention_where_that_was_left_open(
-    given: dict[str, Any], flash_attention: bool | None, no_kernels: None
-) -> None:
-    settings = shared_machine(given, "draft.gguf")
-    assert settings.get("flash_attention") is flash_attention
-    assert {name: settings[name] for name in given if name != "flash_attention"} == {
-        name: value for name, value in given.items() if name != "flash_attention"
-    }
-
-
-@pytest.mark.parametrize(("kernels", "flash_attention"), [("auto", None), (True, None), ("off", False)])
-def test_a_draft_has_flash_attention_with_kernels_of_our_own(
-    kernels: str | bool, flash_attention: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(openers, "kernel_status", lambda _: KernelStatus("avx2"))
-    assert shared_machine({}, "draft.gguf").get("flash_attention") is None
-    settings = shared_machine({"kernels": kernels}, "draft.gguf")
-    assert (settings.get("flash_attention"), settings["kernels"]) == (flash_attention, kernels)
 
 
 def test_what_use_has_taught_is_kept_and_the_effort_remembered(

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from advice_facts import facts, gained, known
-from paceline.doctor.draft_advice.ranking import advise
-from paceline.doctor.draft_advice.row import AdviceRequest, DraftCandidate, MeasuredFacts
+from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, MeasuredFacts, advise
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.report import advice as report
 
@@ -21,7 +20,7 @@ PAIR = KnownPair(
 
 
 def record(*candidates: DraftCandidate, how: MeasuredFacts | None = None, **more: Any) -> dict[str, Any]:
-    return advise(facts(), candidates, AdviceRequest("code"), how or known(), **more).as_dict()
+    return advise(facts(), candidates, AdviceRequest("code"), how or known(), **more)
 
 
 def draft(name: str = "draft", verdict: str = "same", **more: Any) -> DraftCandidate:
@@ -82,7 +81,7 @@ def test_downloads_come_with_their_reason_caveat_and_source() -> None:
 def test_names_that_are_no_text_are_escaped() -> None:
     evil = DraftCandidate(facts("x", billions=0.8), "\x1b[2Jdraft\n", "same")
     target = facts("\x1b]0;target\n", quantisation="\x07")
-    text = told(advise(target, [evil], AdviceRequest("code"), known()).as_dict())
+    text = told(advise(target, [evil], AdviceRequest("code"), known()))
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "\\x1b[2Jdraft\\n" in text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +25,22 @@ def server(tmp_path: Path) -> dict[str, Any]:
     record["memory"] = {"total": 256 * 10**9, "available": 10**9, "swap_total": 4 * 10**9, "swap_used": 10**9}
     gpu = Gpu("NVIDIA", "NVIDIA \x1b[31mTest", 80 * 10**9, 79 * 10**9)
     record["gpus"] = [vars(gpu), vars(Gpu("Intel", "Arc", shared=True))]
-    return record | {"bandwidth": 205.5e9}
+    return record
 
 
 def test_a_server_in_words(tmp_path: Path) -> None:
     lines = told(server(tmp_path))
     assert lines["cores"] == "16 physical, 32 processors (SMT), 2 sockets"
-    assert (
-        lines["memory"] == "256 GB, 1.0 GB free, read at 205.5 GB/s (measured), 1.0 GB of 4.0 GB swap in use"
-    )
+    assert lines["memory"] == "256 GB, 1.0 GB free, 1.0 GB of 4.0 GB swap in use"
     assert lines["features"] == "AVX AVX2: used by the engine"
-    assert lines["unused"].startswith("F16C FMA BMI2: there, but not in the engine's build; ")
-    installed = version("llama-cpp-python")
-    assert lines["unused"].endswith(
-        'CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --force-reinstall --no-deps --no-binary llama-cpp-python '
-        f"llama-cpp-python=={installed}"
-    )
+    assert lines["unused"] == "F16C FMA BMI2: there, but not in the engine's build"
     assert lines["limits"] == "no quota of processors' time"
     assert lines["threads"].startswith("16 advised (-t 16): one thread a physical core (16); ")
 
 
-def test_a_build_for_amx_is_given_the_header_that_compilers_need() -> None:
-    it = {"there": [], "used": ["AVX512"], "unused": ["AMX_INT8"]}
-    unused = dict(report.features(it))["unused"]
-    header = Path(re.findall(r'CXXFLAGS="-include (.+?)" CMAKE_ARGS=', unused)[0])
-    assert "_tile_loadconfig" in header.read_text()
-
-
 def test_a_container_in_words(tmp_path: Path) -> None:
     lines = told(probe(SystemFiles(trees.container(tmp_path))).as_dict())
-    assert lines["limits"] == "in a container (kubepods), a quota of 1.5 processors' time, 2.1 GB of memory"
+    assert lines["limits"] == "a quota of 1.5 processors' time, 2.1 GB of memory"
     assert lines["threads"].startswith("1 advised (-t 1): ")
     assert lines["GPU"] == "none found"
     lines = told(probe(SystemFiles(trees.docker(tmp_path / "v1"))).as_dict())

@@ -60,15 +60,6 @@ def test_what_is_piped_is_whole() -> None:
     assert lines[2].endswith("MoE 10 of 512, hybrid, window 4K")
 
 
-def test_what_lies_in_the_hub_cache_is_known_by_its_repository() -> None:
-    revision = "0123456789abcdef0123456789abcdef01234567"
-    folder = f"/home/me/.cache/huggingface/hub/models--user--repo/snapshots/{revision}"
-    assert report.display_name(folder) == "user/repo@0123456"
-    assert report.display_name(f"{folder}/deep/m.gguf") == "user/repo:deep/m.gguf@0123456"
-    assert report.display_name("user/repo:Q8_0") == "user/repo:Q8_0"
-    assert report.display_name("/models/m.gguf") == "/models/m.gguf"
-
-
 def test_no_name_reaches_the_terminal_as_it_is() -> None:
     bad = PLAIN | {"model": "/m\x1b[31m\n\udcff.gguf", "family": "x\x07", "quantisation": "[red]Q8"}
     (line,) = shown([bad], io.StringIO())[1:]

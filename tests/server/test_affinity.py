@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from typing import Any
 
 import pytest
 
+from paceline.server import affinity
 from paceline.server.affinity import CHATS, MAX_BODY_BYTES, SessionAffinityMiddleware
 from paceline.server.security import Message, Receive, Send
 
@@ -100,3 +102,17 @@ def test_what_is_no_chat_goes_on_as_it_is_without_a_session(body: bytes) -> None
 def test_a_body_that_is_too_large_goes_on_whole_without_a_session() -> None:
     body = chat([{"role": "user", "content": "x" * (MAX_BODY_BYTES + 1)}])
     assert through(body, pieces=9) == ([], body)
+
+
+def test_a_body_that_stalls_does_not_delay_a_request_beyond_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(affinity, "BODY_TIMEOUT_SECONDS", 0.01)
+    first: Message = {"type": "http.request", "body": b"{", "more_body": True}
+    sent, received = [first], deque[Message]()
+
+    async def receive() -> Message:
+        return sent.pop() if sent else await asyncio.Future()
+
+    assert asyncio.run(asyncio.wait_for(affinity.read_body(receive, received), 60)) is None
+    assert list(received) == [first]

@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -118,9 +119,9 @@ BAD: list[tuple[str, str, str, str]] = [
     # path, the body, the field that is at fault, and what the message says
     (CHAT, "{}", "messages", "required"),
     (CHAT, '{"messages": []}', "messages", "at least 1"),
-    (CHAT, '{"messages": [{"role": "user", "content": 5}]}', "messages.0.content", "valid"),
+    (CHAT, '{"messages": [{"role": "user", "content": 5}]}', "", "messages[0]: its content"),
     (CHAT, '{"messages": [{"role": "user", "content": "\\ud800"}]}', "messages.0.content", "valid"),
-    (CHAT, '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "content.0", "text"),
+    (CHAT, '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "", "can be read"),
     (CHAT, '{"messages": HI, "temperature": NaN}', "temperature", "finite"),
     (CHAT, '{"messages": HI, "top_p": 1.1}', "top_p", "less"),
     (CHAT, '{"messages": HI, "max_tokens": 0}', "max_tokens", "greater"),
@@ -166,6 +167,18 @@ def test_a_field_that_is_wrong(bad: tuple[str, str, str, str], served: Served) -
     assert words in error["message"]
     assert field in (error["param"] or "")
     assert bool(field) == bool(error["param"])
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:1/x.json", "file"])
+def test_a_schema_that_refers_to_another_place_is_not_read(
+    place: str, served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "x.json").write_text('{"const": "secret"}')
+    schema = {"$ref": place.replace("file", (tmp_path / "x.json").as_uri())}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    error = problem(served.post(CHAT, {"messages": HI, "max_tokens": 3, "response_format": form}), 400)
+    assert "cannot be used" in error["message"]
+    assert "secret" not in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -263,6 +276,15 @@ def test_a_host_that_is_another(host: str, served: Served) -> None:
     error = problem(httpx2.get(f"{served.url}/v1/models", headers={"host": host}, timeout=LONG), 421)
     assert "127.0.0.1" in error["message"]
     assert served.get("/v1/models", headers={"host": "LocalHost:1234"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("a:b.c_d", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("", False)],
+)
+def test_only_a_valid_request_id_is_echoed(name: str, kept: bool, served: Served) -> None:
+    answer = served.get("/health", headers={"x-request-id": name.encode("latin-1")})
+    assert (answer.headers["x-request-id"] == name) == kept
 
 
 def test_a_name_with_line_breaks_starts_no_header_of_its_own(served: Served) -> None:

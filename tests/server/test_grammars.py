@@ -108,7 +108,7 @@ def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: 
 
 def test_the_timeout_holds_for_what_is_compiled(toy: LLM, checks: list[GrammarSource]) -> None:
     now = 0.0
-    with ServingEngine(toy, ServerLimits(request_timeout=10.0), clock=lambda: now) as service:
+    with ServingEngine(toy, ServerLimits(timeout=10.0), clock=lambda: now) as service:
         answers = [submit(service, ask(from_schema(ENDLESS)), client) for client in "abcd"]
         until(lambda: checks)
         now = 11.0

@@ -29,7 +29,7 @@ def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch)
     def meanwhile(port: int, service: ServingEngine) -> None:
         url = f"http://127.0.0.1:{port}/health"
         until(lambda: _status(url) == 200)
-        monkeypatch.setattr(service, "on_step", broken)
+        monkeypatch.setattr(service.metrics, "step", broken)
         request = GenerationRequest(prompt=[1], max_tokens=5)
         service.submit([request], lambda at, output: None)
 
@@ -120,7 +120,7 @@ class ClientLog(logging.Handler):
         (["127.0.0.1"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
         (["127.0.0.1"], ["1.1.1.1", "6.6.6.6"], "6.6.6.6"),
         (["127.0.0.1", "10.0.0.1"], ["1.1.1.1, 6.6.6.6, 10.0.0.1"], "6.6.6.6"),
-        (["127.0.0.1"], ["1.1.1.1, nobody"], "127.0.0.1"),
+        (["127.0.0.0/8"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
         (["127.0.0.1"], ["::1"], "::1"),
     ],
 )

@@ -264,7 +264,7 @@ def test_too_many_requests_come_back_by_themselves(toy: Served, gate: Gate) -> N
 
 def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate: Gate) -> None:
     with (
-        serving(toy.service.llm, ServerLimits(request_timeout=0.2)) as up,
+        serving(toy.service.llm, ServerLimits(timeout=0.2)) as up,
         OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=2, timeout=LONG) as client,
         ThreadPoolExecutor() as pool,
     ):

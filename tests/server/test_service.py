@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.request_handle import StepOutput
+from paceline.server.live_stats import IDLE_SECONDS, LiveStats
 from paceline.server.service import QueueFullError, ServerLimits, ServingEngine
 from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
@@ -132,7 +134,7 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
 
 
 def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(max_per_client=2)) as service:
+    with ServingEngine(toy, ServerLimits(per_client=2)) as service:
         gate.shut()
         answers = submit(service, ask(), ask())
         with pytest.raises(QueueFullError, match="2 of your requests are open"):
@@ -142,9 +144,7 @@ def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
         assert all(answer.text for answer in answers)
 
 
-@pytest.mark.parametrize(
-    ("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(max_per_client=2), 2)]
-)
+@pytest.mark.parametrize(("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(per_client=2), 2)])
 def test_more_answers_than_there_will_ever_be_room_for_are_refused(
     limits: ServerLimits, most: int, toy: LLM
 ) -> None:
@@ -155,9 +155,40 @@ def test_more_answers_than_there_will_ever_be_room_for_are_refused(
         assert all(answer.text for answer in submit(service, *[ask(max_tokens=1)] * most))
 
 
+def test_a_partly_full_queue_takes_all_answers_or_none(toy: LLM, gate: Gate) -> None:
+    with ServingEngine(toy, ServerLimits(queue=3)) as service:
+        gate.shut()
+        answers = submit(service, *[ask()] * 4)
+        with pytest.raises(QueueFullError, match="the queue is full"):
+            submit(service, ask(), ask())
+        answers += submit(service, ask())
+        gate.go()
+        assert all(answer.text for answer in answers)
+        until(lambda: service.is_idle)
+        assert all(answer.text for answer in submit(service, *[ask()] * 5))
+
+
+def test_a_client_with_fifty_requests_does_not_delay_another_client(toy: LLM, gate: Gate) -> None:
+    ended = list[str]()
+
+    def note(client: str, _: int, output: StepOutput) -> None:
+        if output.finish:
+            ended.append(client)
+
+    with ServingEngine(toy) as service:
+        gate.shut()
+        for client, n in (("many", 50), ("one", 1)):
+            service.submit([ask(client=client)] * n, partial(note, client))
+            if client == "many":
+                gate.held()
+        gate.go()
+        until(lambda: len(ended) == 51)
+    assert ended.index("one") < 10
+
+
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
     now = 0.0
-    with ServingEngine(toy, ServerLimits(request_timeout=10.0), clock=lambda: now) as service:
+    with ServingEngine(toy, ServerLimits(timeout=10.0), clock=lambda: now) as service:
         gate.shut()
         running, waiting = submit(service, *[ask(max_tokens=50)] * 2), submit(service, ask())
         gate.held()
@@ -198,7 +229,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
                 raise ZeroDivisionError("in the grammar")
             return super().mask(path)
 
-    monkeypatch.setattr("paceline.engine_worker.TextGrammar", Odd)
+    monkeypatch.setattr("paceline.server.service.TextGrammar", Odd)
     bad, good = from_pattern("[1-5]{9}"), from_pattern("[1-4]{9}")
     with ServingEngine(toy) as service:
         first, second, third = submit(
@@ -234,7 +265,7 @@ def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -
     assert not service.close(patience=0.01)
     gate.go()
     assert service.close()
-    assert not service._open
+    assert not service._handles
     assert free(toy)
 
 
@@ -248,7 +279,7 @@ def test_a_service_that_dies_says_so(
         gate.shut()
         answers = submit(service, *[ask()] * 4)
         gate.held()
-        monkeypatch.setattr(service, "on_step", broken)
+        monkeypatch.setattr(service.metrics, "step", broken)
         gate.go()
         for answer in answers:
             assert isinstance(answer.end.error, ClosingError)
@@ -259,7 +290,7 @@ def test_a_service_that_dies_says_so(
             submit(service, ask())
     assert "the engine has failed" in caplog.text
     assert "a bug" in caplog.text
-    assert not service._open
+    assert not service._handles
     assert free(toy)
 
 
@@ -293,4 +324,13 @@ def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None
         for thread in threads:
             thread.join(LONG)
         assert all(answer.end for answer in let_in)
-        assert not service._open
+        assert not service._handles
+
+
+def test_the_live_throughput_is_that_of_the_passes_and_zero_when_idle(toy: LLM) -> None:
+    now = 100.0
+    live = LiveStats(toy, lambda: now)
+    live.on_pass(2.0, 10, 2)
+    assert live.state()["tokens_per_second"] == 5.0
+    now += IDLE_SECONDS
+    assert live.state()["tokens_per_second"] == 0.0

@@ -49,7 +49,7 @@ def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> Non
 
 
 def test_between_two_measured_depths_it_lies_on_a_line_and_outside_it_is_the_nearest() -> None:
-    cost = PassCosts({256: {1: 1.0, 2: 3.0}, 1024: {1: 4.0, 2: 3.0}})
+    cost = PassCosts({256: {1: 1.0, 2: 3.0}, 512: {}, 1024: {1: 4.0, 2: 3.0}})  # 512: nothing measured
     assert cost.seconds(1, 512) == pytest.approx(2.0)  # a third of the way
     assert cost.seconds(2, 512) == pytest.approx(3.0)
     assert (cost.seconds(1, 3), cost.seconds(1, 100_000)) == (1.0, 4.0)
@@ -97,6 +97,24 @@ def test_a_slow_minute_that_only_one_kind_of_pass_sees_makes_no_cell_dear() -> N
         cost.update(1, DEPTH, 1.0)
     assert cost.seconds(8, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(JAGGED[8], rel=0.05)
     assert cost.seconds(1, DEPTH) == pytest.approx(1.0, rel=0.05)
+
+
+def test_an_outlier_changes_no_known_cell() -> None:
+    cost = jagged()
+    for _ in range(20):
+        cost.update(1, DEPTH, 1.0)
+        cost.update(8, DEPTH, JAGGED[8])
+    cost.update(8, DEPTH, 100 * JAGGED[8])
+    for n, seconds in JAGGED.items():
+        assert cost.seconds(n, DEPTH) == pytest.approx(seconds, rel=0.02)
+
+
+def test_a_cell_first_measured_on_a_busy_machine_is_that_of_an_idle_machine() -> None:
+    cost = jagged()
+    for n, seconds, passes in ((1, 2.0, 50), (6, 5.0, 3), (1, 1.0, 50)):
+        for _ in range(passes):
+            cost.update(n, DEPTH, seconds)
+    assert cost.seconds(6, DEPTH) == pytest.approx(2.5, rel=0.01)
 
 
 def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
@@ -271,7 +289,13 @@ def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -
         PassCosts.read(GOOD | changed)
 
 
-@pytest.mark.parametrize("said", [None, 3, [1], {}, {"target": GOOD, "step": math.nan}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(None, 3, [1], {}, {"target": GOOD, "draft": 3}, {"target": GOOD, "draft": GOOD | {"rows": []}}),
+        *({"target": GOOD, "step": step} for step in (math.nan, math.inf, True, None)),
+    ],
+)
 def test_anything_else_is_refused_too(said: Any) -> None:
     with pytest.raises(UsageError, match="no cost curve"):
         DecodingCosts.read(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -155,11 +156,30 @@ def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(maker: Ca
     assert steps[-1].stop_reason == "context"
 
 
+def test_an_end_of_text_at_a_stop_is_an_end_of_text() -> None:
+    target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
+    assert steps_of(target, NONE, [1], stop=lambda token: True)[-1].stop_reason == "eos"
+
+
+@pytest.mark.parametrize("drafter", [NONE, model(3, 0.0)], ids=["plain", "drafted"])
+def test_a_prompt_that_fills_the_context_is_followed_by_one_token(drafter: Drafter) -> None:
+    (step,) = steps_of(ToyTarget(V, seed=3, n_ctx=10), drafter, [1, 2] * 5)
+    assert (len(step.tokens), step.stop_reason) == (1, "context")
+
+
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
     target = ToyTarget(V, seed=2, n_ctx=20)
     request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
     assert request.limit_budget(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
     assert request.limit_budget(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
+
+
+def test_a_budget_holds_only_what_the_target_can_verify_and_undo() -> None:
+    target = ToyTarget(V, seed=2)
+    request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
+    chains, fixed = replace(target.caps, max_branches=1), replace(target.caps, rollback="none")
+    assert request.limit_budget(Budget(4, 9, width=4), chains, 99) == Budget(4, 9, width=1)
+    assert request.limit_budget(Budget(4, 9, width=4), fixed, 99).nodes == 0
 
 
 def test_the_statistics_add_up() -> None:

@@ -21,8 +21,8 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.slem import SlemDrafter
-from paceline.speculative.errors import LogitsError, ModelError, UsageError
-from paceline.speculative.forward_output import LogitsOutput
+from paceline.speculative.errors import ContractError, LogitsError, ModelError, UsageError
+from paceline.speculative.forward_output import LogitsOutput, node_position
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -32,6 +32,7 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, adjust_logits, argmax, filter_top_k, target_distribution
 from paceline.speculative.tree import chain
 from paceline.speculative.verify import VERIFICATION_RULES, verify
+from parrot import LookupCopier
 from tongues import speaking, translation
 
 GREEDY = Sampling()
@@ -116,6 +117,13 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
         list(decode(target, none, FixedPolicy(BUDGET), [request]))
 
 
+def test_a_row_is_read_from_its_own_forward_only() -> None:
+    assert node_position(3, range(2, 5)) == 1
+    for row, is_last, words in ((5, True, "row 5 is not among"), (3, False, "overwritten")):
+        with pytest.raises(ContractError, match=words):
+            node_position(row, range(2, 5), is_last)
+
+
 def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() -> None:
     row = np.array([-np.inf, 0.5, -np.inf, 0.0])
     assert argmax(row) == 1
@@ -182,7 +190,7 @@ def _slem(draft: ToyTarget, warn: Warn) -> Drafter:
 WITH_DRAFT: dict[str, Callable[[ToyTarget, Warn], Drafter]] = {
     "model": lambda draft, warn: ModelDrafter(draft, V, warn=warn),
     "model, sampled": lambda draft, warn: ModelDrafter(draft, V, temperature=0.8, warn=warn),
-    "cascade": lambda draft, warn: CascadeDrafter(draft, V, LookupDrafter(1, 3), warn=warn),
+    "cascade": lambda draft, warn: CascadeDrafter(draft, V, LookupCopier(1, 3), warn=warn),
     "tli": _tli,
     "slem": _slem,
 }
@@ -236,4 +244,12 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
     beliefs = [policy.belief.of("model"), policy.belief.of("lookup")]
     assert all(np.isfinite(one.weights).all() for one in beliefs)
     assert np.isfinite(policy.rate)
-    assert all(np.isfinite(told).all() for told in policy.summary.calibration.values())
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
+def test_masks_and_biases_do_not_hide_it(sampling: Sampling) -> None:
+    row = np.array([0.0, np.nan, 1.0])
+    with pytest.raises(LogitsError, match=r"\(NaN\)"):
+        target_distribution(row, sampling, (), np.array([True, False, True]))
+    with pytest.raises(LogitsError, match=r"\(NaN\)"):
+        adjust_logits(row, Sampling(temperature=sampling.temperature, logit_bias={1: -np.inf}), ())

@@ -253,6 +253,23 @@ def test_a_sampled_draft_beside_deterministic_ones_takes_its_rows_first() -> Non
     assert 0 < seen.drawn < seen.proposed
 
 
+@pytest.mark.parametrize("name", ["lookup, then sampled", "sampled tree, traversal"])
+def test_it_is_where_the_target_verifies_chains_only(name: str) -> None:
+    class Chains(Watched):
+        def select(self, requests: Any, budgets: Any, drafts: Sequence[DraftTree]) -> list[DraftTree]:
+            assert all(draft.is_chain for draft in drafts)
+            return super().select(requests, budgets, drafts)
+
+    drafters, _, rule = PORTFOLIOS[name]
+    target, seen = toy(branch=1), Seen()
+    policy = decider(FREE, TREE, seen, kind=Chains)
+    decided = decided_distribution(
+        target, PortfolioDrafter(drafters()), [PROMPT], policy, TEMPERATURE, 3, rule
+    )
+    assert distance(decided, separately(plain_distribution(target, PROMPT, TEMPERATURE, 3))) < EXACT
+    assert seen.kept > 0
+
+
 @pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("most", [CHAIN, TREE], ids=["chain", "tree"])

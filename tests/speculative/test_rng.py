@@ -7,14 +7,17 @@ import math
 import numpy as np
 import pytest
 
+from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
+from paceline.bench.replay.replay import replay_recording
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.engine import InferenceEngine
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.rng import GumbelNoise, SeededRng
+from paceline.speculative.rng import GumbelNoise, SeededRng, uniform
 from paceline.speculative.sampling import Sampling, TokenDistribution, target_distribution
 
 V = 6
@@ -159,3 +162,25 @@ def test_a_draft_that_says_what_the_target_says_is_always_right() -> None:
 def test_a_token_next_to_impossible_is_no_overflow() -> None:
     row = TokenDistribution(np.array([0, 1]), np.array([1.0, 5e-324]))
     assert {SeededRng(seed).draw_at(0, row) for seed in range(20)} == {0}
+
+
+def test_a_replay_of_a_sampled_text_takes_the_steps_of_the_run() -> None:
+    budget, sampling = Budget(4, 4), Sampling(temperature=1.0)
+    drafter = ModelDrafter(ToyTarget(V, seed=2), V)
+    text, brought = generated(ToyTarget(V, seed=1), drafter, budget, sampling, 0, n=60)
+    said = text[len(PROMPT) : len(PROMPT) + sum(brought[:-4])]  # drafts near the end of a run are shorter
+    noise = GumbelNoise.of(sampling, SeededRng(0))
+    recording = Recording(tuple(PROMPT), tuple(said), gumbel_noise=noise)
+    target = ReplayTarget(numeric_vocab(V), [recording])
+    engine = InferenceEngine(target, drafter, FixedPolicy(budget), detokenize=False)
+    assert replay_recording(engine, recording).steps == len(brought) - 4
+
+
+def test_random_numbers_lie_inside_the_unit_interval() -> None:
+    assert all(0.0 < x < 1.0 for x in uniform(np.array([0, 2**64 - 1], np.uint64)))
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    rng, row = SeededRng(0), TokenDistribution(np.arange(3), np.array([0.0, 1.0, 0.0]))
+    assert {rng.draw_at(place, row) for place in range(100)} == {1}
+    assert {rng.draw(np.array([0.0, 0.5, 0.0, 0.5])) for _ in range(100)} == {1, 3}

@@ -173,3 +173,16 @@ OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
 def test_values_out_of_range_are_refused(name: str, value: Any) -> None:
     with pytest.raises(UsageError):
         Sampling(**{name: value})
+
+
+def test_a_later_change_of_a_logit_bias_does_not_change_the_settings() -> None:
+    bias = {1: 2.0}
+    sampling = Sampling(logit_bias=bias)
+    bias[1] = 3.0
+    assert sampling.logit_bias == {1: 2.0}
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-40])
+def test_the_lowest_temperatures_draw_the_likeliest_token(temperature: float) -> None:
+    logits = np.array([0.0, 3.0, -np.inf, 2.9], np.float32)
+    assert probabilities(logits, Sampling(temperature=temperature), ()).tolist() == [0, 1, 0, 0]

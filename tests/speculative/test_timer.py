@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.pass_timer import MIN_SECONDS, PassTimer, measurement_order
+from paceline.speculative.policy.pass_timer import MIN_SECONDS, PassTimer
 from timed import TimedTarget
 
 
@@ -21,19 +21,6 @@ def test_a_prompt_and_passes_are_timed_apart() -> None:
         assert timer.prefill(4) == 2.0 + 4 * 0.5  # from the start
         assert (timer.context_length, target.opened) == (4, 2)
     assert (target.closed, target.forgot) == (2, 1)
-
-
-def test_a_renewed_text_begins_with_other_tokens_than_the_ones_before() -> None:
-    texts = []
-    target = ToyTarget(10**6)
-    with closing(PassTimer(target)) as timer:
-        for _ in range(3):
-            timer.prefill(4)
-            texts.append(tuple(timer._session.tokens))
-            timer.reset()
-            assert timer.context_length == 0
-    assert len({text[0] for text in texts}) == 3
-    assert len(texts[0]) == 4
 
 
 def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_its_context() -> None:
@@ -53,19 +40,3 @@ def test_on_a_clock_that_does_not_work_everything_takes_a_moment(step: float) ->
     now = iter(i * step for i in range(99))
     with closing(PassTimer(ToyTarget(), lambda: next(now))) as timer:
         assert [timer.prefill(5), timer.time_pass(1), timer.time_pass(3)] == [MIN_SECONDS] * 3
-
-
-def test_rounds_go_there_and_back_and_what_progress_raises_ends_them() -> None:
-    shares: list[float] = []
-    assert list(measurement_order(3, 3, shares.append)) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
-    assert shares == pytest.approx([i / 9 for i in range(1, 10)])
-    assert list(measurement_order(2, 1)) == [0, 1]
-    measured: list[int] = []
-
-    def stop(share: float) -> None:
-        if share == 0.5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measured.extend(measurement_order(2, 2, stop))
-    assert len(measured) <= 2

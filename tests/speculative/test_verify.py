@@ -300,3 +300,11 @@ def test_a_draft_vocabulary_that_is_a_part_of_the_target_s_is_exact() -> None:
     for rule in VERIFICATION_RULES:
         shape = plant(1, 1, kind=SAMPLED) if rule in CHAIN_ONLY_RULES else plant(2, kind=SAMPLED)
         assert induced(Narrow(4, seed=2), shape, shape.depth, rule).distance < EXACT
+
+
+@pytest.mark.parametrize("widths", [(1, 1, 1), (2, 1)], ids=["chain", "tree"])
+def test_traversal_accepts_more_than_recursive_rejection(widths: tuple[int, ...]) -> None:
+    world, shape = World(3, seed=7, likeness=0.3), plant(*widths)
+    rules = ("recursive", "traversal", "block")[: 3 if max(widths) == 1 else 2]
+    recursive, *others = (induced(world, shape, shape.depth, rule).accepted for rule in rules)
+    assert min(others) > recursive + 0.005

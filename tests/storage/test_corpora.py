@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from paceline.storage.corpora import (
     MANIFEST,
     STATIC,
     Manifest,
+    SourceCounts,
     find_corpus,
     names,
     open_corpus,
@@ -48,14 +49,14 @@ def make(folder: Path, vocab: Vocab, **changes: Any) -> Path:
         model="toy.gguf",
         n_vocab=vocab.size,
         fingerprint=vocab_fingerprint(vocab),
-        sources=({"path": "src", "files": 1, "documents": 2, "bytes": 40, "tokens": 12},),
+        sources=(SourceCounts("src", files=1, documents=2, bytes=40, tokens=12),),
         skipped={"empty": 1},
         created="2026-11-21T12:00:00+00:00",
         paceline="0.1.0",
     )
     (folder / STATIC).write_bytes(b"12345")
     (folder / DATASTORE).mkdir()
-    (folder / MANIFEST).write_text(json.dumps(manifest.as_dict() | changes))
+    (folder / MANIFEST).write_text(json.dumps(asdict(manifest) | changes))
     return folder
 
 
@@ -64,7 +65,7 @@ def test_a_corpus_is_found_by_its_name_and_by_its_folder(home: Path, vocab: Voca
     for given, folder in (("mine", inside), (outside, outside), (str(outside), outside)):
         corpus = open_corpus(given, vocab)
         assert (corpus.static, corpus.datastore) == (folder / STATIC, folder / DATASTORE)
-        assert corpus.manifest.sources[0]["path"] == "src"
+        assert corpus.manifest.sources[0].path == "src"
         assert corpus.size == 5 + (folder / MANIFEST).stat().st_size
 
 

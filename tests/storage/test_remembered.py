@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def store(project: Path) -> Iterator[AnswerHistory]:
-    with AnswerHistory.open(vocab(), project) as it:
-        yield it
+def store(project: Path) -> AnswerHistory:
+    return AnswerHistory.open(vocab(), project)
 
 
 def test_what_was_added_comes_back_oldest_first_in_another_process_too(
@@ -59,6 +57,13 @@ def test_a_line_that_is_no_output_costs_no_other(store: AnswerHistory, line: byt
         file.write(line)  # as a process that was killed leaves it
     store.add([2])
     assert list(store.outputs()) == [[1], [2]]
+
+
+def test_a_store_in_use_continues_after_it_was_forgotten(store: AnswerHistory, project: Path) -> None:
+    store.add([1])
+    forget(project)
+    store.add([2])
+    assert list(store.outputs()) == [[2]] == kept(project)
 
 
 def test_a_disk_that_cannot_be_written_is_told_once(project: Path, home: Path) -> None:

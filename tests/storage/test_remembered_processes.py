@@ -24,9 +24,9 @@ project = Path(sys.argv[1])
 WRITER = """
 print("ready", flush=True)
 sys.stdin.readline()
-with AnswerHistory.open(vocab, project) as store:
-    for i in range(40):
-        store.add([int(sys.argv[3]), i, *range(100)])
+store = AnswerHistory.open(vocab, project)
+for i in range(40):
+    store.add([int(sys.argv[3]), i, *range(100)])
 """
 ENDLESS = """
 store = AnswerHistory.open(vocab, project)

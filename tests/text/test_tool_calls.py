@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.text.messages import Tool
 from paceline.text.tools.formats import GENERIC, HERMES, TABLE, ToolFormat
-from paceline.text.tools.parser import AssistantMessage, MessageDelta, ToolCallParser, parse_tool_calls
+from paceline.text.tools.parser import AssistantMessage, MessageDelta, ToolCallParser
 
 FORMATS = {one.name: one for one in TABLE}
 
@@ -35,7 +35,7 @@ def numbers() -> Callable[[], str]:
 
 
 def read(format_: ToolFormat, text: str) -> AssistantMessage:
-    return parse_tool_calls(format_, TOOLS, text, numbers())
+    return ToolCallParser(format_, TOOLS, numbers()).parse(text)
 
 
 def calls(format_: str, text: str) -> tuple[str, list[tuple[str, str]]]:
@@ -197,7 +197,7 @@ def test_a_call_is_passed_on_when_it_is_complete() -> None:
     )
     deltas = [*map(stream.feed, pieces), stream.finish()]
     call = MessageDelta(index=0, id="id0", name="weather", arguments='{"city": "ab"}')
-    assert deltas == [[MessageDelta(content="Hm.", start=0)], [], [], [], [], [], [call], []]
+    assert deltas == [[MessageDelta(content="Hm.")], [], [], [], [], [], [call], []]
     function = {"name": "weather", "arguments": '{"city": "ab"}'}
     said = {"id": "id0", "type": "function", "function": function}
     assert call.openai() == {"tool_calls": [{"index": 0, **said}]}
@@ -206,6 +206,25 @@ def test_a_call_is_passed_on_when_it_is_complete() -> None:
         "content": None,
         "tool_calls": [said],
     }
+
+
+@pytest.mark.parametrize("form", [HERMES, GENERIC], ids=lambda one: one.name)
+@given(n=st.integers(0, 60), at=st.lists(st.integers(0, 100), max_size=9))
+def test_of_a_truncated_call_nothing_is_content(form: ToolFormat, n: int, at: list[int]) -> None:
+    call = f"<tool_call>\n{CALLS[1]}" if form is HERMES else CALLS[1]
+    text = f"I shall add.\n{call[:n]}"
+    whole = ToolCallParser(form, TOOLS).parse(text, cut=True)
+    assert whole.content.strip() in ("I shall add.", "I shall add.\n<")  # one letter is no call
+    assert {one.name for one in whole.calls} <= {"add"}
+    stream = ToolCallParser(form, TOOLS)
+    deltas = [delta for piece in cut(text, at) for delta in stream.feed(piece)]
+    assert AssistantMessage.of([*deltas, *stream.finish(cut=True)]).content == whole.content
+
+
+def test_the_prefix_of_a_forced_call_is_parsed_and_is_no_content() -> None:
+    stream = ToolCallParser(HERMES, TOOLS, prefix="<tool_call>\n")
+    said = stream.parse('{"name": "add", "arguments": {}}\n</tool_call>')
+    assert (said.content, [one.arguments for one in said.calls]) == ("", ["{}"])
 
 
 @pytest.mark.parametrize("text", ["[1] says", '{"a": 1,', '{"name": "Bob", "age": 5', "{ x = [", "<div>"])
@@ -264,10 +283,9 @@ def test_nothing_is_lost_where_there_are_no_calls(text: str, format_: ToolFormat
     if not answer.calls:
         assert answer.content == text
     else:  # all content stood in the text, in this order
-        stream = ToolCallParser(format_, TOOLS)
-        said = [one for one in [*stream.feed(text), *stream.finish()] if one.index is None]
-        assert all(text[one.start : one.start + len(one.content)] == one.content for one in said)
-        assert [one.start for one in said] == sorted(one.start for one in said)
+        stream, at = ToolCallParser(format_, TOOLS), 0
+        for content in [one.content for one in [*stream.feed(text), *stream.finish()] if one.index is None]:
+            at = text.index(content, at) + len(content)
 
 
 @given(st.text(max_size=5), OBJECTS, st.booleans())

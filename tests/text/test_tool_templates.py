@@ -11,7 +11,7 @@ from paceline.text.chat_template import render
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool, parse_messages
 from paceline.text.tools.formats import HERMES, format_of
-from paceline.text.tools.parser import parse_tool_calls
+from paceline.text.tools.parser import ToolCallParser
 from paceline.text.tools.support import adapt_messages, detect_tool_support
 from tool_templates import CHATML, NO_SYSTEM, TEMPLATES, tokenizer_of
 
@@ -138,7 +138,7 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
         "<|END_OF_TURN_TOKEN|>",
     ):
         written = written.removesuffix(end)
-    answer = parse_tool_calls(format_of(template), TOOLS, written)
+    answer = ToolCallParser(format_of(template), TOOLS).parse(written)
     assert answer.content == ""
     made = [(one.name, json.loads(one.arguments)) for one in answer.calls]
     wanted = [one["function"] for one in turns[1]["tool_calls"]]
@@ -173,7 +173,7 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
         assert messages[1] == ASKED
     else:
         assert head["content"].endswith(f"</tool_call>\n\n{ASKED['content']}")
-    answer = parse_tool_calls(HERMES, TOOLS, called["content"])
+    answer = ToolCallParser(HERMES, TOOLS).parse(called["content"])
     assert answer.content == "Let me see."
     assert [(one.name, json.loads(one.arguments)) for one in answer.calls] == [
         ("weather", {"town": 'Köln "am Rhein"', "days": 2})

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.translation import Intersection
 from tongues import untaught
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.models.zoo import models_dir
+from paceline.models.zoo import MODELS
 from paceline.models.zoo.quantize import FTYPES, quantize
 from paceline.system.scratch import scratch_file
 from paceline.system.whole import atomic_write
@@ -86,7 +86,7 @@ def write_gguf(
 
     writer = gguf.GGUFWriter(str(out), "llama")
     fields = {
-        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES[ftype],
+        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES[ftype][0],
         "context_length": shape.context, "embedding_length": shape.width, "block_count": shape.blocks,
         "feed_forward_length": shape.feed_forward, "head_count": shape.heads, "head_count_kv": shape.kv_heads,
         "key_length": shape.head_dim, "value_length": shape.head_dim, "vocab_size": shape.vocab,
@@ -130,7 +130,7 @@ def export(run: Path, out: Path) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Checkpoint to GGUF.")
     parser.add_argument("--run", type=Path, required=True, help="the folder that training wrote to")
-    parser.add_argument("--out", type=Path, default=models_dir())
+    parser.add_argument("--out", type=Path, default=MODELS)
     args = parser.parse_args()
     for path in export(args.run, args.out):
         print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")

@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=zoo.models_dir().parent / "idioms")
+    parser.add_argument("--out", type=Path, default=zoo.MODELS.parent / "idioms")
     out = parser.parse_args().out
     model = Llama(str(zoo.target_path()), vocab_only=True, verbose=False)
     for kind in ("json", "python", "sql"):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.models.zoo import models_dir
+from paceline.models.zoo import MODELS
 from paceline.system.whole import atomic_write
 from tools.embedded.network import DRAFT, TARGET, Shape
 
@@ -87,7 +87,7 @@ def restore(files: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="GGUF to checkpoint.")
-    parser.add_argument("--files", type=Path, default=models_dir(), help="the folder of the two GGUF files")
+    parser.add_argument("--files", type=Path, default=MODELS, help="the folder of the two GGUF files")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the new run")
     args = parser.parse_args()
     restore(args.files, args.out)

@@ -13,11 +13,14 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
 
-def make_token_trie(vocab: Vocab, silent: Collection[int]) -> TokenTrie:
-    """Return the tokens that grammars are matched with. silent: tokens without text."""
-    return TokenTrie(
-        [b"" if token in silent else vocab.piece(token) for token in range(vocab.size)], vocab.eos
-    )
+def make_token_trie(vocab: Vocab, added: Collection[int]) -> TokenTrie:
+    """Return the tokens that grammars are matched with.
+    added: tokens added to the vocabulary. Those that look like control tokens (<think>) count as no text."""
+    pieces = [vocab.piece(token) for token in range(vocab.size)]
+    for token in added:
+        if pieces[token].startswith(b"<") and pieces[token].endswith(b">"):
+            pieces[token] = b""
+    return TokenTrie(pieces, vocab.eos)
 
 
 def parameters(n: int) -> str:
@@ -35,7 +38,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 class CacheSlot:
     """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
-
     The owner is a weak reference: a session that an interrupt drops frees its slot."""
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from paceline.speculative.interfaces import Caps, Target
+from paceline.speculative.interfaces import Target
 from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text, Tokenizer
 
@@ -28,7 +28,6 @@ class ModelSetup(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """Return a JSON object of all that pass costs depend on, except the machine.
-
         `model`: fingerprint of the weights. `engine`: name and version. Others: settings and build."""
 
 
@@ -60,35 +59,9 @@ class Backend(Target, ModelSetup, Protocol):
         """Difference from the model in the file ("without 2 of 12 blocks"), or ""."""
 
 
-@runtime_checkable
-class TunableBackend(Protocol):
-    """A backend whose threads and flash attention can be changed after loading."""
-
-    @property
-    def caps(self) -> Caps: ...
-
-    @property
-    def weight_bytes(self) -> int | None: ...
-
-    def use_threads(self, threads: int) -> None:
-        """Set the number of threads from the next pass on."""
-
-    def use_flash_attention(self, flash: bool | None) -> None:
-        """Switch flash attention while no session is open. None: the backend's default.
-
-        Raises ModelError, without a change, if memory is too small."""
-
-    def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> Target:
-        """Return a target of the same weights with another cache; close it first. Raises ModelError."""
-
-    def attention_score_bytes(self) -> int:
-        """Return the additional bytes that attention needs without flash attention."""
-
-
 @dataclass(frozen=True)
 class BackendBuild:
     """Build facts of a backend.
-
     features: processor features, as the backend prints them. offload: supports GPU offload."""
 
     features: str
@@ -98,7 +71,6 @@ class BackendBuild:
 @dataclass(frozen=True)
 class KernelStatus:
     """State of Paceline's kernels in a backend.
-
     path: instruction set, or "". reason: why there are none; "" if the backend needs none."""
 
     path: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -43,29 +44,22 @@ def logits_from_empty_cache(
     target: Target, tokens: Sequence[int], right: Sequence[int] = (), piece: int | None = None
 ) -> Rows:
     """Return the logits [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`.
-
     piece: chunk size of the prefill before that pass."""
     target.forget()
-    session = target.open()
-    try:
+    with closing(target.open()) as session:
         session.extend(tokens)
         while piece is not None and session.pending_tokens:
             target.forward([(session, min(piece, session.pending_tokens))], RequiredOutputs())
         out = target.forward([(session, chain(right, "right"))], RequiredOutputs())[0]
         return np.stack([out.logits(row).astype(np.float64) for row in range(len(right) + 1)])
-    finally:
-        session.close()
 
 
 def teacher_forced_logits(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
     """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on.
-
     The passes have up to `n` rows, and their drafts are always right."""
-    session = target.open()
-    out = []
-    try:
+    out, at = [], start
+    with closing(target.open()) as session:
         session.extend(tokens[:start])
-        at = start
         while at < len(tokens):
             room = min(n - 1, target.caps.n_ctx - len(session.tokens))
             tree = chain(tokens[at : min(at + room, len(tokens) - 1)], "right")
@@ -73,6 +67,4 @@ def teacher_forced_logits(target: Target, tokens: Sequence[int], start: int, n: 
             out += [forward.logits(row).astype(np.float64) for row in range(len(tree) + 1)]
             at += len(tree) + 1
             session.commit(range(len(tree)), tokens[at - 1])
-    finally:
-        session.close()
     return np.stack(out)

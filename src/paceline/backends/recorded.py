@@ -49,7 +49,6 @@ def numeric_vocab(size: int) -> Vocab:
 
 class ReplayTarget:
     """A target that answers the prompts of `recordings`; recordings with the same prompt take turns.
-
     A request has to stop where its recording ends. text: the tokenizer, if any."""
 
     def __init__(self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None) -> None:

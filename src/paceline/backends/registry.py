@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ KERNELS = ("auto", "off")  # values of the option
 def _backend(path: Path) -> BackendModule:
     """Import the backend of a reference. Raises MissingExtraError."""
     if is_toy(path):
-        from paceline.backends import toy_backend
+        from paceline.backends import toy
 
-        return toy_backend
+        return toy
     if is_transformers(path):
         from paceline.backends.transformers.loading import import_libraries
 
@@ -55,7 +55,6 @@ def kernel_status(path: Path) -> KernelStatus:
 
 def resolve_kernels(path: Path, request: str | bool) -> bool:
     """Return whether the backend of `path` computes with Paceline's kernels.
-
     request: "auto", "off", or the backend's setting. Raises UsageError or MissingExtraError."""
     if isinstance(request, str) and request not in KERNELS:
         raise UsageError(f"kernels {request!r}: choose from {', '.join(KERNELS)}")
@@ -72,7 +71,3 @@ class BackendSpec:
     def identity(self) -> dict[str, Any]:
         """See ModelSetup. Raises OSError if there is no such model, UsageError or MissingExtraError."""
         return _backend(self.path).identity(self.path, self.settings)
-
-    def replace(self, **settings: Any) -> BackendSpec:
-        """Return a copy with some settings changed."""
-        return replace(self, settings={**self.settings, **settings})

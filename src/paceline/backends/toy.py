@@ -1,26 +1,46 @@
-"""A tiny recurrent network in numpy, for tests, docs and proofs.
+"""The toy model: a tiny recurrent network in numpy, for tests, docs, proofs and `-m toy:`.
 
 The cache holds a state per position. A row does not depend on other rows of a pass: logits are equal to the
-last bit, or wrong.
+last bit, or wrong. `toy:seed=3,noise=0.3` sets arguments of ToyTarget; a draft model for `toy:` is
+`toy:noise=0.3`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus
+from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, node_position
 from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
+from paceline.text.grammar import TokenTrie
+from paceline.text.interface import Text
 
 Array = NDArray[np.float64]
+ENGINE = f"toy, numpy {np.__version__}"
+MAX_TOY_VOCAB = 10  # each token is one digit, so that a text has one tokenization
+RANGES: Mapping[str, tuple[type, float, float]] = {
+    "n_vocab": (int, 2, MAX_TOY_VOCAB),
+    "seed": (int, 0, 2**32),
+    "width": (int, 1, 1024),
+    "sharpness": (float, 0.0, 1000.0),
+    "noise": (float, 0.0, 1000.0),
+    "eos": (int, 0, MAX_TOY_VOCAB - 1),
+}
 
 
 class ToyTarget:
@@ -28,7 +48,8 @@ class ToyTarget:
 
     The logits are sharpness * W h' of the last layer. All weights come from `seed`.
     noise: deviation of noise on W, which makes a draft model that resembles the model without.
-    rollback: "restore" holds a single state, like a recurrent model."""
+    rollback: "restore" holds a single state, like a recurrent model.
+    path: the reference. The text of a token is its id: digits, for up to MAX_TOY_VOCAB tokens."""
 
     def __init__(
         self,
@@ -44,6 +65,8 @@ class ToyTarget:
         layers: int = 1,
         rollback: Rollback = "free",
         chunk: int = 512,
+        sessions: int = 64,
+        path: Path = Path("toy:"),
     ) -> None:
         random = np.random.default_rng(seed)
         mix = random.normal(size=(width, width)) * 0.9 / np.sqrt(width)
@@ -54,21 +77,36 @@ class ToyTarget:
         self._mix = [mix, *deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)]
         self._up = deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)
         self._base = self
+        self._weights = (*self._mix, *self._up, self._embed, self._head)
         self._passes = 0  # to notice reads of an outdated output
         self.layers = self.exit_layer = layers
         self.width = width
         spell = b"%d".__mod__
-        self.origin = "the toy model"
-        self.modification = ""
         self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spell, piece=spell)
+        self.path, self.name, self.origin, self.modification = path, str(path), "the toy model", ""
+        self.description = f"toy model of {n_vocab} tokens"
+        self.text: Text = DigitTokenizer(self.vocab)
+        self.weight_bytes = sum(weight.nbytes for weight in self._weights)
+        self.settings: Mapping[str, Any] = {"threads": 1}
+        self.on_forward: ForwardCallback | None = None
         self.caps = Caps(
             max_branches=1 if rollback == "restore" else branch,
             rollback=rollback,
-            max_sessions=64,
+            max_sessions=sessions,
             max_batch_tokens=1 << 15,
             max_prefill_tokens=chunk,
             n_ctx=n_ctx,
+            exact=True,  # a row does not depend on the other rows of a pass
         )
+
+    @cached_property
+    def token_trie(self) -> TokenTrie:
+        return TokenTrie([self.vocab.piece(token) for token in range(self.vocab.size)], self.vocab.eos)
+
+    def identity(self) -> dict[str, Any]:
+        digest = hashlib.sha256(b"".join(weight.tobytes() for weight in self._weights))
+        digest.update(repr(sorted(self.vocab.eos)).encode())
+        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings}
 
     def view(self, exits: int) -> ToyTarget:
         """Return a model of the same weights without the layers behind the first `exits`.
@@ -94,7 +132,7 @@ class ToyTarget:
     def forward(
         self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
     ) -> list[ToyForward]:
-        outs = []
+        outs, began = list[ToyForward](), perf_counter()
         self._passes += 1
         for session, tree in batch:
             if isinstance(tree, int):
@@ -105,6 +143,9 @@ class ToyTarget:
                 states, first = session.compute_tree(tree)
                 computed = len(lead) + len(states) - first
                 outs.append(ToyForward(self, lead, states, first, computed, want, before))
+        if self.on_forward is not None:
+            rows = sum(out.computed for out in outs)
+            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
     def after(self, state: Array | None, token: int) -> Array:
@@ -260,3 +301,63 @@ class ToyForward(LogitsOutput):
     def logits(self, row: int) -> Array:
         node_position(row, range(self._first, len(self._states)), self._pass == self._target._passes)
         return self._target.logits(self._states[row][0])
+
+
+def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyTarget:
+    given: dict[str, Any] = {"n_ctx": n_ctx} if n_ctx else {}
+    return ToyTarget(path=path, sessions=sessions, **given, **parse_toy_reference(path))
+
+
+def open_tokenizer(path: Path, /) -> ToyTarget:
+    return ToyTarget(path=path, **parse_toy_reference(path))
+
+
+def identity(path: Path, _settings: Mapping[str, Any], /) -> dict[str, Any]:
+    return ToyTarget(path=path, **parse_toy_reference(path)).identity()
+
+
+def build() -> BackendBuild:
+    return BackendBuild("", False)
+
+
+def kernels_status() -> KernelStatus:
+    return KernelStatus()
+
+
+def parse_toy_reference(path: Path) -> dict[str, Any]:
+    """Return the arguments of ToyTarget in a reference. Raises UsageError."""
+    out: dict[str, Any] = {}
+    for part in filter(None, str(path).partition(":")[2].split(",")):
+        name, _, value = part.partition("=")
+        kind, low, high = RANGES.get(name, (str, 0.0, 0.0))
+        try:
+            out[name] = number = kind(value)
+            good = isfinite(number) and low <= number <= high
+        except (ValueError, TypeError):
+            good = False
+        if not good:
+            known = ", ".join(f"{key} ({low:g} to {high:g})" for key, (_, low, high) in RANGES.items())
+            raise UsageError(f"{path}: {part!r} is no setting; write toy:seed=3,noise=0.3, of {known}")
+    if "eos" in out:
+        out["eos"] = frozenset({out["eos"]})
+    return out
+
+
+class DigitTokenizer(Text):
+    """Text of digits. Every other letter stands for a digit, too; white space is left out."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        letters = (letter for letter in typed.text("the text", text) if not letter.isspace())
+        return [(ord(letter) - ord("0")) % self._vocab.size for letter in letters]
+
+    def piece(self, token: int) -> bytes:
+        return self._vocab.piece(token)
+
+    def template(self, *, tools: bool = False) -> str:
+        return ""
+
+    def bos_and_eos(self) -> tuple[str, str]:
+        return "", ""

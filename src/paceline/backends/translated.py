@@ -24,7 +24,6 @@ from paceline.vocab.translation import Translation, largest, window
 
 class CrossVocabTarget:
     """Runs `draft` in the vocabulary of `translation.target`.
-
     The draft reads the end of a text that is longer than its context."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:

@@ -26,7 +26,6 @@ SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, o
 @dataclass(frozen=True)
 class ModelView:
     """The blocks that a view skips.
-
     exit_layer: number of layers, 0 for all. attention, feed_forward: layers without these blocks."""
 
     exit_layer: int = 0
@@ -64,7 +63,6 @@ class SupportsViews(Protocol):
 
     def view(self, view: ModelView) -> Backend:
         """Return a model of the same weights without some blocks; close it first. Raises UsageError.
-
         Sessions opened beside one of this model use its cache."""
 
     def search_skipped_layers(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:

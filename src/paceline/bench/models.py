@@ -14,7 +14,7 @@ from paceline.bench.method import Method
 from paceline.drafter_factory import Corpora, make_drafter, make_policy
 from paceline.loading import load, open_draft
 from paceline.models.names import is_view
-from paceline.profiling.pass_costs import costs_of, refresh, save, shared_machine, to_stderr
+from paceline.profiling.pass_costs import costs_of, refresh, save, to_stderr
 from paceline.speculative.policy.cost_model import DecodingCosts
 
 
@@ -65,7 +65,7 @@ class LoadedModels:
             self._draft = (
                 open_draft(path, self.plain.target, settings)
                 if is_view(path)
-                else load(path, drafters="none", **shared_machine(settings, path)).target
+                else load(path, drafters="none", **settings).target
             )
             self.draft_memory = max(0, resident() - before)
         return self._draft

@@ -10,7 +10,7 @@ import paceline
 from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.hardware.threads import logical_cores, physical_cores
-from paceline.models.stores.hub_layout import stated_sha256
+from paceline.models.stores.hub_cache import stated_sha256
 from paceline.system.identity import cpu_name
 
 

@@ -17,16 +17,13 @@ from paceline.cli.groups import (
 )
 from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
-from paceline.cli.references import base_model, require_template, resolve_models
+from paceline.cli.references import base_model, resolve_models
 
 DEFAULT_MODEL = "zoo:smollm2"
 
 
 @with_option_groups(
-    models=MODEL_OPTIONS,
-    sampling=CHAT_SAMPLING_OPTIONS,
-    drafting=DRAFTING_OPTIONS,
-    memory=MEMORY_OPTIONS,
+    models=MODEL_OPTIONS, sampling=CHAT_SAMPLING_OPTIONS, drafting=DRAFTING_OPTIONS, memory=MEMORY_OPTIONS
 )
 def chat(
     *,
@@ -60,18 +57,17 @@ def chat(
     sampling, given = sampling
     models = resolve_models(models | {"target": models["target"] or DEFAULT_MODEL})
 
-    from paceline.cli.chatting import ChatLoop, format_sampling, note
+    from paceline.cli.chatting import ChatLoop, note
     from paceline.cli.lines import read_piped_messages, read_typed_messages
     from paceline.loading import load
     from paceline.system.home import home
     from paceline.text.default_sampling import chat_sampling
 
-    require_template(models["target"])
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():
         llm = load(**models, drafters=draft, **drafting, **memory)
     with llm:
-        if not llm.has_chat_template:  # a model that is no file
+        if not llm.has_chat_template:
             raise base_model(models["target"])
         sampling = replace(sampling, **chat_sampling(llm.target, given))
         seed, seed_is_random = options.seed_for(seed, sampling)
@@ -80,7 +76,9 @@ def chat(
         early = PendingInterrupt()
         loop = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
         if seed_is_random:
-            note(f"{format_sampling(sampling)}; {options.format_random_seed(seed)}")
+            names = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}
+            shown = ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in names.items())
+            note(f"{shown}; {options.format_random_seed(seed)}")
         if not terminal:
             return loop.run(read_piped_messages())
         note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -32,7 +32,6 @@ HELP = '''\
 /stats          the last answer: speed, acceptance of drafts, time of each phase
 /sources        colour the text by drafter, or stop colouring it
 /system TEXT    set the system prompt; without TEXT: show it
-/sampling       show the sampling; /sampling temp=0 top-k=40 sets it
 /save FILE      save the conversation as JSON, for --messages FILE
 /clear          forget the conversation, except the system prompt
 /bye            end the chat; so does Ctrl-D
@@ -40,12 +39,7 @@ HELP = '''\
 Ctrl-C          stops an answer, which stays as far as it came; at the prompt it clears the line
 '''
 
-SAMPLING_NAMES = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}
 CONTEXT_ADVICE = "-c N for a larger one; /clear begins anew"
-
-
-def format_sampling(sampling: Sampling) -> str:
-    return ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in SAMPLING_NAMES.items())
 
 
 class ChatLoop:
@@ -77,7 +71,6 @@ class ChatLoop:
             "stats": self._stats,
             "sources": self._sources,
             "system": self._system,
-            "sampling": self._set_sampling,
             "save": self._save,
             "clear": self._clear,
         }
@@ -176,20 +169,6 @@ class ChatLoop:
             self._conversation.system = strip_block_quotes(text)
         prompt = self._conversation.system
         note(f"system prompt: {'the template may have one' if prompt is None else truncated(prompt)}")
-
-    def _set_sampling(self, text: str) -> None:
-        changes: dict[str, Any] = {}
-        for word in text.split():
-            name, _, value = word.partition("=")
-            try:
-                field = SAMPLING_NAMES[name.lstrip("-")]
-                changes[field] = int(value) if field == "top_k" else float(value)
-            except (KeyError, ValueError):
-                raise UsageError(
-                    f"/sampling {word}: write NAME=NUMBER; the names are {', '.join(SAMPLING_NAMES)}"
-                ) from None
-        self._sampling = replace(self._sampling, **changes)
-        note(format_sampling(self._sampling))
 
     def _save(self, name: str) -> None:
         if not name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -144,7 +145,7 @@ def _record(corpus: Corpus) -> dict[str, Any]:
     paths = {"path": corpus.folder, "static": corpus.static, "datastore": corpus.datastore}
     record = {name: str(path) if path else None for name, path in paths.items()}
     # The folder may have been renamed.
-    return corpus.manifest.as_dict() | record | {"name": corpus.folder.name, "size": corpus.size}
+    return asdict(corpus.manifest) | record | {"name": corpus.folder.name, "size": corpus.size}
 
 
 def _print(corpus: Corpus, as_json: bool) -> None:

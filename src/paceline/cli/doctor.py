@@ -18,7 +18,6 @@ MEASURING_OPTIONS = OptionGroup(option_table(
     ("rows", str, "", "--rows", "N,...", "Tokens of a pass. Default: 1 to 64."),
     ("seconds", float, 10.0, "--seconds", "X", "Time for the target, about."),
     ("refresh", bool, False, "--refresh", "", "Measure again, in place of stored costs."),
-    ("measure", bool, False, "--measure", "", "Try numbers of threads, and flash attention."),
 ))  # fmt: skip
 
 
@@ -43,12 +42,10 @@ def doctor(*, models: Any, measuring: Any, as_json: options.AsJson = False) -> i
     given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
     lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else BATCH_SIZES)
-    hardware = doctor_machine.probe_hardware(models["target"], models["threads"], models["kernels"])
+    hardware = doctor_machine.probe_hardware(models["target"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
-        record |= doctor_machine.examine(
-            models, hardware, effort, measuring["refresh"], measuring["measure"], as_json
-        )
+        record |= doctor_machine.examine(models, hardware, effort, measuring["refresh"], as_json)
     except MissingExtraError:  # without an engine only the hardware is known
         if as_json:
             print_json(record)

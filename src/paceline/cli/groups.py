@@ -245,14 +245,7 @@ def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: s
 GRAMMAR_OPTIONS = OptionGroup(
     option_table(
         "Grammar",
-        (
-            "json_schema",
-            str | None,
-            None,
-            "-j --json-schema",
-            "SCHEMA",
-            "JSON that this schema allows.",
-        ),
+        ("json_schema", str | None, None, "-j --json-schema", "SCHEMA", "JSON that this schema allows."),
         ("json_schema_file", Path | None, None, "-jf --json-schema-file", "FILE", "The same, from a file."),
         ("regex", str | None, None, "--regex", "PATTERN", "Text that matches this as a whole."),
     ),

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paceline.cli.interrupts import raise_on_interrupt
-from paceline.cli.texts import BYTE_ORDER_MARK, MAX_TEXT_BYTES
-from paceline.speculative.errors import UsageError
+from paceline.cli.texts import MAX_TEXT_BYTES, decode
 from paceline.system.home import make_private_folder
 from paceline.system.leaving import cleanup_on_exit
 
@@ -43,14 +42,8 @@ def read_piped_messages() -> Iterator[str]:
         return
     lines, left = list[str](), MAX_TEXT_BYTES
     while line := sys.stdin.buffer.readline(left + 1):
-        if (left := left - len(line)) < 0:
-            raise UsageError(
-                f"stdin: a message has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads"
-            )
-        try:
-            lines.append(line.decode().removeprefix(BYTE_ORDER_MARK))
-        except UnicodeDecodeError as error:
-            raise UsageError("stdin: is not UTF-8 text; convert it first") from error
+        lines.append(decode(line, "stdin", left))
+        left -= len(line)
         if is_complete(lines):
             yield "".join(lines).removesuffix("\n").removesuffix("\r")
             lines, left = [], MAX_TEXT_BYTES

@@ -16,7 +16,7 @@ from paceline.cli.output import print_json, print_note
 from paceline.speculative.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.doctor.draft_advice.row import AdviceRequest, DraftAdvice, DraftCandidate, Measured
+    from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, Measured
     from paceline.models.headers.facts import ModelFacts
     from paceline.models.stores.inventory import Inventory
 
@@ -54,7 +54,7 @@ def pairs(
 
     Speeds were measured here, by `paceline bench` or --measure. Other drafts are ordered by their files and
     the costs of passes."""
-    from paceline.doctor.draft_advice.row import AdviceRequest
+    from paceline.doctor.draft_advice import AdviceRequest
     from paceline.hardware.threads import choose_threads
     from paceline.models import zoo
     from paceline.models.stores.inventory import list_models
@@ -79,21 +79,17 @@ def pairs(
         advice = _advise(
             facts, candidates, question, setup, history, n_measured, notes.setdefault, interrupts
         )
-    _print(advice, target or "", list(notes), as_json)
+    advice["target"]["reference"] = target
+    _print(advice, list(notes), as_json)
     return 0
 
 
 def _target(text: str) -> ModelFacts:
     from paceline.cli.references import resolved
     from paceline.models.headers.header import read_model_facts
-    from paceline.models.names import is_transformers, model_path
+    from paceline.models.names import model_path
 
-    path = model_path(resolved(text))
-    if not path.exists():
-        raise UsageError(f"{text}: no such file; `paceline pairs` lists the models that are here")
-    if path.is_dir() and not is_transformers(path):
-        raise UsageError(f"{text}: neither a GGUF file nor a model of transformers: it has no config.json")
-    facts = read_model_facts(path)
+    facts = read_model_facts(model_path(resolved(text)))
     if not facts.size:
         raise ModelError(f"{text}: has no weights: fetch them too")
     return facts
@@ -115,7 +111,7 @@ def _list(inventory: Inventory, as_json: bool) -> None:
 
 def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
     """Return every smaller model with its compatibility, including the embedded draft."""
-    from paceline.doctor.draft_advice.row import DraftCandidate
+    from paceline.doctor.draft_advice import DraftCandidate
     from paceline.models import zoo
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.facts import ATTENTION
@@ -149,48 +145,44 @@ def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[Dr
 def _advise(
     target: ModelFacts,
     candidates: Sequence[DraftCandidate],
-    question: AdviceRequest,
+    request: AdviceRequest,
     setup: dict[str, Any],
     history: Path | None,
     n_measured: int,
     note: Note,
     interrupts: Interrupts,
-) -> DraftAdvice:
+) -> dict[str, Any]:
     """Rank the candidates. n_measured: the number of candidates to measure first."""
     from paceline.bench.history import default_path
     from paceline.cli.progress import progress
-    from paceline.doctor.draft_advice.measuring import known, measure
-    from paceline.doctor.draft_advice.ranking import advise
-    from paceline.doctor.draft_advice.row import MODEL
+    from paceline.doctor.draft_advice import MODEL, advise
+    from paceline.doctor.draft_facts import known, measure
     from paceline.models.compatibility.known_pairs import known_drafts
 
-    def ranked(now: dict[Path | None, Measured] | None = None) -> DraftAdvice:
+    def ranked(now: dict[Path | None, Measured] | None = None) -> dict[str, Any]:
         settings = setup | {"kernels": setup["kernels"] == "auto"}
-        facts = known(target, question, settings, history=history or default_path(), note=note, now=now)
-        return advise(target, candidates, question, facts, known_drafts(target))
+        facts = known(target, request, settings, history=history or default_path(), note=note, now=now)
+        return advise(target, candidates, request, facts, known_drafts(target))
 
     advice = ranked()
-    if not n_measured or advice.refused:
+    if not n_measured or advice["refused"]:
         return advice
     by_reference = {candidate.reference: candidate for candidate in candidates}
-    fitting = [by_reference[row.reference] for row in advice.rows if row.drafter == MODEL and row.fits]
-    best = fitting[:n_measured]
-    loading = setup | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
+    fitting = [row["reference"] for row in advice["drafts"] if row["drafter"] == MODEL and row["fits"]]
+    best = [by_reference[reference] for reference in fitting[:n_measured]]
+    loading = setup | {"n_ctx": min(request.n_ctx, target.n_ctx or request.n_ctx)}
     with progress({"measuring": 1 + len(best)}, interrupts) as tick:
-        now = measure(target.path, best, question, loading, lambda: tick("measuring"), note)
+        now = measure(target.path, best, request, loading, lambda: tick("measuring"), note)
     return ranked(now)
 
 
-def _print(advice: DraftAdvice, target: str, notes: Sequence[str], as_json: bool) -> None:
+def _print(record: dict[str, Any], notes: Sequence[str], as_json: bool) -> None:
     from paceline.report import advice as report
+    from paceline.report.models import first_notes
 
-    record = advice.as_dict()
-    record["target"]["reference"] = target
     if as_json:
         print_json(record | {"advice": report.advice(record), "notes": list(notes)})
         return
-    from paceline.report.models import first_notes
-
     report.write(record, sys.stdout)
     for line in first_notes(notes):
         print_note(line)

@@ -58,16 +58,6 @@ def hash_of(file: LocalFile) -> tuple[str, str]:
     return ("sha256", file.sha256) if file.sha256 else ("fingerprint", file_fingerprint(file.path))
 
 
-def require_template(target: str) -> None:
-    """Raise ModelError for a file without a chat template, before the model is loaded and measured."""
-    from paceline.doctor.gathering import read_header
-    from paceline.models.names import model_path
-
-    facts = read_header(Path(target), []) if model_path(Path(target)).is_file() else None
-    if facts is not None and facts.chat_template is None:
-        raise base_model(target)
-
-
 def base_model(name: str) -> ModelError:
     return ModelError(
         f"{name}: is a base model, without a chat template: use an instruct model, or paceline run with a "

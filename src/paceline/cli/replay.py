@@ -173,12 +173,8 @@ def draft_model(
         )
     from paceline.backends.registry import open_engine
     from paceline.hardware.threads import choose_threads
-    from paceline.profiling.pass_costs import shared_machine
 
-    settings = shared_machine(
-        {"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions}, path
-    )
-    return open_engine(Path(path), **settings)
+    return open_engine(Path(path), n_ctx=n_ctx, threads=choose_threads(threads), sessions=sessions)
 
 
 def read_traces(

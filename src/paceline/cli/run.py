@@ -21,7 +21,7 @@ from paceline.cli.groups import (
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag
 from paceline.cli.output import print_note
-from paceline.cli.references import require_template, resolve_models
+from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_prompt
 from paceline.speculative.errors import UsageError
 
@@ -47,7 +47,7 @@ OUTPUT_OPTIONS = OptionGroup(option_table(
     OUTPUT,
     ("compare", bool, False, "--compare", "", "Decode plainly first, then drafted, and compare them."),
     ("show_sources", bool, False, "--show-sources", "", "Colour each token by its drafter."),
-    ("show_stats", bool, False, "--stats", "", "Print the time of each phase, and the policy's calibration."),
+    ("show_stats", bool, False, "--stats", "", "Print the time of each phase."),
     ("logprobs", int | None, None, "--logprobs", "N",
      "With --json: log-probabilities of each token and the N likeliest.", 0),
 ))  # fmt: skip
@@ -102,8 +102,6 @@ def run(
     models = resolve_models(models)
     seed, seed_is_random = options.seed_for(seed, sampling)
 
-    from paceline.models import zoo
-
     initial_messages = first_messages(system, messages)
     if chat is False and initial_messages:
         raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
@@ -118,8 +116,6 @@ def run(
     from paceline.loading import load
 
     wants_chat = chat is True or bool(initial_messages)
-    if wants_chat:
-        require_template(models["target"] or str(zoo.target_path()))
     with Interrupts() as interrupts, load(**models, drafters=draft, **drafting, **memory) as llm:
         request["stop"] = request["stop"] or []
         request |= {"seed": seed, "logprobs": logprobs} | grammar

@@ -174,7 +174,7 @@ def serve(
         wrong = error.errors()[0]
         message = wrong["msg"].removeprefix("Value error, ")
         raise UsageError(f"{option_name(str(wrong['loc'][0]))}: {message}") from error
-    config.rules(), config.limits()  # raise for invalid settings before a model is loaded
+    config.rules()  # raises for invalid settings before a model is loaded
     if replicas is not None:
         if port == 0:
             raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")

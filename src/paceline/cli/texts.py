@@ -17,7 +17,7 @@ def read_text(file: Path) -> str:
     """Return the text of a file. Raises UsageError if it cannot be read, is too long or not UTF-8."""
     try:
         with file.open("rb") as stream:
-            return _decode(stream.read(MAX_TEXT_BYTES + 1), str(file))
+            return decode(stream.read(MAX_TEXT_BYTES + 1), str(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
 
@@ -32,7 +32,7 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     elif text is None or text == "-":
         if sys.stdin is None or (text is None and file is None and sys.stdin.isatty()):
             raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
-        text, where = _decode(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
+        text, where = decode(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
     else:
         text, where = typed.text("the prompt", text), "the prompt"
     if not text:
@@ -64,8 +64,9 @@ def read_schema(schema: str | None, file: Path | None) -> str | None:
     return schema if file is None else read_text(file)
 
 
-def _decode(data: bytes, where: str) -> str:
-    if len(data) > MAX_TEXT_BYTES:
+def decode(data: bytes, where: str, limit: int = MAX_TEXT_BYTES) -> str:
+    """Return UTF-8 text without a byte order mark. Raises UsageError for more than `limit` bytes."""
+    if len(data) > limit:
         raise UsageError(
             f"{where}: has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"
         )

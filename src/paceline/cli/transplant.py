@@ -52,14 +52,13 @@ def transplant(
     """
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
-    from paceline.prepare.transplant import Transplant, TransplantOptions
+    from paceline.prepare.transplant import Transplant
     from paceline.system.whole import check_output
 
-    rules = TransplantOptions(ftype.upper() if ftype else None, tied)
     check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (
         Interrupts() as interrupts,
-        Transplant(draft, vocab_of, rules) as made,
+        Transplant(draft, vocab_of, weight_type=ftype.upper() if ftype else None, tied=tied) as made,
         progress(made.steps, interrupts) as tick,
     ):
         report = made.write(out, force=force, tick=tick)

@@ -48,11 +48,11 @@ def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) ->
     search with the best view so far.
     """
     from paceline.cli.progress import progress
-    from paceline.prepare.views import ViewSearchPlan, search_views
+    from paceline.prepare.views import ANSWERS, VIEWS, search_views
 
-    plan = ViewSearchPlan(**search_plan)
-    with Interrupts() as interrupts, progress(plan.work, interrupts, at_end=False) as tick:
-        record = search_views(resolve_models(models), plan, tick)
+    work = {ANSWERS: 2 * search_plan["items"], VIEWS: search_plan["tries"]}
+    with Interrupts() as interrupts, progress(work, interrupts, at_end=False) as tick:
+        record = search_views(resolve_models(models), tick, **search_plan)
     if as_json:
         print_json(record)
         return

@@ -32,31 +32,21 @@ def list_models(as_json: options.AsJson = False) -> None:
     """List the models that come with Paceline and with packages; -m takes zoo:NAME."""
     from paceline.models import zoo
 
-    models = zoo.models()
+    records = zoo.records()
     if as_json:
-        print_json(
-            [
-                vars(m)
-                | {
-                    "path": None if m.path is None else str(m.path),
-                    "parameters": m.parameters or None,
-                    "missing": m.missing or None,
-                }
-                for m in models
-            ]
-        )
+        print_json(records)
         return
     from paceline.report.models import parameters
     from paceline.report.table import size, write_table
 
     rows = [
         (
-            m.name,
-            parameters(m.parameters),
-            size(m.size) if m.path is not None else "-",
-            f"not here: {m.missing}" if m.missing else m.description,
+            it["name"],
+            parameters(it["parameters"]),
+            size(it["size"]) if it["path"] else "-",
+            f"not here: {it['missing']}" if it["missing"] else it["description"],
         )
-        for m in models
+        for it in records
     ]
     write_table(("name", "parameters", "size", "description"), rows, sys.stdout)
 

@@ -17,28 +17,27 @@ from paceline.speculative.policy.speedup_formulas import (
 
 HIGH, MEDIUM = SEVERITIES = ("high", "medium")
 
-ROWS = 8  # of the pass that a mixture of experts is judged by
-MAX_DRAFT_COST = 0.25  # of a step's time: less does not decide whether it pays
-BUSY_CORES_SHARE = 0.25  # processors that others keep busy, which is no more than the usual noise
-THROTTLED_SHARE = 0.02  # of a run's time
-SWAPPED_BYTES = 1 << 20  # bytes
-MIN_DRAFTED_TOKENS = 20  # tokens that say too little of an acceptance
+ROWS = 8  # batch tokens of the pass that a mixture of experts is judged by
+MIN_DRAFT_SHARE = 0.25  # of a step's time: a smaller share does not decide
+NORMAL_LOAD = 0.25  # processors that other programs usually keep busy
+MIN_DRAFTED_TOKENS = 20  # for an acceptance rate
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Facts about a pair of models, the machine and a drafted run. None, empty or 0 means unknown, and causes
-    nothing.
+    """Facts about a pair of models, the machine and a drafted run.
+
+    None, empty or 0 means unknown, and causes nothing.
 
     threads: for decoding; physical, logical: usable cores; quota: processors' worth of time.
-    gpus: GPUs that could gain; offload: whether the engine can use them; target_layers: layers on a GPU.
+    gpus: GPUs that could gain; offload: the engine can use them; target_layers: layers on a GPU.
     memory: kind of memory (Facts.memory). experts, experts_used: of the target.
-    size: bytes of both models; available, usable: bytes of memory, free before loading and in all.
-    curve: seconds of a target pass by rows. draft_token: seconds of a draft token. doubt: why the measured
-    times are not usable.
-    steps, drafted, accepted, rejected, times: of a drafted run (speculative/stats.py). seconds: its duration.
-    others: processors that other programs kept busy. throttled: seconds that the quota took.
-    swapped: bytes read back from swap, over all programs."""
+    size: bytes of both models; available, usable: bytes of memory, free before loading and total.
+    curve: seconds of a target pass by rows. draft_token: seconds of a draft token.
+    doubt: why the measured times are not usable.
+    steps, drafted, accepted, rejected, times: of a drafted run (speculative/stats.py).
+    others: processors that other programs kept busy.
+    """
 
     threads: int = 0
     physical: int = 0
@@ -61,10 +60,7 @@ class Evidence:
     accepted: int = 0
     rejected: int = 0
     times: Mapping[str, float] | None = None
-    seconds: float = 0.0
     others: float | None = None
-    throttled: float | None = None
-    swapped: int = 0
 
     @property
     def acceptance(self) -> float | None:
@@ -137,7 +133,7 @@ def draft_too_expensive(e: Evidence) -> Iterator[Cause]:
     a, cost, verify = e.acceptance, e.draft_cost, e.relative(e.length + 1)
     total = sum((e.times or {}).values())
     share = (e.times or {}).get("draft", 0.0) / total if total > 0 else 0.0
-    if a is None or cost is None or verify is None or share < MAX_DRAFT_COST:
+    if a is None or cost is None or verify is None or share < MIN_DRAFT_SHARE:
         return
     free, real = (with_verification_cost(a, e.length, c, verify) for c in (0.0, cost))
     decides = free > 1.0 >= real
@@ -198,31 +194,13 @@ def many_threads(e: Evidence) -> Iterator[Cause]:
             "too many threads",
             MEDIUM,
             f"{e.threads} threads, {e.physical} physical cores",
-            f"-t {e.physical}; `paceline doctor --measure` tries them",
-        )
-
-
-def throttling(e: Evidence) -> Iterator[Cause]:
-    if e.throttled is not None and e.seconds > 0 and e.throttled >= THROTTLED_SHARE * e.seconds:
-        yield Cause(
-            "throttled",
-            HIGH,
-            f"the container's quota stopped it for {e.throttled:.2f} s in a run of {e.seconds:.2f} s"
-            " (of all its threads together)",
-            "fewer threads (-t), or a larger quota",
+            f"-t {e.physical}",
         )
 
 
 def swapping(e: Evidence) -> Iterator[Cause]:
     size = f"the models have {e.size / 1e9:.1f} GB"
-    if e.swapped >= SWAPPED_BYTES:
-        yield Cause(
-            "swapping",
-            HIGH,
-            f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs) in a run of {e.seconds:.1f} s",
-            "a smaller model or less context (-c)",
-        )
-    elif e.size and e.usable and e.size > e.usable:
+    if e.size and e.usable and e.size > e.usable:
         message = f"{size}, this machine {e.usable / 1e9:.1f} GB of memory to give"
         yield Cause("swapping", HIGH, message, "a smaller model, or one quantised further")
     elif e.size and e.available and e.size > e.available:
@@ -231,7 +209,7 @@ def swapping(e: Evidence) -> Iterator[Cause]:
 
 
 def taken_cores(e: Evidence) -> Iterator[Cause]:
-    if e.others is not None and e.logical and e.others + e.threads > e.logical + BUSY_CORES_SHARE:
+    if e.others is not None and e.logical and e.others + e.threads > e.logical + NORMAL_LOAD:
         yield Cause(
             "cores taken by others",
             HIGH if e.others > 0.5 * e.logical else MEDIUM,
@@ -252,7 +230,6 @@ def too_busy(e: Evidence) -> Iterator[Cause]:
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     no_partial_rollback,
-    throttling,
     taken_cores,  # before what was measured beside them
     too_busy,
     many_threads,

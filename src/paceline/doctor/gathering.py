@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.api import LLM
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.doctor.diagnosis import Evidence
-from paceline.hardware import containers
-from paceline.hardware.containers import Limits
-from paceline.hardware.files import SystemFiles
 from paceline.hardware.probe import Hardware
 from paceline.models.headers.facts import ModelFacts
 from paceline.request_handle import Generation
@@ -37,54 +34,15 @@ def variance(values):
 ProgressTick = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class SystemCounters:
-    """Counters of the machine at one moment. busy: seconds of the usable processors, over all programs; own:
-    of this process; swapped: bytes; throttled: seconds."""
+def busy_seconds(allowed: frozenset[int]) -> float:
+    """Return the seconds that other processes and the host took of the allowed processors."""
+    import psutil
 
-    clock: float
-    busy: float
-    own: float
-    swapped: int
-    throttled: float | None
-
-    @classmethod
-    def read(cls, allowed: frozenset[int], limits: Limits) -> SystemCounters:
-        own = os.times()
-        return cls(
-            time.monotonic(),
-            _busy(allowed),
-            own.user + own.system,
-            _swapped(),
-            containers.throttled(SystemFiles(), limits),
-        )
-
-    def since(self, before: SystemCounters) -> dict[str, Any]:
-        """Return the differences by the names of Evidence."""
-        seconds = max(1e-9, self.clock - before.clock)
-        others = max(0.0, (self.busy - before.busy - (self.own - before.own)) / seconds)
-        throttled = None
-        if self.throttled is not None and before.throttled is not None:
-            throttled = max(0.0, self.throttled - before.throttled)
-        return {
-            "seconds": seconds,
-            "others": others,
-            "throttled": throttled,
-            "swapped": max(0, self.swapped - before.swapped),
-        }
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """A drafted run compared with a plain one. said: whether the outputs are the same, in words; speedup:
-    None if they are not. run: the names of `paceline run --json`."""
-
-    run: Mapping[str, Any]
-    said: str
-    speedup: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    times = psutil.cpu_times(percpu=True)
+    usable = [one for n, one in enumerate(times) if n in allowed] or times
+    busy = sum(getattr(one, kind, 0.0) for one in usable for kind in ("user", "nice", "system", "steal"))
+    own = os.times()
+    return float(busy) - own.user - own.system
 
 
 def evidence_of_models(
@@ -98,7 +56,6 @@ def evidence_of_models(
     gpu_layers: int = 0,
 ) -> Evidence:
     """Collect evidence without running a model. threads, gpu_layers: of the target. doubt: see Evidence."""
-    memory = hardware.memory
     curve, draft_token = None, None
     if costs is not None and not doubt:
         depth = costs.target.depths[0]
@@ -110,7 +67,7 @@ def evidence_of_models(
         physical=hardware.cores.physical,
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
-        # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
+        # Nearly every laptop has an integrated GPU, which shares the processor's memory bandwidth.
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
         target_layers=gpu_layers,
@@ -118,8 +75,8 @@ def evidence_of_models(
         experts=target.experts if target else 0,
         experts_used=target.experts_used if target else 0,
         size=sum(facts.size for facts in (target, draft) if facts is not None),
-        available=0 if memory is None else memory.available,
-        usable=0 if memory is None else memory.usable,
+        available=hardware.memory.available,
+        usable=hardware.memory.usable,
         curve=curve,
         draft_token=draft_token,
         doubt=doubt,
@@ -128,31 +85,34 @@ def evidence_of_models(
 
 def evidence_of_run(
     evidence: Evidence, llm: LLM, hardware: Hardware, tick: ProgressTick
-) -> tuple[Evidence, ComparedRun]:
-    """Decode a short text plainly and with drafts. tick: called after every token; what it raises ends it."""
+) -> tuple[Evidence, dict[str, Any]]:
+    """Decode a short text plainly and with drafts. tick: called after every token; its exceptions end it.
+
+    Return the evidence, and a record. run: as of `paceline run --json`. said: whether the outputs are the
+    same. speedup: None if they are not.
+    """
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
     plain = _generate(llm, tokens, True, tick)
-    before = SystemCounters.read(hardware.cores.allowed, hardware.limits)
+    began, before = time.monotonic(), busy_seconds(hardware.cores.allowed)
     drafted = _generate(llm, tokens, False, tick)
-    meant = SystemCounters.read(hardware.cores.allowed, hardware.limits).since(before)
+    seconds = max(1e-9, time.monotonic() - began)
+    others = max(0.0, (busy_seconds(hardware.cores.allowed) - before) / seconds)
     n = min(len(plain.tokens), len(drafted.tokens))
     verdict = judge(llm, tokens, plain.tokens[:n], drafted.tokens[:n], Sampling())
-    stats = drafted.stats
-    data = {
-        "steps": stats.steps,
-        "drafted": stats.drafted,
-        "accepted": stats.accepted,
-        "rejected": stats.rejected,
-        "times": stats.as_dict()["time"],
-    }
+    stats = drafted.stats.as_dict()
+    counts = {name: stats[name] for name in ("steps", "drafted", "accepted", "rejected")}
     proven = verdict.identical and plain.tokens_per_second > 0
-    run = {"n_tokens": drafted.n_tokens, "tokens_per_second": drafted.tokens_per_second}
-    return replace(evidence, **data, **meant), ComparedRun(
-        run | {"stats": stats.as_dict(), "plain_tokens_per_second": plain.tokens_per_second},
-        verdict.verdict,
-        drafted.tokens_per_second / plain.tokens_per_second if proven else None,
-    )
+    return replace(evidence, **counts, others=others, times=stats["time"]), {
+        "run": {
+            "n_tokens": drafted.n_tokens,
+            "tokens_per_second": drafted.tokens_per_second,
+            "stats": stats,
+            "plain_tokens_per_second": plain.tokens_per_second,
+        },
+        "said": verdict.verdict,
+        "speedup": drafted.tokens_per_second / plain.tokens_per_second if proven else None,
+    }
 
 
 def _generate(llm: LLM, prompt: list[int], plain: bool, tick: ProgressTick) -> Generation:
@@ -176,19 +136,3 @@ def read_header(path: Path, read_errors: list[str]) -> ModelFacts | None:
     except (PacelineError, OSError) as error:
         read_errors.append(f"header of {path.name}: {error}")
         return None
-
-
-def _busy(allowed: frozenset[int]) -> float:
-    """Return the seconds that the processors were not idle, time stolen by the host included."""
-    import psutil
-
-    times = psutil.cpu_times(percpu=True)
-    ours = [one for n, one in enumerate(times) if n in allowed] or times
-    kinds = ("user", "nice", "system", "steal")
-    return float(sum(getattr(one, kind, 0.0) for one in ours for kind in kinds))
-
-
-def _swapped() -> int:
-    import psutil
-
-    return int(psutil.swap_memory().sin)

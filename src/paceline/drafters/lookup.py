@@ -19,41 +19,23 @@ class LookupState:
 
     def __init__(self, prompt: Sequence[int], ngram_min: int, ngram_max: int) -> None:
         self.tokens: list[int] = []
-        self._lengths = range(ngram_max, ngram_min - 1, -1)
-        self._followed: dict[tuple[int, ...], int] = {}
+        self.lengths = range(ngram_max, ngram_min - 1, -1)
+        self.followed: dict[tuple[int, ...], int] = {}
         self.extend(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             # N-grams enter the index with the token that follows, so the end never matches itself.
-            for n in self._lengths:
+            for n in self.lengths:
                 if len(self.tokens) >= n:
-                    self._followed[tuple(self.tokens[-n:])] = len(self.tokens)
+                    self.followed[tuple(self.tokens[-n:])] = len(self.tokens)
             self.tokens.append(token)
-
-    def match(self, more: Sequence[int] = ()) -> tuple[int, int]:
-        """Return the start of the continuation and the length of the matching n-gram; (0, 0) without one.
-        more: tokens assumed to follow the text."""
-        end = self.tokens[-self._lengths.start :]
-        known, before = len(end), len(self.tokens) - len(end)
-        end += more
-        for n in self._lengths:
-            if len(end) < n:
-                continue
-            # `more` is not in the index: search it first, as it is the most recent.
-            for at in range(len(end) - 1, max(known, n) - 1, -1):
-                if end[at - 1] == end[-1] and end[at - n : at] == end[-n:]:
-                    return before + at, n
-            start = self._followed.get(tuple(end[-n:]))
-            if start is not None:
-                return start, n
-        return 0, 0
 
     def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
     def close(self) -> None:
-        self._followed.clear()
+        self.followed.clear()
         self.tokens.clear()
 
 
@@ -72,17 +54,18 @@ class LookupDrafter:
         return LookupState(prompt, *self._bounds)
 
     def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
-        return [self.follow(state, (), budget) for state, budget in batch]
+        return [self._draft(state, min(budget.depth, budget.nodes)) for state, budget in batch]
 
-    def follow(self, state: LookupState, more: Sequence[int], budget: Budget) -> DraftTree:
-        """Return the proposal if the text went on with `more`; the state does not change."""
-        length = min(budget.depth, budget.nodes)
-        start, n = state.match(more)
-        if n == 0 or length < 1:
+    def _draft(self, state: LookupState, length: int) -> DraftTree:
+        if length < 1:
+            return EMPTY
+        for n in state.lengths:
+            start = state.followed.get(tuple(state.tokens[-n:]))
+            if start is not None:
+                break
+        else:
             return EMPTY
         copied = state.tokens[start : start + length]
-        beyond = start - len(state.tokens)
-        copied += more[max(0, beyond) : max(0, beyond + length)]
         while len(copied) < length:
             copied += copied[: length - len(copied)]
         # A longer match is more likely to continue alike.

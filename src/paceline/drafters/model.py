@@ -143,9 +143,9 @@ class ModelDrafter:
     """A drafter that owns a draft model.
     n_vocab: the target's vocabulary size; tokens beyond it are never proposed.
     temperature: 0 drafts greedily; above it tokens are drawn from the top_k, with a q.
-    warn: called once about invalid logits, for which nothing is drafted.
-    name: where there are several draft models."""
+    warn: called once about invalid logits, for which nothing is drafted."""
 
+    name = MODEL_SOURCE
     required_outputs = NO_OUTPUTS
 
     def __init__(
@@ -156,9 +156,7 @@ class ModelDrafter:
         temperature: float = 0.0,
         top_k: int = 10,
         warn: Warn = lambda _: None,
-        name: str = MODEL_SOURCE,
     ) -> None:
-        self.name = name
         self._draft = draft
         self._warn, self._warned = warn, False
         self._n_vocab = n_vocab
@@ -313,5 +311,4 @@ def make(parts: DrafterInputs) -> Drafter:
         temperature=parts.drafting.temperature,
         top_k=parts.drafting.top_k,
         warn=parts.warn,
-        name=parts.name,
     )

@@ -31,8 +31,7 @@ class DrafterInputs:
     caches: n-gram caches in llama.cpp's format.
     stores: folders of suffix arrays.
     costs: measured pass costs, if known.
-    warn: called with messages about a broken draft model.
-    name: name of the draft model's drafter, where there are several."""
+    warn: called with messages about a broken draft model."""
 
     drafting: Drafting
     target: Target
@@ -42,7 +41,6 @@ class DrafterInputs:
     stores: tuple[Path, ...] = ()
     costs: DecodingCosts | None = None
     warn: Warn = lambda _: None
-    name: str = MODEL_SOURCE
 
 
 class Scopes(Generic[T]):

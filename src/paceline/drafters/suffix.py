@@ -1,8 +1,8 @@
 """Suffix decoding: what followed earlier endings like this one, in this request or in past outputs (after
 SuffixDecoding: Oliaro et al., arXiv:2411.04975).
 
-The places with the same ending vote (vote.py) on a path or, for a wider budget, a tree. A match drafts up to
-alpha * length + offset tokens, as in the paper.
+The places with the same ending vote (vote.py) on a path or, for a wider budget, a tree. A match drafts as
+many tokens as it is long.
 """
 
 from __future__ import annotations
@@ -49,30 +49,20 @@ class SuffixState:
 class SuffixDrafter:
     """A drafter that owns the history of past outputs.
     max_tokens: past tokens to remember, rounded up to a power of two; 52 to 104 bytes each.
-    alpha, offset: the draft length by match length.
-    min_prob: the least probability of a path.
     The first drafter of a process loads compiled code in half a second, after compiling it once per machine.
     """
 
     name = "suffix"
     required_outputs = RequiredOutputs()
 
-    def __init__(
-        self,
-        max_tokens: int = MAX_TOKENS,
-        alpha: float = 1.0,
-        offset: float = 0.0,
-        min_prob: float = 0.1,
-    ) -> None:
+    def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         # Imported here, as numba takes a second to import.
         from paceline.drafters.suffix_history import COMPILED, MAX_MATCH_TOKENS, SuffixHistory
         from paceline.drafters.vote import draft
 
         self._make, self._draft_into = SuffixHistory, draft
         self._max_tokens = max_tokens
-        self._reach, self._min_prob = (float(alpha), float(offset)), float(min_prob)
-        self._most = MAX_MATCHES if COMPILED else MAX_MATCHES_UNCOMPILED
-        self._max_matches = int(alpha * MAX_MATCH_TOKENS + offset + 1e-6)
+        self._most, self._max_depth = MAX_MATCHES if COMPILED else MAX_MATCHES_UNCOMPILED, MAX_MATCH_TOKENS
         self._draft_buffers(64)
         self.history = SuffixHistory(limit=max(1, max_tokens))
         self._past = Scopes(self.history, lambda: SuffixHistory(limit=max(1, max_tokens)))
@@ -93,7 +83,7 @@ class SuffixDrafter:
             return self._draft(state, budget)
 
     def _draft(self, state: SuffixState, budget: Budget) -> DraftTree:
-        depth = min(budget.depth, budget.nodes, self._max_matches)
+        depth = min(budget.depth, budget.nodes, self._max_depth)
         if depth < 1 or budget.width < 1:
             return EMPTY
         nodes = min(budget.nodes, 2 * self._most * depth)
@@ -105,8 +95,7 @@ class SuffixDrafter:
             (past.ring, past.links, past.heads, past.state[0]),
             self._most,
             (depth, nodes, budget.width),
-            self._reach,
-            (self._min_prob, float(budget.p_min), float(budget.p_split)),
+            (float(budget.p_min), float(budget.p_split)),
             (self._tokens, self._parents, self._scores),
         )
         if n == 0:

@@ -15,8 +15,9 @@ import numpy as np
 from paceline.drafters.suffix_history import SEPARATOR, Ints, compiled, find
 
 SMOOTHING_COUNT = 1.0
+MIN_PATH_PROBABILITY = 0.1
 Floats = Any  # an array of floating-point numbers
-Rules = tuple[float, float, float]  # the least probability of a path; p_min and p_split of the budget
+Rules = tuple[float, float]  # p_min and p_split of the budget
 Out = tuple[Ints, Ints, Floats]  # arrays for the tokens, parents and scores of a draft
 History = tuple[Ints, Ints, Ints, int]  # ring, links, heads and total of a SuffixHistory
 
@@ -79,7 +80,7 @@ def expand(
     n: int,
 ) -> int:
     """Add the children of a drafted branch to `waiting`, each with its voters. Returns the number waiting."""
-    (weights, order), (min_prob, p_min, p_split) = votes, rules
+    (weights, order), (p_min, p_split) = votes, rules
     low, high, depth = int(branch[LOW]), int(branch[HIGH]), int(branch[DEPTH])
     choices, shares = np.empty(high - low, np.int64), np.empty(high - low, np.float64)
     tokens, every = count_votes(ahead, depth, weights, order, low, high, choices, shares)
@@ -90,7 +91,8 @@ def expand(
                 best = j
         score = shares[best] / (every + SMOOTHING_COUNT)
         reach_probability = score * branch[REACH]
-        if shares[best] == 0.0 or reach_probability < min_prob or score < (p_split if rank else p_min):
+        least = p_split if rank else p_min
+        if shares[best] == 0.0 or reach_probability < MIN_PATH_PROBABILITY or score < least:
             break
         shares[best] = 0.0
         row = waiting[n]
@@ -146,15 +148,14 @@ def draft(
     past: History,
     most: int,
     room: tuple[int, int, int],
-    reach: tuple[float, float],
     rules: Rules,
     out: Out,
 ) -> int:
     """Draft by up to `most` places in the request's text and as many in `past`. Returns the number of nodes.
-    room: depth, nodes, width. reach: alpha and offset of the draft length."""
+    room: depth, nodes, width."""
     ring, links, heads, total = text
     shared, shared_links, shared_heads, shared_total = past
-    (depth, nodes, width), (alpha, offset) = room, reach
+    depth, nodes, width = room
     ends, limits = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
     mine = find(ring, links, heads, total, ring, total, most, ends, limits, 0)
     count = find(shared, shared_links, shared_heads, shared_total, ring, total, most, ends, limits, mine)
@@ -162,7 +163,7 @@ def draft(
     for place in range(count):
         # The request's own places come first, and so weigh more.
         weights[place] = limits[place] ** 2 / (3.0 + place)
-        limits[place] = max(0, min(depth, int(alpha * limits[place] + offset + 1e-6)))
+        limits[place] = min(depth, limits[place])
         furthest = max(furthest, limits[place])
     if furthest == 0:
         return 0

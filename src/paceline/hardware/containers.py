@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from paceline.hardware.files import SystemFiles, parse_nonnegative
 
 GROUPS, MOUNTS = "/proc/self/cgroup", "/proc/self/mountinfo"
-MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
 
 @dataclass(frozen=True)
@@ -16,45 +15,30 @@ class Limits:
     """The limits of control groups; None is no limit.
 
     known: True if there are control groups. cpus: the quota in processors. cpuset: usable processors.
-    memory: bytes. container: docker, podman and so on, or "". stat: the quota's file of throttling counters.
+    memory: bytes.
     """
 
     known: bool = False
     cpus: float | None = None
     cpuset: frozenset[int] | None = None
     memory: int | None = None
-    container: str = ""
-    stat: str = ""
 
 
 def read(files: SystemFiles) -> Limits:
     """Return the tightest limit of each kind, of the process's group and of the groups above it."""
     folders = _folders(files)
-    quotas = [(quota, folder) for folder in folders if (quota := _quota(files, folder))]
+    quotas = [quota for folder in folders if (quota := _quota(files, folder))]
     sets = [files.cpus(f"{folder}/cpuset.cpus.effective") for folder in folders]
     names = ("memory.max", "memory.high")
     memories = [files.number(f"{folder}/{name}") for folder in folders for name in names]
-    cpus, holder = min(quotas, default=(None, ""))
     if not folders:
         files.note_read_error("container limits", MOUNTS)
     return Limits(
         known=bool(folders),
-        cpus=cpus,
+        cpus=min(quotas, default=None),
         cpuset=min((cpus for cpus in sets if cpus), key=len, default=None),
         memory=min(filter(None, memories), default=None),
-        container=_container(files),
-        # The group of the quota counts its throttling.
-        stat=f"{holder}/cpu.stat" if holder else "",
     )
-
-
-def throttled(files: SystemFiles, limits: Limits) -> float | None:
-    """Return the seconds for which the quota has stopped threads, over all threads; None if unknown."""
-    for line in (files.text(limits.stat) or "").splitlines() if limits.stat else ():
-        name, _, value = line.partition(" ")
-        if name == "throttled_usec" and (n := parse_nonnegative(value.strip())) is not None:
-            return n / 1e6
-    return None
 
 
 def _mount(files: SystemFiles) -> tuple[str, str] | None:
@@ -91,11 +75,3 @@ def _quota(files: SystemFiles, folder: str) -> float | None:
     quota, _, period = (files.text(f"{folder}/cpu.max") or "").partition(" ")
     time, every = parse_nonnegative(quota), parse_nonnegative(period.strip())
     return time / every if time and every else None
-
-
-def _container(files: SystemFiles) -> str:
-    for mark, name in MARKS.items():
-        if (files.root / mark.lstrip("/")).exists():
-            return name
-    text = files.text(GROUPS) or ""
-    return next((name for name in ("kubepods", "docker", "lxc", "libpod") if name in text), "")

@@ -24,11 +24,10 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Cores:
-    """The processors of the machine, and those that this process may use. known: False for mere counts."""
+    """The processors of the machine, and those that this process may use."""
 
     cpus: tuple[Cpu, ...]
     allowed: frozenset[int]
-    known: bool = True
 
     @property
     def usable(self) -> tuple[Cpu, ...]:
@@ -118,4 +117,4 @@ def _count_cores(allowed: frozenset[int] | None) -> Cores:
     numbers = sorted(allowed) if allowed else list(range(logical))
     physical = min(psutil.cpu_count(logical=False) or logical, logical)
     cpus = tuple(Cpu(n, n * physical // logical) for n in range(max(logical, numbers[-1] + 1)))
-    return Cores(cpus, frozenset(numbers), known=False)
+    return Cores(cpus, frozenset(numbers))

@@ -9,7 +9,6 @@ from typing import Any
 
 from paceline.hardware.files import SystemFiles
 
-NVIDIA = "/proc/driver/nvidia/gpus"
 CARDS = "/sys/class/drm"
 VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x10de": "NVIDIA"}
 
@@ -37,19 +36,13 @@ def read(
 
 
 def _nvidia(files: SystemFiles, nvml: Any) -> tuple[Gpu, ...]:
-    if nvml is None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError:
-            if (files.root / NVIDIA.lstrip("/")).exists():
-                files.read_errors.append("NVIDIA GPU: install nvidia-ml-py to read it")
-            return ()
+    nvml = nvml or importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:  # no driver, so no usable GPU
         return ()
     try:
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        driver = str(nvml.nvmlSystemGetDriverVersion())
         return tuple(_device(nvml, index, driver) for index in range(nvml.nvmlDeviceGetCount()))
     except nvml.NVMLError as error:
         files.read_errors.append(f"NVIDIA GPU: {error}")
@@ -60,17 +53,12 @@ def _nvidia(files: SystemFiles, nvml: Any) -> tuple[Gpu, ...]:
 
 def _device(nvml: Any, index: int, driver: str) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    name = _text(nvml.nvmlDeviceGetName(handle))
+    name = str(nvml.nvmlDeviceGetName(handle))
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError:  # shared memory (GB10, Jetson)
         return Gpu("NVIDIA", name, shared=True, driver=driver)
     return Gpu("NVIDIA", name, int(memory.total), int(memory.free), driver=driver)
-
-
-def _text(value: Any) -> str:
-    """Return text; older versions of pynvml return bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _drm(files: SystemFiles, known: set[str]) -> list[Gpu]:

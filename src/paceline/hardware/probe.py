@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.hardware import containers, cores, features, gpus, threads
+from paceline.hardware import containers, cores, gpus, threads
 from paceline.hardware.containers import Limits
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
-from paceline.hardware.features import CpuFeatures
 from paceline.hardware.files import SystemFiles
 from paceline.hardware.gpus import Gpu
 from paceline.hardware.threads import ThreadAdvice
 from paceline.system.identity import cpu_name
+
+CPUINFO = "/proc/cpuinfo"
+# Instruction sets for matrix products by llama.cpp's names, with their flags in /proc/cpuinfo.
+X86 = {
+    "AVX": "avx",
+    "AVX2": "avx2",
+    "F16C": "f16c",
+    "FMA": "fma",
+    "BMI2": "bmi2",
+    "AVX_VNNI": "avx_vnni",
+    "AVX512": "avx512f",
+    "AVX512_VBMI": "avx512vbmi",
+    "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16",
+    "AMX_INT8": "amx_int8",
+}
+ARM = {
+    "NEON": "asimd",
+    "ARM_FMA": "asimd",
+    "FP16_VA": "asimdhp",
+    "DOTPROD": "asimddp",
+    "MATMUL_INT8": "i8mm",
+    "SVE": "sve",
+    "SME": "sme",
+}
+
+
+@dataclass(frozen=True)
+class CpuFeatures:
+    """Instruction sets by llama.cpp's names. there: all. used, unused: None without an engine."""
+
+    there: tuple[str, ...]
+    used: tuple[str, ...] | None = None
+    unused: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +69,7 @@ class MemoryInfo:
 class Hardware:
     """The hardware of a machine; None means unknown.
 
-    offload: True if the engine can use a GPU. bandwidth: bytes per second. read_errors: a line each.
+    offload: True if the engine can use a GPU. read_errors: a line each.
     kernels: Paceline's kernels for the engine, or why there are none.
     """
 
@@ -44,11 +78,10 @@ class Hardware:
     cores: Cores
     limits: Limits
     advice: ThreadAdvice
-    memory: MemoryInfo | None
+    memory: MemoryInfo
     features: CpuFeatures | None
     gpus: tuple[Gpu, ...]
     offload: bool | None
-    bandwidth: float | None
     read_errors: tuple[str, ...]
     kernels: str | None = None
 
@@ -59,7 +92,7 @@ class Hardware:
             "system": self.system,
             "processor": self.processor,
             "cores": {
-                **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt", "known")},
+                **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt")},
                 "performance": cores.of_kind(PERFORMANCE),
                 "efficiency": cores.of_kind(EFFICIENCY),
                 "machine": len(cores.cpus),
@@ -68,8 +101,7 @@ class Hardware:
             "limits": asdict(self.limits)
             | {"cpuset": None if self.limits.cpuset is None else sorted(self.limits.cpuset)},
             "threads": asdict(self.advice),
-            "memory": None if self.memory is None else asdict(self.memory),
-            "bandwidth": self.bandwidth,
+            "memory": asdict(self.memory),
             "features": None if self.features is None else asdict(self.features),
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "offload": self.offload,
@@ -83,11 +115,10 @@ def probe(
     *,
     engine: str | None = None,
     offload: bool | None = None,
-    bandwidth: float | None = None,
 ) -> Hardware:
     """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
 
-    engine: llama.cpp's description of its build. bandwidth: as measured.
+    engine: llama.cpp's description of its build.
     """
     here = files is None
     files = files or SystemFiles()
@@ -96,8 +127,8 @@ def probe(
     limits = containers.read(files) if linux else Limits()
     allowed = cores.allowed_here() if here else limits.cpuset
     found = cores.read(files, allowed, system)
-    memory = _read_memory(limits)
-    flags = features.flags(files) if linux else None
+    memory = read_memory(limits)
+    flags = cpu_flags(files) if linux else None
     if not linux:
         files.read_errors.append(f"what the processor can do: not read on {system}")
     graphics = gpus.read(files, system=system, memory=memory.total)
@@ -108,16 +139,48 @@ def probe(
         limits=limits,
         advice=threads.advise(found, limits),
         memory=memory,
-        features=None if flags is None else features.cpu_features(flags, engine),
+        features=None if flags is None else cpu_features(flags, engine),
         gpus=graphics,
         offload=offload,
-        bandwidth=bandwidth,
         read_errors=tuple(files.read_errors),
     )
 
 
-def _read_memory(limits: Limits) -> MemoryInfo:
+def cpu_flags(files: SystemFiles) -> frozenset[str] | None:
+    """Return the flags that all processors have, or None."""
+    found = [
+        frozenset(line.partition(":")[2].split())
+        for line in (files.text(CPUINFO) or "").splitlines()
+        if line.partition(":")[0].strip() in ("flags", "Features")
+    ]
+    if not found:
+        files.note_read_error("what the processor can do", CPUINFO)
+        return None
+    return frozenset.intersection(*found)
+
+
+def cpu_features(has: frozenset[str], engine: str | None) -> CpuFeatures:
+    """Compare the processor's flags with the output of `llama_print_system_info`, None without an engine."""
+    names = ARM if "asimd" in has else X86  # x86 has an "sme", too
+    there = tuple(name for name, flag in names.items() if flag in has)
+    if engine is None:
+        return CpuFeatures(there)
+    # A text such as "CPU : AVX = 1 | FMA = 1 | ".
+    built = {name for name, enabled in re.findall(r"(\w+) = (\d+)", engine) if int(enabled) > 0}
+    used = tuple(name for name in there if name in built)
+    return CpuFeatures(there, used, tuple(name for name in there if name not in built))
+
+
+def read_memory(limits: Limits) -> MemoryInfo:
     import psutil
 
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     return MemoryInfo(memory.total, memory.available, swap.total, swap.used, limits.memory)
+
+
+def free_memory() -> int:
+    """Return the free bytes, of which a container's limit leaves half to what it uses already."""
+    import psutil
+
+    available, limit = int(psutil.virtual_memory().available), containers.read(SystemFiles()).memory
+    return available if limit is None else min(available, limit // 2)

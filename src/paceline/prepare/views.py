@@ -29,7 +29,7 @@ Text = tuple[list[int], list[int]]  # a prompt, and the whole model's answer
 Closest = Callable[[Sequence[int], int, int], Sequence[frozenset[int]]]
 MOST_AHEAD = 8  # draft tokens in the expected speed
 SHARE = 0.5  # maximum share of skipped blocks, if several numbers are tried
-MAX_DRAFT_TOKENS = 1200  # characters of a prompt
+MAX_PROMPT_CHARACTERS = 1200
 ANSWERS, VIEWS = "answers", "views"  # phases
 GUIDES, SEEN = 2, 96  # number of guide texts, and of their last tokens
 
@@ -88,7 +88,7 @@ class ViewEvaluator:
 
     def evaluate(self, view: ModelView, method: str) -> ViewScore:
         engine = self._whole.view(view)
-        agreement, share = self.agreement(engine), engine.memory / self._whole.memory
+        agreement, share = self.agreement(engine), engine.weight_bytes / self._whole.weight_bytes
         speeds = [
             with_verification_cost(agreement, n, share, self._curve[n + 1] / self._curve[1])
             for n in range(1, MOST_AHEAD + 1)
@@ -148,32 +148,24 @@ def hidden_state_views(
                 yield ModelView(0, frozenset(layers), frozenset(layers[: len(layers) - odd]))
 
 
-@dataclass(frozen=True)
-class ViewSearchPlan:
-    """Arguments of `paceline views search`."""
-
-    blocks: int
-    tries: int
-    items: int
-    n: int
-    suite: str
-
-    @property
-    def work(self) -> dict[str, int]:
-        """The maximum number of steps of each phase."""
-        return {ANSWERS: 2 * self.items, VIEWS: self.tries}
-
-
 def search_views(
-    given: Mapping[str, Any], plan: ViewSearchPlan, tick: Callable[[str], None]
+    given: Mapping[str, Any],
+    tick: Callable[[str], None],
+    *,
+    blocks: int,
+    tries: int,
+    items: int,
+    n: int,
+    suite: str,
 ) -> dict[str, Any]:
     """Search for a view, store it, and return a record for `paceline views search --json`.
 
-    given: arguments of `load`. tick: called after each step of `plan.work`; a KeyboardInterrupt from it ends
-    the search with the views tried so far, if any. tried: all views in order. kept, speed: of the best one,
-    on other texts. Raises UsageError or ModelError."""
-    items = short_items(plan)
-    with load(**given, drafters="none", sessions=max(1, len(items))) as llm:
+    given: arguments of `load`. tick: called with ANSWERS or VIEWS after each step; a KeyboardInterrupt from
+    it ends the search with the views tried so far, if any. blocks ... suite: see the command's options.
+    tried: all views in order. kept, speed: of the best one, on other texts. Raises UsageError or ModelError.
+    """
+    suite_items = short_items(suite, 2 * items)
+    with load(**given, drafters="none", sessions=max(1, len(suite_items))) as llm:
         whole: Any = llm.target
         if not isinstance(whole, SupportsViews):
             raise UsageError(
@@ -182,7 +174,7 @@ def search_views(
             )
         cost = costs_of(llm.target).target
         texts = list[Text]()
-        for text in answers(llm, items, plan):
+        for text in answers(llm, suite_items, n):
             texts.append(text)
             tick(ANSWERS)
         searched, held_out = texts[::2], texts[1::2]
@@ -190,8 +182,8 @@ def search_views(
         judge = ViewEvaluator(whole, searched, cost)
         scores = search(
             judge,
-            tries=plan.tries,
-            blocks=plan.blocks,
+            tries=tries,
+            blocks=blocks,
             guides=[(prompt[-SEEN:], answer) for prompt, answer in searched[:GUIDES]],
             closest=whole.search_skipped_layers,
         )
@@ -225,23 +217,18 @@ def search_views(
         }
 
 
-def short_items(plan: ViewSearchPlan) -> list[workload.Item]:
-    """Return short items of all categories, half to search with and half to report."""
-    short = [
-        item
-        for item in workload.load(plan.suite)
-        if not item.session and workload.length(item) <= MAX_DRAFT_TOKENS
-    ]
+def short_items(suite: str, n_items: int) -> list[workload.Item]:
+    """Return short items of all categories. Raises UsageError if a suite has none."""
+    items = workload.load(suite)
+    short = [one for one in items if not one.session and workload.length(one) <= MAX_PROMPT_CHARACTERS]
     if not short:
-        raise UsageError(f"suite {plan.suite}: holds no item of at most {MAX_DRAFT_TOKENS:,} characters")
-    return workload.sample_items(short, 2 * plan.items)
+        raise UsageError(f"suite {suite}: holds no item of at most {MAX_PROMPT_CHARACTERS:,} characters")
+    return workload.sample_items(short, n_items)
 
 
-def answers(llm: Any, items: list[workload.Item], plan: ViewSearchPlan) -> Iterator[Text]:
-    prompts = RequestBuilder(llm, n=plan.n, ignore_eos=True, sampling=Sampling(), seed=0)
+def answers(llm: Any, items: list[workload.Item], n: int) -> Iterator[Text]:
+    """Yield the prompt of each item, and the model's n tokens after it."""
+    prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
     for item in items:
-        ask = prompts.ask(item, {})
-        yield (
-            list(ask.tokens),
-            list(llm.generate(ask.tokens, max_tokens=plan.n, ignore_eos=True).tokens),
-        )
+        prompt = list(prompts.ask(item, {}).tokens)
+        yield prompt, list(llm.generate(prompt, max_tokens=n, ignore_eos=True).tokens)

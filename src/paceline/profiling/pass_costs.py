@@ -1,19 +1,16 @@
-"""What passes cost here: from the disk, or measured this once."""
+"""The costs of passes on this machine: stored, or measured once and updated by use."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
-from paceline.backends.registry import resolve_kernels
 from paceline.speculative.policy.cost_cells import implausibility
 from paceline.speculative.policy.cost_measurement import BATCH_SIZES, measure
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -21,13 +18,13 @@ from paceline.speculative.policy.drafting_summary import MAX_BATCH_TOKENS, break
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
 
 Warn = Callable[[str], None]
-# How long, where, and over how many rows, when a model is loaded for the first time. What this leaves out is
-# filled in by use (speculative/policy/cost_model.py); `paceline doctor` measures for longer.
+# The effort when a model is first loaded. Use adds what it leaves out (speculative/policy/cost_model.py);
+# `paceline doctor` measures for longer.
 QUICK_EFFORT = {
     "target": MeasurementEffort(4.0, (256, 1024), BATCH_SIZES),
     "draft": MeasurementEffort(0.7, (256,), (1, 2, 4, 8)),
 }
-MAX_TIMING_JITTER = 2.0  # costs that were measured on a machine so busy are not kept
+MAX_TIMING_JITTER = 2.0  # costs measured on a busier machine are not stored
 NOTICE = "measuring what a pass costs here, this once"
 
 
@@ -35,29 +32,11 @@ def to_stderr(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr)
 
 
-def shared_machine(given: Mapping[str, Any], draft: str | os.PathLike[str]) -> dict[str, Any]:
-    """The engine's settings for a draft model beside a target of those that are given.
-
-    Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
-    the choice, for the sake of prompts. A draft model's prompts are cheap beside the target's, and its passes
-    are many (docs/log/costs.md: 0.7 of the time after 900 tokens, of four rows 0.4). Kernels of our own take
-    the rows of a pass together."""
-    left_open = given.get("flash_attention") is None
-    goes = is_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
-    if left_open and goes and not resolve_kernels(Path(draft), given.get("kernels", True)):
-        return {**given, "flash_attention": False}
-    return dict(given)
-
-
-def is_without_flash(gpu_layers: int, cache_type: str) -> bool:
-    """Whether flash attention is a matter of speed alone: on a processor, with a cache that is not a smaller
-    one, which needs it."""
-    return not gpu_layers and cache_type in ("f16", "f32")
-
-
 def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
-    """What a model's costs depend on. role: a draft's are measured over fewer rows. Raises MissingExtraError
-    without the engine, and OSError where the model is not there."""
+    """Return all that a model's costs depend on. role: a draft model is measured with less effort.
+
+    Raises MissingExtraError without the backend, and OSError without the model.
+    """
     from paceline.hardware.threads import logical_cores
     from paceline.system.identity import cpu_name
 
@@ -67,13 +46,14 @@ def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
 def costs_of(
     target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr, quiet: bool = False
 ) -> DecodingCosts:
-    """The costs of both, measured in a few seconds where they are not known yet; and once more, for twice as
-    long, where by what is known no draft pays. Call it before the models are used: it takes one session of
-    each, and what closed sessions left in their caches is dropped.
+    """Return the costs of both models; unknown ones are measured in a few seconds.
 
-    quiet: say nothing on a terminal while measuring."""
+    Costs by which no draft pays are measured once more, for twice as long. Call this before the models are
+    used: it takes one session of each, and drops the cached prefixes of closed sessions.
+    quiet: show no progress on a terminal.
+    """
     found: dict[str, CachedCosts] = {}
-    with progress(NOTICE, quiet) as tell:
+    with progress(quiet) as show:
         for role, model in roles(target, draft).items():
             key, effort = cost_key(model, role), QUICK_EFFORT[role]
             cached = load(key, warn)
@@ -82,39 +62,37 @@ def costs_of(
                     found[role] = cached
                     continue
                 effort = replace(effort, seconds=2 * effort.seconds)
-            new = measure_costs(model, effort, partial(tell, role))
+            new = measure_costs(model, effort, partial(show, role))
             sound = not jitter_warning(new.cost)
             if cached is not None:
                 new.step = cached.step
             found[role] = new if cached is None or sound else cached
             if sound and not store(key, new, warn):
-                warn = _silent  # once is enough
+                warn = _silent  # one warning is enough
     return as_costs(found)
 
 
 def jitter_warning(cost: PassCosts) -> str:
-    """Return why measured costs are neither to be kept nor concluded from; "" where they are sound."""
+    """Return why measured costs are unusable; "" if they are sound."""
     if cost.timing_jitter >= MAX_TIMING_JITTER:
-        apart = (
-            f"lie {cost.timing_jitter:.1f}x apart"
-            if isfinite(cost.timing_jitter)
-            else "are too few to compare"
-        )
-        return f"times of one and the same pass {apart}"
+        few, apart = "are too few to compare", f"lie {cost.timing_jitter:.1f}x apart"
+        return f"times of one and the same pass {apart if isfinite(cost.timing_jitter) else few}"
     return implausibility(cost.table)
 
 
 def never_pays(cost: PassCosts) -> bool:
-    """Whether the rule would never draft, however often guesses are right. False for a curve of one row."""
+    """Return True if no acceptance rate makes a draft pay. False for a curve of one row."""
     return cost.max_batch_tokens > 1 and all(
         break_even_reason(cost.curve(MAX_BATCH_TOKENS, depth), None).never for depth in cost.depths
     )
 
 
 def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
-    """From now on the draft's passes keep its costs up to date, as the policy does with the target's: between
-    passes of a large target they take longer than one after the other. Not for a replay, which has no target
-    in between."""
+    """Let the draft model's passes update its costs, as the policy updates the target's.
+
+    Between passes of a large target they take longer than one after the other. Not for a replay, which has no
+    passes of a target.
+    """
     if draft is not None and costs.draft is not None:
         draft.on_forward = costs.draft.update
 
@@ -130,8 +108,7 @@ def as_costs(found: Mapping[str, CachedCosts]) -> DecodingCosts:
 
 
 def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: Warn = to_stderr) -> None:
-    """Keep what use has taught, but nothing of a run whose passes took far longer than usual. A target of
-    another process that did the same: the last one stays."""
+    """Store the costs as updated by use, unless passes took far longer than usual. The last process wins."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
         if cost is None or not costs.is_default or jitter_warning(cost):
@@ -140,7 +117,7 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: 
         before = load(key, _silent)
         effort = NO_EFFORT if before is None else before.effort
         if not store(key, CachedCosts(cost, costs.step if role == "target" else 0.0, effort), warn):
-            return  # once is enough
+            return  # one warning is enough
 
 
 def roles(target: Backend, draft: Backend | None) -> dict[str, Backend]:
@@ -148,24 +125,24 @@ def roles(target: Backend, draft: Backend | None) -> dict[str, Backend]:
 
 
 def _silent(_line: str) -> None:
-    """It was said before."""
+    """Ignore a repeated warning."""
 
 
 @contextmanager
-def progress(doing: str, quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """One line in a terminal, which is gone afterwards. quiet: not even that."""
+def progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """Show one line on a terminal, and remove it afterwards. quiet: show nothing."""
     shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
     width = 0
 
-    def tell(role: str, share: float) -> None:
+    def show(role: str, share: float) -> None:
         nonlocal width
         if shown:
-            line = f"{doing}: {role} {share:.0%}"
+            line = f"{NOTICE}: {role} {share:.0%}"
             width = max(width, len(line))
             print(f"\r{line:{width}}", end="", file=sys.stderr, flush=True)
 
     try:
-        yield tell
+        yield show
     finally:
         if width:
             print(f"\r{'':{width}}\r", end="", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from paceline.report.bench import NOT_MEASURED, number
-from paceline.report.models import abbreviate_home, display_name
+from paceline.report.models import abbreviate_home
 from paceline.report.table import Block, size
 from paceline.speculative.printable import printable
 
@@ -77,7 +77,7 @@ def notes(record: Record) -> list[str]:
         out.append("token: of the draft, over a pass of the target; needed: the least acceptance that gains")
     if any(not row["memory_known"] for row in rows):
         out.append("+: and the context's part of the memory, which a header does not tell")
-    if short := [printable(display_name(row["reference"])) for row in record["drafts"] if not row["fits"]]:
+    if short := [printable(abbreviate_home(row["reference"])) for row in record["drafts"] if not row["fits"]]:
         out.append(f"more memory than is free ({size(record['available'])}): {', '.join(short)}")
     if any(row["verdict"] == MAPPABLE for row in record["drafts"]):
         out.append("mappable: of another vocabulary, to be used with --cross-vocab auto")
@@ -105,7 +105,7 @@ def _cells(row: Record) -> tuple[str, ...]:
     measured, needed = row["measured"], row["needed"]
     acceptance = None if measured is None else measured["acceptance"]
     return (
-        printable(display_name(row["reference"])),
+        printable(abbreviate_home(row["reference"])),
         row["verdict"],
         size(row["size"]) if row["size"] else NOT_MEASURED,
         "its own" if row["kin"] else NOT_MEASURED,

@@ -1,21 +1,17 @@
-"""The hardware, the trials and the diagnosis, from the record of `doctor --json`."""
+"""The hardware and the diagnosis, from the record of `doctor --json`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import IO, Any
 
-from paceline.report.table import Block, size
+from paceline.report.table import size
 from paceline.report.where import write as write_where
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 
 NAME_WIDTH = 11
-ENGINE = "llama-cpp-python"
-TILE_HEADER = Path(__file__).parents[1] / "backends" / "llama_cpp" / "tileconfig.h"
 
 
 def write(hardware: Record, file: IO[str]) -> None:
@@ -32,8 +28,7 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
     processor = ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"]))))
     out = [("processor", processor), ("cores", cores(hardware))]
     out += [("limits", text)] if (text := limits(hardware)) else []
-    out += [("memory", memory(hardware))] if hardware["memory"] else []
-    out += features(hardware["features"])
+    out += [("memory", memory(hardware["memory"])), *features(hardware["features"])]
     out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
     out += [("GPU", gpu(it, hardware["offload"])) for it in hardware["gpus"]]
     if not hardware["gpus"]:
@@ -65,7 +60,7 @@ def cores(hardware: Record) -> str:
 
 def limits(hardware: Record) -> str:
     it = hardware["limits"]
-    parts = [f"in a container ({printable(it['container'])})"] if it["container"] else []
+    parts = []
     if it["cpus"] is not None:
         parts.append(f"a quota of {it['cpus']:g} processors' time")
     elif it["known"]:
@@ -75,11 +70,8 @@ def limits(hardware: Record) -> str:
     return ", ".join(parts)
 
 
-def memory(hardware: Record) -> str:
-    it = hardware["memory"]
+def memory(it: Record) -> str:
     parts = [f"{size(it['total'])}, {size(it['available'])} free"]
-    if hardware["bandwidth"]:
-        parts.append(f"read at {hardware['bandwidth'] / 1e9:.1f} GB/s (measured)")
     if it["swap_used"]:
         parts.append(f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use")
     return ", ".join(parts)
@@ -92,23 +84,8 @@ def features(it: Record | None) -> list[tuple[str, str]]:
         return [("features", " ".join(it["there"]) or "none that matter")]
     out = [("features", f"{' '.join(it['used']) or 'none'}: used by the engine")]
     if it["unused"]:
-        command = rebuild_command(tiles="AMX_INT8" in it["unused"])
-        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {command}"))
+        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build"))
     return out
-
-
-def rebuild_command(tiles: bool) -> str:
-    """Return the command that builds the engine's version for this processor.
-
-    tiles: work around compilers that get AMX wrong.
-    """
-    try:
-        pinned = f"{ENGINE}=={version(ENGINE)}"
-    except PackageNotFoundError:
-        pinned = ENGINE
-    command = f"pip install --force-reinstall --no-deps --no-binary {ENGINE} {pinned}"
-    flags = f'CXXFLAGS="-include {TILE_HEADER}" ' if tiles else ""
-    return f'{flags}CMAKE_ARGS="-DGGML_NATIVE=ON" {command}'
 
 
 def gpu(it: Record, offload: bool | None) -> str:
@@ -121,42 +98,6 @@ def gpu(it: Record, offload: bool | None) -> str:
     if offload is not None:
         parts.append("the engine's build can use it" if offload else "the engine's build cannot use it")
     return ", ".join(parts)
-
-
-def trials(results: Sequence[Record], best: int) -> Block:
-    """Return the table of the trials. best: the index of the fastest."""
-    figures = (("prompt", ".1f"), ("prompt_ratio", ".2f"), ("decode", ".1f"), ("decode_ratio", ".2f"))
-    rows = tuple(
-        (f"{it['threads']:3}", "best" if i == best else "", *(f"{it[name]:{spec}}" for name, spec in figures))
-        for i, it in enumerate(results)
-    )
-    columns = ("threads", "", "prompt\ntokens/s", "of the\nbest", "decode\ntokens/s", "of the\nbest")
-    return Block("threads, tried with the target", columns, rows, 2)
-
-
-def thread_advice(it: Record) -> str:
-    return f"fastest at decoding: -t {it['threads']}"
-
-
-def attention(results: Sequence[Record], best: int) -> Block:
-    """Return the table of the trials with and without flash attention. best: the index of the faster."""
-    rows = tuple(
-        (
-            "on" if it["flash"] else "off",
-            "best" if i == best else "",
-            f"{it['prompt']:.1f}",
-            f"{1e3 * it['token']:.3g}",
-            f"{1e3 * it['draft']:.3g}",
-        )
-        for i, it in enumerate(results)
-    )
-    depth, most = results[best]["depth"], results[best]["rows"]
-    columns = ("flash", "", "prompt\ntokens/s", "1 row\nms", f"{most} rows\nms")
-    return Block(f"flash attention, tried with the target after {depth:,} tokens", columns, rows, 2)
-
-
-def flash_advice(it: Record) -> str:
-    return f"faster: -fa {'on' if it['flash'] else 'off'}, from now on where it is left open"
 
 
 def diagnosis(found: Record, file: IO[str]) -> None:

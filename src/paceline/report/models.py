@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,9 +12,6 @@ from paceline.speculative.printable import printable
 Record = Mapping[str, Any]
 
 COLUMNS = ("model", "family", "params", "quant", "size", "context", "notes")
-HUB_PATH = re.compile(
-    r".*/models--(?P<repository>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})(?:/(?P<file>.+))?", re.DOTALL
-)
 MAX_NOTES = 12
 
 
@@ -27,7 +23,7 @@ def write(models: Sequence[Record], file: IO[str]) -> None:
 def row(model: Record, *, short: bool) -> tuple[str, ...]:
     """Return a model's cells. short: abbreviate its path."""
     return (
-        printable(display_name(model["model"]) if short else model["model"]),
+        printable(abbreviate_home(model["model"]) if short else model["model"]),
         printable(model["family"]),
         parameters(model["parameters"]),
         printable(model["quantisation"]),
@@ -71,15 +67,6 @@ def abbreviate_home(reference: str) -> str:
     home = str(Path.home())
     inside = reference.startswith(home.rstrip("/") + "/") and home != "/"
     return f"~{reference[len(home) :]}" if inside else reference
-
-
-def display_name(reference: str) -> str:
-    """Return a short name: repository@revision for the Hugging Face cache, other paths from ~ on."""
-    match = HUB_PATH.fullmatch(reference)
-    if match is None:
-        return abbreviate_home(reference)
-    file = f":{match['file']}" if match["file"] else ""
-    return f"{match['repository'].replace('--', '/')}{file}@{match['revision'][:7]}"
 
 
 def no_models_lines(places: Sequence[Record]) -> list[str]:

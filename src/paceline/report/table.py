@@ -97,15 +97,13 @@ def write_table(
 ) -> None:
     """Write a table. The first `n_left` columns (by default all) are words, the others figures.
 
-    On a narrow terminal, words are wrapped. A table that still does not fit has a line for each cell."""
+    On a narrow terminal, words are wrapped."""
     n_words = len(columns) if n_left is None else n_left
     width = None if file.isatty() else MAX_COLUMN_WIDTH
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=width)
     widths = [column_width(name, [row[i] for row in rows]) for i, name in enumerate(columns)]
     minimum = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
-    if sum(minimum) + COLUMN_GAP * (len(widths) - 1) > console.width:
-        _write_cells(columns, rows, file)
-        return
+    console.width = max(console.width, sum(minimum) + COLUMN_GAP * (len(widths) - 1))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if i < n_words else "right"
@@ -116,22 +114,6 @@ def write_table(
     with console.capture() as captured:
         console.print(table)
     file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-
-
-def _write_cells(columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str]) -> None:
-    """Write a line for each cell that is not empty, and a blank line between two rows."""
-    names = [one_line(name) for name in columns]
-    width = max(map(cell_len, names), default=0) + COLUMN_GAP
-    for n, row in enumerate(rows):
-        file.write("\n" * (n > 0))
-        for name, cell in zip(names, row, strict=True):
-            if cell.strip():
-                file.write(f"{name}{' ' * (width - cell_len(name))}{one_line(cell)}\n")
-
-
-def one_line(text: str) -> str:
-    """Join the lines of a cell; a hyphen at the end of a line stays."""
-    return " ".join(text.replace("-\n", "-").split())
 
 
 def column_width(name: str, cells: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The time of each phase of a run, and the calibration of the policy."""
+"""The time of each phase of a run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,3 @@ def write(run: Mapping[str, Any], file: IO[str]) -> None:
         for phase, s in spent.items()
     ]
     write_table((f"time of {stats['steps']} steps", "ms", "share", "us/step"), rows, file, 1)
-    policy = run.get("policy")
-    if policy and policy["calibration"]:
-        file.write("\n")
-        rows = [
-            (name, f"{it['outcomes']}", f"{it['error']:.3f}", f"{it['chance']:.3f}")
-            for name, it in policy["calibration"].items()
-        ]
-        write_table(("believed of", "outcomes", "calibration error", "by chance"), rows, file, 1)

@@ -1,9 +1,9 @@
-"""An OpenAI-compatible server: an engine's worker (engine_worker.py), and HTTP in front of it.
+"""An OpenAI-compatible server: an engine's thread, and HTTP in front of it.
 
-service.py     the engine's worker, with limits, metrics and the page's figures
+service.py     the engine's thread, with limits, metrics and the page's figures
 metrics.py     Prometheus metrics; live_stats.py: the page's figures
 schemas.py     HTTP requests; convert.py: HTTP requests to requests of the engine
-responses.py   HTTP responses; tool_stream.py: tool calls in the text of a response
+responses.py   HTTP responses
 errors.py      HTTP errors
 connection.py  one client's connection; a stalled connection is closed
 security.py    checks before a request is read: keys, hosts, sizes, stalls

@@ -12,13 +12,14 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import paceline
-from paceline.request_handle import RequestHandle, StepOutput
+from paceline.request_handle import StepOutput
 from paceline.server import page
 from paceline.server.convert import ParsedRequest, from_chat, from_completion
 from paceline.server.errors import ModelFailedError, error_response, install_handlers
-from paceline.server.responses import ChoiceState, Json, ResponseBuilder, finished_choices, log_fields
+from paceline.server.responses import Json, ResponseBuilder, log_fields
 from paceline.server.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -68,11 +69,12 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             raise UsageError("the request is nested too deeply: make it flatter") from None
         report = body.speculative is not None and body.speculative.report
         chat = isinstance(body, ChatRequest)
-        builder = ResponseBuilder(llm, body.model or names[0], chat, body.n, parsed, report=report)
-        handles = CompletionHandles(service, parsed, request.state.log_fields)
+        outputs = CompletionOutputs(service, parsed, request.state.log_fields)
+        model, handles = body.model or names[0], outputs.handles
+        builder = ResponseBuilder(llm, model, chat, body.n, parsed, handles, report=report)
         disconnect = asyncio.ensure_future(wait_for_disconnect(request))
         # A stream waits until its requests are queued: an error before that sets the HTTP status.
-        ready = asyncio.ensure_future(handles.queued() if body.stream else handles.all())
+        ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all())
         streams = False
         try:
             await asyncio.wait((disconnect, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -80,15 +82,15 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
                 return Response(status_code=499)
             ready.result()
             if not body.stream:
-                return JSONResponse(builder.full_response(handles.choices))
+                return JSONResponse(builder.full_response())
             streams = True
             options = body.stream_options or StreamOptions()
-            return EventStreamResponse(events(handles, builder, options), handles.cancel)
+            return EventStreamResponse(events(outputs, builder, options), outputs.cancel)
         finally:
             disconnect.cancel()
             ready.cancel()
             if not streams:
-                handles.cancel()
+                outputs.cancel()
 
     def require_name(model: str) -> None:
         if model and model not in names:
@@ -176,24 +178,26 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     install_handlers(app)
     open_to_all = ("/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
+    if rules.proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app
 
 
-class CompletionHandles:
-    """The answers of one HTTP request, as they come. Cancel it in the end.
+class CompletionOutputs:
+    """The outputs of one HTTP request's answers, as they come. Cancel it in the end.
 
     log: fields of the request's line in the log, which this fills in."""
 
     def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
-        self._service, self._log_fields, self.requests = service, log, request.requests
+        self._service, self._log_fields = service, log
         self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def deliver(index: int, update: StepOutput) -> None:
             loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
 
-        self.choices = [ChoiceState(at) for at in range(len(request.requests))]
-        self._handles: list[RequestHandle] = service.submit(request.requests, deliver)
+        self.handles = service.submit(request.requests, deliver)
+        self._n_open = len(self.handles)
 
     async def next(self) -> tuple[int, StepOutput] | None:
         """Return the next output and its answer's index; None after PING_SECONDS without one.
@@ -205,8 +209,8 @@ class CompletionHandles:
                 index, update = await self._queue.get()
         except TimeoutError:
             return None
-        self.choices[index].take(update)
         if update.finish is not None:
+            self._n_open -= 1
             self._log_fields.update(log_fields(update.finish))
             error = update.finish.error
             if isinstance(error, UsageError | ClosingError | TooSlowError):
@@ -218,11 +222,11 @@ class CompletionHandles:
 
     @property
     def over(self) -> bool:
-        return all(choice.end is not None for choice in self.choices)
+        return not self._n_open
 
     async def queued(self) -> None:
         """Wait until the grammars are compiled and the requests queued. Raises what `next` raises."""
-        for handle in self._handles:
+        for handle in self.handles:
             if not await asyncio.wrap_future(handle.queued):
                 await self.next()
 
@@ -232,9 +236,9 @@ class CompletionHandles:
 
     def cancel(self) -> None:
         """Cancel the answers that have not ended."""
-        if not finished_choices(self.choices):
+        if self._n_open == len(self.handles):
             self._log_fields.setdefault("reason", "cancelled")
-        for handle in self._handles:
+        for handle in self.handles:
             self._service.cancel(handle)
 
 
@@ -253,25 +257,25 @@ class EventStreamResponse(StreamingResponse):
 
 
 async def events(
-    handles: CompletionHandles, builder: ResponseBuilder, options: StreamOptions
+    outputs: CompletionOutputs, builder: ResponseBuilder, options: StreamOptions
 ) -> AsyncIterator[str]:
     def chunk_event(chunk: Json) -> str:
         if options.continuous_usage_stats:
-            chunk["usage"] = builder.usage_so_far(handles.requests, handles.choices)
+            chunk["usage"] = builder.usage_so_far()
         return sse_event(chunk)
 
-    for chunk in builder.role_chunks(len(handles.choices)):
+    for chunk in builder.role_chunks():
         yield chunk_event(chunk)
     try:
-        while not handles.over:
-            output = await handles.next()
+        while not outputs.over:
+            output = await outputs.next()
             if output is None:
                 yield ": still at it\n\n"
                 continue
-            for chunk in builder.chunks(handles.choices, *output):
+            for chunk in builder.chunks(*output):
                 yield chunk_event(chunk)
         if options.include_usage:
-            yield sse_event(builder.usage(handles.choices))
+            yield sse_event(builder.usage())
     except Exception as error:
         _, body, _ = error_response(error)
         yield sse_event(body)

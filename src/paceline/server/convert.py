@@ -5,45 +5,37 @@ A long prompt or a large schema takes time: call these functions in a thread."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from paceline.api import LLM
 from paceline.config import validate_drafting
-from paceline.server.schemas import ChatRequest, CompletionRequest, NamedTool, ResponseFormat, SamplingRequest
+from paceline.server.schemas import ChatRequest, CompletionRequest, ResponseFormat, SamplingRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar_source import GrammarSource, from_schema
-from paceline.text.messages import Tool, parse_tool_choice
-from paceline.text.tools.formats import ToolFormat, force_call
+from paceline.text.messages import parse_tool_choice
+from paceline.text.tools.formats import force_call
+from paceline.text.tools.parser import ToolCallParser
 
 MAX_STOPS = 16
 SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, name)]
 
 
 @dataclass(frozen=True)
-class ToolCallParsing:
-    """The format of tool calls in an answer.
-
-    answer_prefix: the beginning of the answer, which is already part of the prompt.
-    visible_control_tokens: the text of control tokens that belong to the format."""
-
-    format: ToolFormat
-    tools: Sequence[Tool]
-    answer_prefix: str
-    visible_control_tokens: Mapping[int, bytes]
-
-
-@dataclass(frozen=True)
 class ParsedRequest:
-    """The engine's requests of one HTTP request, one for each answer."""
+    """The engine's requests of one HTTP request, one for each answer.
+
+    new_parser: makes the parser of an answer's tool calls; None without tools."""
 
     requests: Sequence[GenerationRequest]
-    calls: ToolCallParsing | None = None
+    new_parser: Callable[[], ToolCallParser] | None = None
 
 
 def from_completion(
@@ -78,10 +70,8 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
             "this model has no chat template, so it cannot chat: use /v1/completions, or serve an instruct "
             "model"
         )
-    tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
-    given = request.tool_choice
-    choice = parse_tool_choice(tools, given.model_dump() if isinstance(given, NamedTool) else given)
-    calls, prefix, grammar = None, "", response_grammar(request.response_format)
+    choice = parse_tool_choice(request.tools, request.tool_choice)
+    new_parser, prefix, grammar = None, "", response_grammar(request.response_format)
     if choice.tools:
         form = llm.tool_support.format
         forced = force_call(form, choice)
@@ -89,14 +79,15 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
             if grammar is not None:
                 raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
             form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
-        calls = ToolCallParsing(form, choice.tools, prefix, llm.visible_control_tokens)
-    messages = [message.model_dump(exclude_none=True) for message in request.messages]
-    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=prefix)
+        new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
+    tokens = llm.chat_tokens(
+        request.messages, choice.tools or None, request.chat_template_kwargs, answer=prefix
+    )
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return ParsedRequest(
-        _requests(llm, limits, request, tokens, most, grammar, logprobs, client, calls), calls
-    )
+    visible = {} if new_parser is None else llm.visible_control_tokens
+    requests = _requests(llm, limits, request, tokens, most, grammar, logprobs, client, visible)
+    return ParsedRequest(requests, new_parser)
 
 
 def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:
@@ -118,7 +109,7 @@ def _requests(
     grammar: GrammarSource | None,
     logprobs: int | None,
     client: str,
-    calls: ToolCallParsing | None = None,
+    visible_control_tokens: Mapping[int, bytes] = MappingProxyType({}),
 ) -> list[GenerationRequest]:
     sampling = to_sampling(request, limits.sampling)
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
@@ -141,9 +132,9 @@ def _requests(
         n_draft=n_draft,
         drafters=drafters,
         client=client,
-        scope=client if limits.isolate_clients else "",
-        timeout=limits.request_timeout,
-        visible_control_tokens={} if calls is None else calls.visible_control_tokens,
+        scope=client if limits.apart else "",
+        timeout=limits.timeout,
+        visible_control_tokens=visible_control_tokens,
     )
     first.require_fits(llm.target)
     length = max_new_tokens(llm, limits, len(tokens), most)

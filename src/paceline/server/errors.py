@@ -31,13 +31,8 @@ class ModelFailedError(PacelineError):
 KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (QueueFullError, 429, "rate_limit_error", "rate_limit_exceeded", {"retry-after": "1"}),
     (ClosingError, 503, "server_error", "unavailable", {"retry-after": "5"}),
-    (
-        TooSlowError,
-        408,
-        "server_error",
-        "timeout",
-        {"x-should-retry": "false"},
-    ),  # OpenAI's client retries otherwise
+    # OpenAI's client retries otherwise.
+    (TooSlowError, 408, "server_error", "timeout", {"x-should-retry": "false"}),
     # Clients that know this code choose a model with a larger context.
     (ContextError, 400, "invalid_request_error", "context_length_exceeded", {}),
     (UsageError, 400, "invalid_request_error", None, {}),

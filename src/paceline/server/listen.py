@@ -140,7 +140,7 @@ def uvicorn_config(
         backlog=BACKLOG,
         timeout_graceful_shutdown=ceil(grace + FINAL_GRACE_SECONDS),
         server_header=False,
-        proxy_headers=False,  # security.py reads them
+        proxy_headers=False,  # app.py adds the middleware for them
         h11_max_incomplete_event_size=1 << 16,
         lifespan="off",
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI
 from prometheus_client.metrics_core import Metric
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -26,7 +26,7 @@ from paceline.models.resolve import default_name
 from paceline.server import app, listen
 from paceline.server.metrics import prometheus_text
 from paceline.server.security import App, Message, Receive, SecurityRules, Send
-from paceline.server.service import PREFILL_CHUNK_TOKENS, ServerLimits, ServingEngine
+from paceline.server.service import PREFILL_CHUNK_TOKENS, Positive, ServerLimits, ServingEngine
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -39,22 +39,16 @@ FALLBACKS = 7  # further replicas for a request if the first is full; each costs
 CONSTRUCTIONS = 3  # tries to load a model
 SCRAPE_SECONDS = 5.0  # that /metrics waits for the other replicas
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
-
-class ReplicaSettings(BaseModel):
+class ReplicaSettings(ServerLimits):
     """The options of `paceline serve`, by the same names; `args` in a file for `serve deploy`.
 
     load: arguments of `paceline.load` (target, draft, drafters, n_ctx, ...); paths are those of the nodes.
     alias: names of the model that requests may use.
     replicas: "4", or "2..8" for autoscaling.
     num_cpus, num_gpus: resources that each replica reserves; by default it has a thread for each CPU.
-    sampling: default temperature, top_k, top_p and min_p.
     release: any text. A change of it replaces the replicas when the application is deployed again.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     load: dict[str, Any] = Field(default_factory=dict)
     alias: list[str] = Field(default_factory=list)
@@ -63,12 +57,6 @@ class ReplicaSettings(BaseModel):
     hosts: list[str] = Field(default_factory=list)
     trusted_proxy: list[str] = Field(default_factory=list)
     sessions: Annotated[int, Field(ge=1)] = 4
-    queue: Count = 64
-    per_client: Count = 0
-    apart: bool = False
-    n_predict: Count = 0
-    sampling: dict[str, int | float] = Field(default_factory=dict)
-    timeout: Positive = 600.0
     body_limit: Positive = 8.0
     grace: Positive = 30.0
     chunk: Annotated[int, Field(ge=1)] = PREFILL_CHUNK_TOKENS
@@ -101,20 +89,10 @@ class ReplicaSettings(BaseModel):
             keys += in_file
         return SecurityRules(keys, self.hosts, self.trusted_proxy, round(self.body_limit * 1e6))
 
-    def limits(self) -> ServerLimits:
-        return ServerLimits(
-            queue=self.queue,
-            max_per_client=self.per_client,
-            request_timeout=self.timeout,
-            n_predict=self.n_predict,
-            sampling=self.sampling,
-            isolate_clients=self.apart,
-        )
-
     def server(self, llm: LLM) -> tuple[ServingEngine, FastAPI]:
         """Return the engine of a loaded model, and its ASGI application."""
         listen.configure_logging(self.log_json, self.quiet)
-        service = ServingEngine(llm, self.limits(), chunk=self.chunk)
+        service = ServingEngine(llm, self, chunk=self.chunk)
         names = self.alias or [default_name(str(self.loading()["target"]))]
         return service, app.create(service, names, self.rules())
 

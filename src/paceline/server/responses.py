@@ -7,124 +7,120 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.api import LLM
-from paceline.request_handle import Finish, StepOutput
+from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.convert import ParsedRequest
-from paceline.server.tool_stream import ChunkDelta, ToolDeltaReader
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Logprob
-from paceline.text.tools.parser import parse_tool_calls
 
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
 
 Json = dict[str, Any]
 
 
-@dataclass
-class ChoiceState:
-    """One answer so far."""
-
-    index: int
-    text: str = ""
-    parts: list[tuple[str, str]] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
-    end: Finish | None = None
-
-    def take(self, update: StepOutput) -> None:
-        self.text += update.text
-        self.parts += update.parts
-        self.tokens += update.tokens
-        self.logprobs += update.logprobs
-        self.end = update.finish or self.end
-
-
 class ResponseBuilder:
-    """The response to one request. n: answers to each prompt. report: name the drafter of each part."""
+    """The response to one request, made of the handles of its answers.
+
+    n: answers to each prompt. report: name the drafter of each part."""
 
     def __init__(
-        self, llm: LLM, model: str, chat: bool, n: int, request: ParsedRequest, *, report: bool
+        self,
+        llm: LLM,
+        model: str,
+        chat: bool,
+        n: int,
+        request: ParsedRequest,
+        handles: Sequence[RequestHandle],
+        *,
+        report: bool,
     ) -> None:
-        self._llm, self._n, self._report, self._chat = llm, n, report, chat
-        self._logprobs, self._calls = request.requests[0].logprobs is not None, request.calls
-        self._readers: dict[int, ToolDeltaReader] = {}
+        self._llm, self._n, self._report, self._chat, self._handles = llm, n, report, chat, handles
+        self._logprobs = request.requests[0].logprobs is not None
+        self._parsers = [request.new_parser() if request.new_parser else None for _ in handles]
+        self._parts: list[list[tuple[str, str]]] = [[] for _ in handles]  # not yet in a chunk
+        self._n_ended = 0
         name = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._base = {"id": name, "created": int(time.time()), "model": model}
         self._offsets: Counter[int] = Counter()
 
-    def role_chunks(self, n: int) -> list[Json]:
+    def role_chunks(self) -> list[Json]:
         """Return a chat's first chunks, which hold the role."""
         role = {"role": "assistant", "content": ""}
-        return [self._chunk([self._streamed(at, role)]) for at in range(n)] if self._chat else []
+        indices = range(len(self._handles)) if self._chat else ()
+        return [self._chunk([self._streamed(at, role)]) for at in indices]
 
-    def chunks(self, choices: Sequence[ChoiceState], index: int, update: StepOutput) -> list[Json]:
+    def chunks(self, index: int, update: StepOutput) -> list[Json]:
         """Return the chunks of one output, which may be none. The last chunk of all has the timings."""
         out = []
-        reader = self._readers.setdefault(index, ToolDeltaReader(self._calls))
-        logprobs = self._logprobs_json(index, update)
-        deltas = reader.read(update)
+        parser, end = self._parsers[index], update.finish
+        self._parts[index] += update.parts
+        deltas: list[Json] = [{"content": update.text}] if update.text else []
+        if parser is not None:
+            parsed = parser.feed(update.text)
+            parsed += parser.finish(cut=end.is_truncated) if end is not None else []
+            deltas = [delta.openai() for delta in parsed]
+        logprobs = self._logprobs_json(index, update.tokens, update.logprobs)
         if not deltas and logprobs is not None and update.tokens:
-            deltas = [ChunkDelta({"content": ""}, [])]  # the text may be held back, log-probabilities are not
-        for one in deltas:
-            delta: Any = one.delta if self._chat else one.delta["content"]
-            chunk = self._chunk([self._streamed(index, delta, logprobs)])
+            deltas = [{"content": ""}]  # the text may be held back, log-probabilities are not
+        for delta in deltas:
+            chunk = self._chunk([self._streamed(index, delta if self._chat else delta["content"], logprobs)])
             logprobs = None  # only in the first chunk
             if self._report:
-                chunk["speculative"] = {"parts": [list(part) for part in one.parts]}
+                chunk["speculative"] = {"parts": self._parts[index]}
+                self._parts[index] = []
             out.append(chunk)
-        if update.finish is not None:
-            reason = finish_reason(update.finish, reader.calls)
+        if end is not None:
+            reason = finish_reason(end, 0 if parser is None else parser.n_calls)
             last = self._chunk([self._streamed(index, {} if self._chat else "", None, reason)])
-            if all(choice.end is not None for choice in choices):
-                ends = finished_choices(choices)
-                last["timings"] = timings(ends)
+            self._n_ended += 1
+            if self._n_ended == len(self._handles):
+                last["timings"] = timings(self._ends)
                 if self._report:
-                    last["speculative"] = draft_counts(ends)
+                    last["speculative"] = draft_counts(self._ends)
             out.append(last)
         return out
 
-    def usage(self, choices: Sequence[ChoiceState]) -> Json:
+    @property
+    def _ends(self) -> list[Finish]:
+        return [handle.finish for handle in self._handles if handle.finish is not None]
+
+    def usage(self) -> Json:
         """Return the chunk with the usage, which follows the last one."""
-        return self._chunk([]) | {"usage": self._usage(choices)}
+        return self._chunk([]) | {"usage": self._usage()}
 
-    def usage_so_far(self, requests: Sequence[GenerationRequest], choices: Sequence[ChoiceState]) -> Json:
-        prompt = sum(len(request.prompt) for request in requests[:: self._n])
-        return usage_counts(prompt, sum(len(choice.tokens) for choice in choices))
+    def usage_so_far(self) -> Json:
+        prompt = sum(len(handle.request.prompt) for handle in self._handles[:: self._n])
+        return usage_counts(prompt, sum(len(handle.tokens) for handle in self._handles))
 
-    def full_response(self, choices: Sequence[ChoiceState]) -> Json:
-        ends = finished_choices(choices)
+    def full_response(self) -> Json:
         out = {
             **self._base,
             "object": "chat.completion" if self._chat else "text_completion",
-            "choices": [self._finished(choice) for choice in choices],
-            "usage": self._usage(choices),
-            "timings": timings(ends),
+            "choices": [self._finished(index, handle) for index, handle in enumerate(self._handles)],
+            "usage": self._usage(),
+            "timings": timings(self._ends),
         }
         if self._report:
-            parts = [[list(part) for part in choice.parts] for choice in choices]
-            out["speculative"] = {"parts": parts, **draft_counts(ends)}
+            out["speculative"] = {
+                "parts": [handle.parts for handle in self._handles],
+                **draft_counts(self._ends),
+            }
         return out
 
-    def _finished(self, choice: ChoiceState) -> Json:
-        assert choice.end is not None
-        tokens, logprobs = tuple(choice.tokens), tuple(choice.logprobs)
-        out: Json = {
-            "index": choice.index,
-            "logprobs": self._logprobs_json(choice.index, StepOutput(tokens=tokens, logprobs=logprobs)),
-            "finish_reason": finish_reason(choice.end, 0),
+    def _finished(self, index: int, handle: RequestHandle) -> Json:
+        assert handle.finish is not None
+        message: Json = {"role": "assistant", "content": handle.text}
+        n_calls = 0
+        if (parser := self._parsers[index]) is not None:
+            parsed = parser.parse(handle.text, cut=handle.finish.is_truncated)
+            message, n_calls = parsed.openai(), parser.n_calls
+        return {
+            "index": index,
+            "logprobs": self._logprobs_json(index, handle.tokens, handle.logprobs),
+            "finish_reason": finish_reason(handle.finish, n_calls),
+            **({"message": {**message, "refusal": None}} if self._chat else {"text": handle.text}),
         }
-        if not self._chat:
-            return {**out, "text": choice.text}
-        message: Json = {"role": "assistant", "content": choice.text}
-        if self._calls is not None:
-            text, cut = self._calls.answer_prefix + choice.text, choice.end.is_truncated
-            parsed = parse_tool_calls(self._calls.format, self._calls.tools, text, cut=cut)
-            message = parsed.openai()
-            out["finish_reason"] = finish_reason(choice.end, len(parsed.calls))
-        return {**out, "message": {**message, "refusal": None}}
 
     def _chunk(self, choices: list[Json]) -> Json:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
@@ -134,26 +130,25 @@ class ResponseBuilder:
         field = "delta" if self._chat else "text"
         return {"index": index, field: delta, "logprobs": logprobs, "finish_reason": reason}
 
-    def _logprobs_json(self, index: int, update: StepOutput) -> Json | None:
+    def _logprobs_json(self, index: int, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Json | None:
         if not self._logprobs:
             return None
-        pairs = list(zip(update.tokens, update.logprobs, strict=True))
         if self._chat:
             content = [
                 {**self._token(token, one.logprob), "top_logprobs": [self._token(*top) for top in one.top]}
-                for token, one in pairs
+                for token, one in zip(tokens, logprobs, strict=True)
             ]
             return {"content": content, "refusal": None}
-        texts = [self._text(token) for token in update.tokens]
+        texts = [self._text(token) for token in tokens]
         offsets = []
         for text in texts:
             offsets.append(self._offsets[index])
             self._offsets[index] += len(text)
         return {
             "tokens": texts,
-            "token_logprobs": [finite_logprob(one.logprob) for one in update.logprobs],
+            "token_logprobs": [finite_logprob(one.logprob) for one in logprobs],
             "top_logprobs": [
-                {self._text(token): finite_logprob(x) for token, x in one.top} for one in update.logprobs
+                {self._text(token): finite_logprob(x) for token, x in one.top} for one in logprobs
             ],
             "text_offset": offsets,
         }
@@ -169,9 +164,9 @@ class ResponseBuilder:
             "bytes": list(piece),
         }
 
-    def _usage(self, choices: Sequence[ChoiceState]) -> Json:
+    def _usage(self) -> Json:
         """Return the usage of all answers. A prompt counts once, however many answers it has."""
-        ends = finished_choices(choices)
+        ends = self._ends
         firsts = ends[:: self._n]
         prompt, written = sum(end.n_prompt for end in firsts), sum(end.n_tokens for end in ends)
         cached = sum(end.n_cached for end in firsts)
@@ -180,10 +175,6 @@ class ResponseBuilder:
 
 def usage_counts(prompt: int, written: int) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-
-
-def finished_choices(choices: Sequence[ChoiceState]) -> list[Finish]:
-    return [choice.end for choice in choices if choice.end is not None]
 
 
 def draft_counts(ends: Sequence[Finish]) -> Json:

@@ -24,6 +24,7 @@ Choices = Annotated[int, Field(ge=1, le=128)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
+JsonObject = dict[str, Any]  # validated by text/messages.py, as for the Python API
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 
 
@@ -122,64 +123,16 @@ class ResponseFormat(Strict):
     json_schema: JsonSchema | None = None
 
 
-class Function(Strict):
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ToolSchema(Strict):
-    type: Literal["function"]
-    function: Function
-
-
-class NamedFunction(Strict):
-    name: Text
-
-
-class NamedTool(Strict):
-    type: Literal["function"]
-    function: NamedFunction
-
-
-class TextPart(Strict):
-    type: Literal["text"]
-    text: Text
-
-
-class CalledFunction(Strict):
-    name: Text
-    arguments: Text
-
-
-class ToolCall(Strict):
-    id: Text = ""
-    type: Literal["function"] = "function"
-    function: CalledFunction
-    index: int | None = None
-
-
-class ChatMessage(Strict):
-    role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Text | Annotated[list[TextPart], Field(max_length=MAX_ITEMS)] | None = None
-    name: Text | None = None
-    tool_calls: Annotated[list[ToolCall] | None, Field(max_length=MAX_ITEMS)] = None
-    tool_call_id: Text | None = None
-    refusal: None = None
-    reasoning_content: Text | None = None
-
-
 class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_ITEMS)]
+    messages: Annotated[list[JsonObject], Field(min_length=1, max_length=MAX_ITEMS)]
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[ToolSchema] | None, Field(max_length=128)] = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tools: Annotated[list[JsonObject] | None, Field(max_length=128)] = None
+    tool_choice: Literal["none", "auto", "required"] | JsonObject | None = None
     parallel_tool_calls: Annotated[bool | None, Field(description="Ignored.")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Field(max_length=64)] = None
     metadata: Annotated[dict[str, Any] | None, Field(description="Ignored.")] = None

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import ip_address
+from ipaddress import ip_network
 from time import monotonic
 from typing import Any
 
@@ -47,7 +47,7 @@ class SecurityRules:
     keys: API keys, of which a request must have one; empty: no key is needed.
     hosts: names that a request's Host may have; empty: any. Web pages can reach a server on the loopback
     interface under names of their own choice.
-    proxies: addresses whose X-Forwarded-For names the client.
+    proxies: addresses or networks whose X-Forwarded-For names the client.
     body_timeout: seconds for a body, beside the time that it takes at the slowest speed."""
 
     keys: Sequence[str] = ()
@@ -61,10 +61,10 @@ class SecurityRules:
             if not key or not key.isascii() or not key.isprintable() or " " in key:
                 raise UsageError("an API key must be printable ASCII without spaces, and not empty")
         for proxy in self.proxies:
-            if not is_address(proxy):
-                raise UsageError(
-                    f"the trusted proxy {proxy}: is no IP address; name the proxy's, such as 127.0.0.1"
-                )
+            try:
+                ip_network(proxy)
+            except ValueError as error:
+                raise UsageError(f"the trusted proxy {proxy}: is no IP address or network") from error
 
 
 class SecurityMiddleware:
@@ -123,12 +123,7 @@ class SecurityMiddleware:
         if self._keys and key:
             return f"key-{sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
         address: str = scope["client"][0] if scope.get("client") else "local"
-        if address not in self._rules.proxies:
-            return address
-        # Each proxy adds whom it was asked by: what stands before the last of ours may be anything.
-        named = [one.strip() for one in ",".join(headers.getlist("x-forwarded-for")).split(",")]
-        last = next((one for one in reversed(named) if one not in self._rules.proxies), "")
-        return last if is_address(last) else address
+        return address
 
     async def _authorize(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []
@@ -231,14 +226,6 @@ async def send_error(send: Send, refused: RequestRejected, receive: Receive) -> 
                 while (await receive()).get("more_body", False):
                     pass
     await send({"type": "http.response.body", "body": b""})
-
-
-def is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _key(headers: Headers) -> str:

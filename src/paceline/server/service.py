@@ -1,56 +1,79 @@
-"""The engine's worker of a server, with limits, metrics and figures for the page."""
+"""The server's engine: one thread that decodes for many clients, with limits and metrics.
+
+Other threads send it commands through a queue, and get outputs by callbacks. It runs the commands between two
+passes, so that requests join and leave at any pass.
+"""
 
 from __future__ import annotations
 
+import logging
+import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from paceline.api import LLM
 from paceline.config import validate_drafting
-from paceline.engine_worker import EngineWorker
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import Step
+from paceline.speculative.scheduler import ScheduledRequest
+from paceline.text.grammar import CompiledGrammar, TextGrammar
+from paceline.text.grammar_pool import GrammarPool
 
 PREFILL_CHUNK_TOKENS = 512  # prompt tokens in a pass; it bounds the inter-token latency of other requests
+IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
 STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is unhealthy
+
+log = logging.getLogger("paceline.engine")
+
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
 
 class QueueFullError(UsageError):
     """More requests than the server takes now."""
 
 
-@dataclass(frozen=True)
-class ServerLimits:
-    """Limits of one server. Raises UsageError.
+class ServerLimits(BaseModel):
+    """Limits of one server, by the names of `paceline serve`'s options. Raises ValidationError or UsageError.
 
-    isolate_clients: past answers to a client are drafts for that client alone.
+    apart: past answers to a client are drafts for that client alone (--isolate-clients).
     queue: the most requests that wait.
-    max_per_client: the most open requests of one client; 0: no limit.
-    request_timeout: seconds from a request's arrival to its last token.
+    per_client: the most open requests of one client; 0: no limit.
+    timeout: seconds from a request's arrival to its last token.
     n_predict: the most tokens of an answer; 0: what the context has room for.
     sampling: defaults for fields of `Sampling`; the other fields have OpenAI's defaults."""
 
-    isolate_clients: bool = False
-    queue: int = 64
-    max_per_client: int = 0
-    request_timeout: float = 600.0
-    n_predict: int = 0
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    model_config = ConfigDict(extra="forbid")
 
-    def __post_init__(self) -> None:
-        validate_drafting(Sampling, self.sampling)
+    apart: bool = False
+    queue: Count = 64
+    per_client: Count = 0
+    timeout: Positive = 600.0
+    n_predict: Count = 0
+    sampling: dict[str, int | float] = Field(default_factory=dict)
+
+    @field_validator("sampling")
+    @classmethod
+    def _validate_sampling(cls, sampling: dict[str, int | float]) -> dict[str, int | float]:
+        validate_drafting(Sampling, sampling)
+        return sampling
 
 
-class ServingEngine(EngineWorker):
-    """The engine's worker of one server: a context manager. The caller closes the model."""
+class ServingEngine:
+    """The engine of one server, and its thread: a context manager. The caller closes the model.
+
+    chunk: the most prompt tokens in one pass."""
 
     def __init__(
         self,
@@ -62,24 +85,56 @@ class ServingEngine(EngineWorker):
     ) -> None:
         self.llm, self.limits = llm, limits or ServerLimits()
         self.metrics, self.live_stats = Metrics(), LiveStats(llm, clock)
-        self._open_lock = threading.Lock()  # guards `_open`
-        self._open: dict[RequestHandle, None] = {}
-        super().__init__(llm.engine, chunk, clock)
+        self._engine, self._clock = llm.engine, clock
+        self._scheduler = llm.engine.scheduler(chunk)
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        target: Any = llm.target  # has a tokenizer if a request has a grammar
+        self._grammars = GrammarPool(lambda: target.token_trie)
+        self._lock = (
+            threading.Lock()
+        )  # guards `_handles` and `_closing`: nothing is submitted after it is set
+        self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
+        self._closing, self._stopping = False, False
+        self.failure: BaseException | None = None
+        self.pass_started = clock()
+        self._logged: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
+        self._thread.start()
 
     # Any thread may call what follows.
 
     @property
+    def sessions(self) -> int:
+        return self._scheduler.sessions
+
+    @property
+    def running(self) -> int:
+        return len(self._scheduler.running)
+
+    @property
     def waiting(self) -> int:
-        return max(0, len(self._open) - self.running)
+        return max(0, len(self._handles) - self.running)
 
     @property
     def is_idle(self) -> bool:
-        return not self._open and super().is_idle
+        """True if no request waits or runs."""
+        return self._scheduler.idle and not self._handles
+
+    @property
+    def has_failed(self) -> bool:
+        return self.failure is not None
+
+    @property
+    def problem(self) -> str:
+        """The reason why no request can be submitted; empty without one."""
+        if self.failure is not None:
+            return f"the server has failed ({type(self.failure).__name__}; its log says why): start it again"
+        return "the server is going down" if self._closing else ""
 
     @property
     def pass_seconds(self) -> float:
         """Seconds since the pass under way began; 0 if no request waits or runs."""
-        return max(0.0, self._clock() - self.pass_started) if self._open else 0.0
+        return max(0.0, self._clock() - self.pass_started) if self._handles else 0.0
 
     @property
     def health(self) -> str:
@@ -95,29 +150,55 @@ class ServingEngine(EngineWorker):
 
         deliver: called with a request's index and each of its outputs, in the engine's thread; it must not
         block. Raises UsageError for more requests than the limits ever allow, QueueFullError if there is no
-        room now, and ClosingError."""
+        room now, and ClosingError. Any other error is in a request's `finish`."""
         client, n, limits = requests[0].client, len(requests), self.limits
-        with self._open_lock:
-            if n > (most := min(self.sessions + limits.queue, limits.max_per_client or n)):
+        handles = [
+            self._engine.handle(request, partial(deliver, at), self._clock)
+            for at, request in enumerate(requests)
+        ]
+        groups: dict[Any, list[RequestHandle]] = {}
+        for handle in handles:
+            groups.setdefault(handle.request.grammar, []).append(handle)
+        with self._lock:
+            if n > (most := min(self.sessions + limits.queue, limits.per_client or n)):
                 raise UsageError(f"{n} answers at once: this server gives at most {most}; ask for less")
-            n_open = sum(handle.request.client == client for handle in self._open)
-            if limits.max_per_client and n_open + n > limits.max_per_client:
-                most = limits.max_per_client
+            n_open = sum(handle.request.client == client for handle in self._handles.values())
+            if limits.per_client and n_open + n > limits.per_client:
+                most = limits.per_client
                 raise QueueFullError(
                     f"{n_open} of your requests are open, at most {most} may be: wait for one"
                 )
-            if len(self._open) + n > self.sessions + limits.queue and not self.problem:
+            if self.problem:
+                raise ClosingError(self.problem)
+            if len(self._handles) + n > self.sessions + limits.queue:
                 raise QueueFullError(f"the queue is full ({limits.queue} requests wait): try again later")
-            handles = [self.handle(one, partial(deliver, at)) for at, one in enumerate(requests)]
-            self.submit_handles(handles)
-            self._open.update(dict.fromkeys(handles))
+            self._handles.update((handle.scheduled, handle) for handle in handles)
+            for group in groups.values():
+                self._commands.put(partial(self._accept, group))
         return handles
+
+    def cancel(self, handle: RequestHandle) -> None:
+        """End a request without any further output. It may have ended already."""
+        self._commands.put(lambda: self._cancel(handle, None))
+
+    def announce_shutdown(self) -> None:
+        """Refuse new requests from now on. It takes no lock, so signal handlers may call it."""
+        self._closing = True
 
     def abort_all(self) -> None:
         """End all requests with ClosingError at once, without waiting for the pass under way."""
-        with self._open_lock:
-            handles = list(self._open)
-        self.abort(handles)
+        self.announce_shutdown()
+        self._commands.put(self._stop)
+        for handle in self._open_handles():
+            handle.deliver(StepOutput(finish=handle.finish_request(ClosingError(self.problem))))
+
+    def close(self, patience: float | None = None) -> bool:
+        """End all requests and the thread. Return false if the pass under way, which uses the model, has not
+        ended within `patience` seconds; None: wait for its end."""
+        self.announce_shutdown()
+        self._commands.put(self._stop)
+        self._thread.join(patience)
+        return not self._thread.is_alive()
 
     def __enter__(self) -> ServingEngine:
         return self
@@ -125,16 +206,141 @@ class ServingEngine(EngineWorker):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # The worker calls what follows, in its thread.
+    def _open_handles(self) -> list[RequestHandle]:
+        with self._lock:
+            return list(self._handles.values())
 
-    def on_step(self, step: Step) -> None:
-        self.metrics.step(step)
-        self.live_stats.step(step)
+    # The engine's thread calls what follows.
 
-    def on_pass(self, seconds: float, n_tokens: int, n_running: int) -> None:
-        self.live_stats.on_pass(seconds, n_tokens, n_running)
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._drain_commands()
+                self.pass_started = self._clock()
+                self._expire()
+                self._run_pass()
+        except BaseException as error:  # a bug: clients must not wait for ever
+            log.exception("the engine has failed")
+            self.failure = error
+        finally:
+            self._reject_pending()
+            self._grammars.close()
+            try:
+                self._scheduler.close()
+            except Exception:  # a backend that has failed may fail here, too
+                log.exception("sessions cannot be closed")
 
-    def on_finish(self, handle: RequestHandle, finish: Finish) -> None:
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _drain_commands(self) -> None:
+        """Run the commands in the queue; wait for a command if no request runs."""
+        with suppress(queue.Empty):
+            idle = self._scheduler.idle
+            command = self._commands.get(timeout=IDLE_SECONDS) if idle else self._commands.get_nowait()
+            while True:
+                command()
+                command = self._commands.get_nowait()
+
+    def _reject_pending(self) -> None:
+        with self._lock:
+            self._closing = True
+        closing = ClosingError(self.problem)
+        for handle in self._open_handles():
+            self._fail(handle, closing)
+
+    def _accept(self, handles: Sequence[RequestHandle]) -> None:
+        """Queue requests of one client with the same grammar, which may have to be compiled first."""
+        grammar, target = handles[0].request.grammar, self._engine.target
+        compiled: CompiledGrammar | Exception | None = None
+        if grammar is not None:
+            try:
+                compiled = target.token_trie.get_cached(grammar)  # type: ignore[attr-defined]  # it has a tokenizer
+            except UsageError as error:  # the vocabulary has no end of text
+                compiled = error
+            if compiled is None:
+                job = self._grammars.submit(
+                    grammar,  # type: ignore[arg-type]  # requests for text have a grammar's source
+                    handles[0].request.client,
+                    lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome)),
+                )
+                for handle in handles:
+                    handle.compiling = job
+                return
+        self._enqueue(handles, compiled)
+
+    def _enqueue(self, handles: Sequence[RequestHandle], grammar: CompiledGrammar | Exception | None) -> None:
+        """Add the requests to the scheduler's queue, with their compiled grammar."""
+        for handle in handles:
+            handle.compiling = None
+            if handle.is_over:
+                continue
+            try:
+                if isinstance(grammar, Exception):
+                    raise grammar
+                handle.scheduled.grammar = None if grammar is None else TextGrammar(grammar)
+                self._scheduler.add(handle.scheduled)
+            except Exception as error:
+                self._fail(handle, error)
+            else:
+                handle.queued.set_result(True)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for handle in self._open_handles():
+            timeout = handle.request.timeout
+            if timeout is not None and handle.arrived < now - timeout:
+                message = f"the answer took longer than the {timeout:g} seconds allowed here"
+                self._cancel(handle, TooSlowError(message))
+
+    def _run_pass(self) -> None:
+        if self._scheduler.idle:
+            return
+        began, n = self._clock(), 0
+        with self._engine.exclusive():
+            steps = self._scheduler.step()
+        for scheduled, step in steps:
+            n += len(step.tokens)
+            self.metrics.step(step)
+            self.live_stats.step(step)
+            handle = self._handles[scheduled]
+            handle.started = handle.started or began
+            output = handle.add_step(step, step.times.total)
+            if output.finish is not None:
+                self._finish(handle, output.finish)
+            if step.tokens:
+                handle.deliver(output)
+        for handle in self._open_handles():
+            if handle.scheduled.is_over:
+                self._fail(handle, handle.scheduled.error or ClosingError("the answer was broken off"))
+        self.live_stats.on_pass(self._clock() - began, n, self.running)
+
+    def _cancel(self, handle: RequestHandle, error: Exception | None) -> None:
+        if handle.scheduled not in self._handles:
+            return
+        with self._engine.exclusive():
+            self._scheduler.cancel(handle.scheduled)
+        job = handle.compiling
+        handle.compiling = None
+        if job is not None and not any(one.compiling is job for one in self._open_handles()):
+            self._grammars.cancel(job)
+        if error is None:
+            self._finish(handle, handle.finish_request())
+        else:
+            self._fail(handle, error)
+
+    def _fail(self, handle: RequestHandle, error: Exception) -> None:
+        """End a request with an error. Outputs that were delivered stay valid."""
+        if not isinstance(error, UsageError | ClosingError | TooSlowError) and error is not self._logged:
+            self._logged = error  # the same for all requests of a pass that failed
+            log.error("the model has failed at a request", exc_info=error)
+        finish = handle.finish_request(error)
+        self._finish(handle, finish)
+        handle.deliver(StepOutput(finish=finish))
+
+    def _finish(self, handle: RequestHandle, finish: Finish) -> None:
+        with self._lock:
+            del self._handles[handle.scheduled]
         self.metrics.end(finish)
-        with self._open_lock:
-            self._open.pop(handle, None)
+        if finish.reason is not None:
+            self._engine.remember(handle)

@@ -106,18 +106,18 @@ def draft(
     drafter: Drafter,
     policy: DraftPolicy,
     requests: Sequence[ActiveRequest],
-    reading: int,
+    prefill_tokens: int,
     chunk: int,
     timer: Callable[[], float],
 ) -> tuple[Sequence[DraftTree], Sequence[DraftTree], float, float]:
     """Return the trees to verify, the proposals, and the seconds of drafting and of deciding.
-    reading: prompt tokens of the pass."""
+    prefill_tokens: prompt tokens of the pass."""
     n = len(requests)
     n_drafted_for = sum([request.n_draft > 0 for request in requests])
     if not n_drafted_for:
         return [EMPTY] * n, [EMPTY] * n, 0.0, 0.0
     rows = target.caps.max_batch_tokens // n
-    limits = policy.budget(requests, reading)
+    limits = policy.budget(requests, prefill_tokens)
     budgets = [r.limit_budget(b, target.caps, rows, chunk) for r, b in zip(requests, limits, strict=True)]
     deciding = timer()
     proposed = drafter.propose(

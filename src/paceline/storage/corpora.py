@@ -10,11 +10,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
@@ -24,15 +23,24 @@ from paceline.system.locks import folder_lock
 from paceline.system.scratch import remove_leftovers
 from paceline.system.whole import private_file
 
-VERSION = 1
 MANIFEST = "manifest.json"
 STATIC = "static.ngram"
 DATASTORE = "datastore"
 KINDS = {"ngram": STATIC, "datastore": DATASTORE}
-SOURCE_COUNTS = ("files", "documents", "bytes", "tokens")  # of every source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # The name of a corpus while a new one takes its place.
 REPLACED_NAME = re.compile(rf"\.({NAME.pattern})\.old")
+
+
+@dataclass(frozen=True)
+class SourceCounts:
+    """The counts of one source of a corpus."""
+
+    path: str
+    files: int
+    documents: int
+    bytes: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,7 @@ class Manifest:
     """The description of a corpus.
 
     model: file name of the tokenizer's model. n_vocab, fingerprint: of its vocabulary.
-    sources: path and SOURCE_COUNTS of each source. skipped: files and lines left out, by reason.
-    created: UTC, ISO 8601. paceline: the version that built it.
+    skipped: files and lines left out, by reason. created: UTC, ISO 8601. paceline: the version that built it.
     """
 
     name: str
@@ -51,17 +58,15 @@ class Manifest:
     model: str
     n_vocab: int
     fingerprint: str
-    sources: tuple[Mapping[str, Any], ...]
-    skipped: Mapping[str, int]
+    sources: tuple[SourceCounts, ...]
+    skipped: dict[str, int]
     created: str
     paceline: str
+    version: Literal[1] = 1
 
     def write(self, path: Path) -> None:
         with private_file(path) as file:
-            file.write(json.dumps(self.as_dict(), indent=1).encode())
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"version": VERSION} | asdict(self)
+            file.write(json.dumps(asdict(self), indent=1).encode())
 
     def is_of(self, vocab: Vocab) -> bool:
         """Return True for a corpus that was built with this vocabulary."""
@@ -70,28 +75,18 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Read a corpus's manifest. Raises ModelError for a damaged one and for another version."""
+        from pydantic import TypeAdapter
+
         path = folder / MANIFEST
         try:
-            data = json.loads(path.read_bytes())
-            if data.pop("version") != VERSION:
-                raise ValueError("of another version")
-            manifest = cls(**data | {name: tuple(data[name]) for name in ("kinds", "sources")})
-            manifest._check_types()
+            manifest: Manifest = TypeAdapter(cls).validate_json(path.read_bytes(), strict=True)
+            if not set(manifest.kinds) <= set(KINDS):
+                raise ValueError("of another kind")
         except OSError as error:
             raise ModelError(f"{path}: cannot be read ({error.strerror}); build the corpus again") from error
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except ValueError as error:
             raise ModelError(f"{path}: is damaged, or of another version; build the corpus again") from error
         return manifest
-
-    def _check_types(self) -> None:
-        """Raise ValueError, TypeError, KeyError or AttributeError for a value that was not written here."""
-        texts = [self.name, self.model, self.fingerprint, self.created, self.paceline]
-        texts += [source["path"] for source in self.sources]
-        counts = [self.tokens, self.documents, self.n_vocab, *self.skipped.values()]
-        counts += [source[name] for source in self.sources for name in SOURCE_COUNTS]
-        valid = all(isinstance(text, str) for text in texts) and all(type(count) is int for count in counts)
-        if not valid or not set(self.kinds) <= set(KINDS):
-            raise ValueError("of another type or kind")
 
 
 @dataclass(frozen=True)

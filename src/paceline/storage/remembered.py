@@ -87,16 +87,6 @@ class AnswerHistory:
             self._adding = False
             self._warn(f"neither this answer nor later ones will be remembered: {error}")
 
-    def close(self) -> None:
-        """Ignore later outputs. No file is open between calls."""
-        self._adding = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _append(self, line: bytes) -> None:
         with self._alone():
             with open(self.path, "a+b", opener=_private) as file:

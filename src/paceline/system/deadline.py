@@ -1,7 +1,6 @@
-"""A limit on how long a server may take in all.
+"""A limit on the total time of a server's answer.
 
-The timeout of a socket ends silence only. A server that sends a byte now and then, or headers without end,
-would be waited for as long as it likes.
+The timeout of a socket ends silence only, not a server that sends a byte now and then, or endless headers.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from threading import Event, Thread
 
 
 class OverdueError(TimeoutError):
-    """A server was sending, and still had not finished."""
+    """The server did not finish in time."""
 
 
 @contextmanager
 def deadline(line: socket.socket, seconds: float) -> Iterator[None]:
-    """Hang up after so many seconds, from another thread, and end in OverdueError then."""
+    """Shut down the connection after so many seconds, from another thread, and raise OverdueError."""
     done, overdue = Event(), Event()
 
     def wait() -> None:
         if not done.wait(seconds):
             overdue.set()
-            with suppress(OSError):  # it has ended already
-                # Not the method of a TLS socket, which takes its state away from the thread that reads.
+            with suppress(OSError):  # already closed
+                # The method of a TLS socket would clear the state that the reading thread uses.
                 socket.socket.shutdown(line, socket.SHUT_RDWR)
 
     thread = Thread(target=wait, daemon=True)

@@ -1,4 +1,4 @@
-"""A forked process has its parent's memory but none of its threads: what they held stays held for ever."""
+"""Detection of forks: a forked process has its parent's memory, but not its threads and their locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 class ForkGuard:
-    """The process in which this object was made."""
+    """The process that created this object."""
 
     def __init__(self) -> None:
         self._made = _count
@@ -29,7 +29,7 @@ class ForkGuard:
         return self._made == _count
 
     def require(self) -> None:
-        """Raises UsageError in a process that was forked from it since."""
+        """Raise UsageError in a process that was forked since."""
         if not self.is_current:
             raise UsageError(
                 "this process was forked from one that uses models and lacks its threads: load them only "

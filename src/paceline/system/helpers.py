@@ -1,9 +1,9 @@
-"""The threads that help one to compute (OpenMP's), and when it lets them go.
+"""Release of OpenMP's threads.
 
-Each thread that enters a parallel region has helpers of its own until it ends or gives them back. Where all
-of them together are more than there are processors, GCC's OpenMP waits at barriers by sleeping instead of by
-spinning: where one thread has loaded and measured a model and another decodes, passes took 1.4 times as long,
-those of a small draft up to eight times (docs/log/serving.md).
+Each thread that enters a parallel region gets a team of threads until it ends or releases them. If all teams
+together exceed the processors, GCC's OpenMP sleeps at barriers instead of spinning. With one thread that has
+measured a model and another that decodes, passes took 1.4 times as long, those of a small draft up to eight
+times (docs/log/serving.md).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from paceline.system.forks import ForkGuard
 
-SOFT = 1  # omp_pause_soft: what was set up stays, the threads go
+SOFT = 1  # omp_pause_soft: keep the set-up, end the threads
 
 
 class OpenMPThreads:
-    """library: one that was linked with OpenMP, by ctypes; with any other nothing happens."""
+    """The OpenMP threads of a ctypes library; without OpenMP nothing happens."""
 
     def __init__(self, library: Any) -> None:
         self._pause = getattr(library, "omp_pause_resource_all", None)
         self._process = ForkGuard()
-        self._last = 0  # the thread that has computed last
+        self._last = 0  # the last thread that computed
 
     def on_compute(self) -> None:
-        """The calling thread has computed. Those that take turns leave each other the processors."""
+        """Note that the calling thread has computed; threads that take turns release their teams."""
         this = threading.get_ident()
         if this != self._last:
             if self._last:
@@ -33,6 +33,6 @@ class OpenMPThreads:
             self._last = this
 
     def release(self) -> None:
-        """Those of the calling thread, which gets others when it computes again: 0.1 ms."""
-        if self._pause is not None and self._process.is_current:  # a fork would wait for them for ever
+        """Release the team of the calling thread; a new one takes 0.1 ms."""
+        if self._pause is not None and self._process.is_current:  # a fork would wait forever
             self._pause(SOFT)

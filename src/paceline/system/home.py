@@ -1,4 +1,4 @@
-"""Where Paceline keeps what belongs to its user: corpora, what it remembers, what it has measured."""
+"""The user's folder for corpora, past outputs and measurements, and the records in it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write
 
-FORMAT = 1  # of what was measured
+FORMAT = 1  # of a record
 
-Key = Mapping[str, Any]  # all that it depends on, as JSON has it
+Key = Mapping[str, Any]  # all that a record depends on, as JSON
 Warn = Callable[[str], None]
 T = TypeVar("T")
 
 
 def home() -> Path:
-    """PACELINE_HOME, or the platform's own folder for such data. It need not exist yet."""
+    """Return PACELINE_HOME, or the platform's folder for application data. It need not exist."""
     if given := os.environ.get("PACELINE_HOME"):
         path = expand_user(given)
         if str(path).startswith("~"):
@@ -32,7 +32,7 @@ def home() -> Path:
 
 
 def caches() -> tuple[Path, ...]:
-    """Folders for what can be made again, the preferred one first. They need not exist yet."""
+    """Return the cache folders, the preferred one first. They need not exist."""
     from platformdirs import user_cache_path
 
     given = (home(),) if os.environ.get("PACELINE_HOME") else ()
@@ -40,7 +40,7 @@ def caches() -> tuple[Path, ...]:
 
 
 def record_path(folder: str, key: Key) -> Path:
-    """The file for what was measured of something."""
+    """Return the file of the record for `key`."""
     text = json.dumps(key, sort_keys=True)
     return home() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
@@ -71,7 +71,7 @@ def load_record(
 
 
 def write_record(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, otherwise: str) -> bool:
-    """Where the disk refuses, `warn` is told what happens otherwise, and it is False."""
+    """Write a record. If that fails, call `warn` with the consequence, `otherwise`, and return False."""
     path = record_path(folder, key)
     try:
         write_atomic(path, json.dumps({"format": FORMAT, "key": key, **found}, allow_nan=False))
@@ -82,21 +82,19 @@ def write_record(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, ot
 
 
 def make_private_folder(path: Path) -> None:
-    """Make the folder, and those above it that are missing, for the user's eyes only; one that is there stays
-    as it is. Raises OSError."""
+    """Create a folder and its missing parents, readable by the user only. Raises OSError."""
     missing = [one for one in path.parents if not one.exists()]
     for one in (*reversed(missing), path):
         one.mkdir(mode=0o700, exist_ok=True)
 
 
 def expand_user(path: str | os.PathLike[str]) -> Path:
-    """With ~ and ~USER written out; as it is where there is no such user, for which Path's own raises."""
+    """Expand ~ and ~USER; return the path unchanged without such a user, for which Path.expanduser raises."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """For the user's eyes only, and whole or not at all: a reader never sees half a file, and of several
-    writers the last one stays. Makes the folder. Raises OSError."""
+    """Write a file atomically, readable by the user only, and create its folder. Raises OSError."""
     make_private_folder(path.parent)
     with atomic_write(path, private=True) as part:
         part.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""What files and processors are known by; and what was computed from files, kept while these stay."""
+"""Fingerprints of files and processors, and cached results that depend on files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 @cache
 def file_fingerprint(path: Path) -> str:
-    """sha256 over a file's size, first and last MiB (the end is weights): not a hash of the whole file, which
-    would take seconds on a 20 GB model."""
+    """Return the SHA-256 over a file's size, first and last MiB.
+
+    The end is weights. A hash of the whole file would take seconds for 20 GB.
+    """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -44,25 +46,28 @@ def cached(
     dump: Callable[[T], Any],
     load: Callable[[Any], T],
 ) -> T:
-    """Return what `compute` makes of these files. dump, load: to JSON, and from it. A file counts as the same
-    while its size, inode and time of last change stay. Raises OSError, and what `compute` raises."""
+    """Return the result of `compute` for these files, cached while size, inode and time of change stay.
+
+    dump, load: convert the result to and from JSON. Raises OSError, and the exceptions of `compute`.
+    """
     key = _stamps(files)
     found = load_record(folder, key, lambda value: load(value["found"]))
     if found is None:
         found = compute()
-        if key == _stamps(files):  # what changed while it was read is not what was read
+        if key == _stamps(files):  # no file has changed meanwhile
             write_record(folder, key, {"found": dump(found)}, lambda _: None, "")
     return found
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def digest() -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
-    return cached("hashes", [path], digest, str, str)
+def sha256_of(path: Path) -> str:
+    """Return the cached SHA-256 of a file, in hexadecimal. Raises OSError."""
+    return cached("hashes", [path], lambda: compute_sha256(path), str, str)
 
 
 def _stamps(files: Sequence[Path]) -> dict[str, list[int]]:

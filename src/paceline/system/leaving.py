@@ -1,4 +1,4 @@
-"""Ending the process at once, from any thread and in the middle of anything."""
+"""Exit the process at once, from any thread, with cleanups."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-_undo: list[Callable[[], object]] = []  # what no `finally` gets to do
+_undo: list[Callable[[], object]] = []  # cleanups that no `finally` can do
 
 
 @contextmanager
 def cleanup_on_exit(undo: Callable[[], object]) -> Iterator[None]:
-    """For as long as something outside of the process is not as it was found: `undo` puts it right if the
-    process is ended meanwhile."""
+    """Call `undo` if the process exits at once within the context."""
     register_cleanup(undo)
     try:
         yield
@@ -22,18 +21,20 @@ def cleanup_on_exit(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def register_cleanup(undo: Callable[[], object]) -> None:
-    """Call it where the process is ended, from now on."""
+    """Call `undo` whenever the process exits at once."""
     _undo.append(undo)
 
 
 def exit_now(
     code: int, undo: list[Callable[[], object]] = _undo, end: Callable[[int], NoReturn] = os._exit
 ) -> NoReturn:
-    """Ends the process with this exit code. Its own list and `os._exit`, because a signal may come when
-    Python has taken the modules apart."""
+    """Call the cleanups, and exit with this code.
+
+    The defaults bind the list and `os._exit`: a signal may come after Python has cleared the modules.
+    """
     for one in reversed(undo):
         try:
             one()
-        except Exception:  # a terminal that is gone, or a module: it ends all the same
+        except Exception:  # a closed terminal, or a cleared module
             continue
     end(code)

@@ -1,4 +1,4 @@
-"""Locks between threads, in the order in which they ask, and between processes."""
+"""A fair lock between threads, and a lock between processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time work in this folder; the system gives the lock back however its holder ends,
-    `kill -9` included. Without locks (Windows, some network file systems) all
-    may. Raises OSError."""
+    """Let one process at a time work in a folder; the system releases the lock even after `kill -9`.
+
+    Without locks (Windows, some network file systems) all processes may. Raises OSError.
+    """
     try:
         import fcntl
     except ImportError:
@@ -29,10 +30,11 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 class FairLock:
-    """A lock that threads get in the order in which they asked for it.
+    """A lock that threads acquire in the order of their requests.
 
-    Each lock inside is held by a `with` statement of its own, one of them in a generator: wherever Ctrl-C
-    comes, what it leaves behind gives them back."""
+    Each inner lock is held by a separate `with` statement, one of them in a generator: wherever Ctrl-C
+    comes, both are released.
+    """
 
     def __init__(self) -> None:
         self._line, self._lock = threading.Lock(), threading.Lock()
@@ -41,8 +43,8 @@ class FairLock:
     def acquire(self) -> Iterator[None]:
         locked = self._locked()
         try:
-            # A lock is not fair: a thread that asks again at once gets it again. So one thread waits for it,
-            # and the others wait for their place behind that one.
+            # A plain lock is not fair: a thread that asks again at once gets it again. So one thread waits
+            # for it, and the others wait for the line.
             with self._line:
                 next(locked)
             yield

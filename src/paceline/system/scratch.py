@@ -1,7 +1,6 @@
-"""Files and folders that exist only while somebody works on them.
+"""Scratch files and folders, with names that no other process takes.
 
-Each has a name that no other process takes. Those that a killed process left are removed two days later, by
-the next one that works in the same folder.
+Those of killed processes are removed two days later, by the next process that works in the same folder.
 """
 
 from __future__ import annotations
@@ -13,50 +12,46 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from paceline.system.leaving import register_cleanup
 
 NAME = re.compile(r"\.paceline-[0-9a-f]{16}\.tmp")
-PRIVATE = 0o600  # for the user's eyes only
-USUAL = 0o666  # what the user's umask leaves of it
+PRIVATE = 0o600  # readable by the user only
+USUAL = 0o666  # within the user's umask
 MAX_AGE_SECONDS = 2 * 24 * 3600
 
 _mine: set[Path] = set()
-_changing = threading.Lock()  # held while one appears
+_changing = threading.Lock()  # held while one is created
 
 
-@contextmanager
-def scratch_file(folder: Path, mode: int = USUAL) -> Iterator[Path]:
+def scratch_file(folder: Path, mode: int = USUAL) -> AbstractContextManager[Path]:
     """Make an empty file in `folder`, and remove it afterwards if it still has that name. Raises OSError."""
-    with _scratch(folder, mode) as path:
-        yield path
+    return _scratch(folder, mode)
 
 
-@contextmanager
-def scratch_folder(folder: Path) -> Iterator[Path]:
-    """Make an empty folder in `folder`, private to the user, and remove it afterwards with all that is in it
-    if it still has that name. Raises OSError."""
-    with _scratch(folder, None) as path:
-        yield path
+def scratch_folder(folder: Path) -> AbstractContextManager[Path]:
+    """Make an empty private folder in `folder`, and remove it afterwards with its contents if it still has
+    that name. Raises OSError."""
+    return _scratch(folder, None)
 
 
 def remove_all() -> None:
-    """Remove all that this process works on; for one that is about to end without unwinding."""
-    _changing.acquire(timeout=1.0)  # and never given back: nothing new appears
+    """Remove all scratch files of this process before it exits without unwinding."""
+    _changing.acquire(timeout=1.0)  # never released: nothing new is created
     for path in list(_mine):
         _remove(path)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left in `folder`: whatever has not changed for two days."""
+    """Remove the scratch files in `folder` that have not changed for two days."""
     latest = time.time() - MAX_AGE_SECONDS
     with suppress(OSError):
         for path in folder.iterdir():
             if not NAME.fullmatch(path.name) or path in _mine:
                 continue
-            with suppress(OSError):  # somebody else's, or gone by now
+            with suppress(OSError):  # another user's, or removed meanwhile
                 found = path.lstat()
                 if found.st_mtime < latest and (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
                     _remove(path)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: nobody sees half of one, and of several writers one stays."""
+"""Atomic writes: readers never see half a file, and the last of several writers wins."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from paceline.system.scratch import NAME, PRIVATE, USUAL, scratch_file
 
 @contextmanager
 def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Iterator[Path]:
-    """An empty file to write to, which gets the name `path` at the end, or goes away. Links are followed.
+    """Make an empty file, which is renamed to `path` at the end, or removed on errors. Links are followed.
 
-    private: for the user's eyes only, from the first byte on; otherwise as the umask says, or as the file was
-    that it replaces. new: FileExistsError for a name that is taken by then. Raises OSError, which names
-    `path`.
+    private: readable by the user only, from the first byte on; by default by the umask, or like the replaced
+    file. new: raise FileExistsError if the name is taken by then. Raises OSError, which names `path`.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -39,7 +38,7 @@ def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Ite
 
 
 def check_output(out: Path, *sources: Path, force: bool) -> None:
-    """Raise UsageError unless `out` can be made, and is none of `sources`; before hours of work."""
+    """Raise UsageError unless `out` can be written, and is none of `sources`; before hours of work."""
     if out.is_dir():
         raise UsageError(f"{out}: is a directory; give the name of the file to write")
     if not out.parent.is_dir():
@@ -58,8 +57,10 @@ def check_output(out: Path, *sources: Path, force: bool) -> None:
 
 @contextmanager
 def write_output(out: Path, *, force: bool) -> Iterator[Path]:
-    """`whole` for a file that was asked for by its name. Raises UsageError where another process has made it
-    meanwhile, PacelineError where it cannot be written."""
+    """Write a file that the user named, atomically.
+
+    Raises UsageError if another process has made it meanwhile, and PacelineError if it cannot be written.
+    """
     try:
         with atomic_write(out, new=not force) as part:
             yield part
@@ -76,12 +77,12 @@ def write_output(out: Path, *, force: bool) -> Iterator[Path]:
 
 
 def private_file(path: Path) -> BinaryIO:
-    """`path` opened to be written anew, for the user's eyes only. Raises OSError."""
+    """Open `path` for writing, readable by the user only. Raises OSError."""
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, PRIVATE))
 
 
 def _mode(target: Path) -> int | None:
-    """None where there is no such file yet."""
+    """Return the permissions of a file; None without one."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
@@ -92,14 +93,14 @@ def _mode(target: Path) -> int | None:
 
 
 def _is_own_error(error: OSError) -> bool:
-    """Not a file that was read meanwhile, nor a terminal that has gone."""
+    """Return False for errors of other files that were read, and of a closed terminal."""
     if error.errno is None or isinstance(error, BrokenPipeError):
         return False
     return error.filename is None or NAME.fullmatch(Path(os.fsdecode(error.filename)).name) is not None
 
 
 def _fsync(part: Path) -> None:
-    """On the disk, not only on its way: a name that says it is complete must not outlive its bytes."""
+    """Flush to the disk: a complete name must not outlive its bytes."""
     handle = os.open(part, os.O_RDWR)
     try:
         os.fsync(handle)
@@ -112,10 +113,10 @@ def _publish(part: Path, target: Path, *, new: bool) -> None:
         part.replace(target)
         return
     try:
-        os.link(part, target)  # unlike a rename it never replaces; the other name goes away at the end
+        os.link(part, target)  # unlike a rename it never replaces a file
     except FileExistsError:
         raise
-    except OSError:  # as on file systems without links
+    except OSError:  # a file system without links
         if os.path.lexists(target):
             raise FileExistsError(f"{target} exists") from None
         part.replace(target)

@@ -1,21 +1,53 @@
-"""Translation of the target's tokens to the draft model's vocabulary."""
+"""The tokens that two vocabularies share, and translation from the target's to the draft model's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from paceline.speculative.interfaces import Caps
-from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Intersection:
+    """Pairs of tokens, target_ids[i] and draft_ids[i], with the same bytes or the same control name.
+    Each id is in at most one pair; target_ids ascend."""
+
+    target_ids: Ids
+    draft_ids: Ids
+
+    def __len__(self) -> int:
+        return len(self.target_ids)
+
+    @classmethod
+    def of(cls, target: Lexicon, draft: Lexicon) -> Intersection:
+        """Match the tokens of two vocabularies."""
+        pairs = {
+            ours: draft.by_bytes[data] for data, ours in target.by_bytes.items() if data in draft.by_bytes
+        }
+        pairs |= {ours: draft.by_name[name] for name, ours in target.by_name.items() if name in draft.by_name}
+        ends, their_ends = target.vocab.eos, draft.vocab.eos
+        if ends and their_ends and not any(pairs.get(end) in their_ends for end in ends):
+            # Names differ, but both end the text.
+            end, their_end = min(ends), min(their_ends)
+            pairs = {ours: theirs for ours, theirs in pairs.items() if theirs != their_end} | {end: their_end}
+        ordered = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2)
+        return cls(ordered[:, 0].copy(), ordered[:, 1].copy())
 
 
 class Translation:
-    """A translation of text. It cannot change the output, only how well the draft model guesses."""
+    """A translation of text. It cannot change the output, only how well the draft model guesses.
+    common: the tokens that both have."""
 
-    def __init__(self, target: Lexicon, draft: Lexicon, common: Intersection) -> None:
-        self.target, self.draft, self.common = target, draft, common
-        pairs = zip(common.target_ids.tolist(), common.draft_ids.tolist(), strict=True)
-        self._shared = frozenset(common.target_ids.tolist())
+    def __init__(self, target: Lexicon, draft: Lexicon) -> None:
+        self.target, self.draft, self.common = target, draft, Intersection.of(target, draft)
+        pairs = zip(self.common.target_ids.tolist(), self.common.draft_ids.tolist(), strict=True)
         self._known: dict[int, tuple[int, ...]] = {ours: (theirs,) for ours, theirs in pairs}
 
     @property
@@ -25,7 +57,8 @@ class Translation:
 
     def coverage(self, tokens: Sequence[int]) -> float:
         """Return the share of the target's `tokens` that the draft also has."""
-        return sum(token in self._shared for token in tokens) / max(1, len(tokens))
+        shared = set(self.common.target_ids.tolist())
+        return sum(token in shared for token in tokens) / max(1, len(tokens))
 
     def token(self, token: int) -> tuple[int, ...]:
         """Return the counterpart, or else the encoded bytes or control-token name; at least one token."""

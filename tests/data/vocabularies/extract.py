@@ -137,7 +137,7 @@ def print_table(facts: dict[str, ModelFacts], shared: list[tuple[str, str]]) -> 
         cells = []
         for theirs, draft in facts.items():
             found = compare(target, draft)
-            common = found.reason("tokens in common")
+            common = next((one for one in found.reasons if one.field == "tokens in common"), None)
             fits = found.verdict in ("same", "compatible")
             # Embedding models share a vocabulary with themselves, and still nothing can be drafted with them.
             assert fits == ((ours, theirs) in shared) or not found.usable, (ours, theirs)

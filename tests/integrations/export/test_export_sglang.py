@@ -9,7 +9,6 @@ import pytest
 
 from gguf_files import write_llama
 from paceline.integrations.export import EngineRequest, command
-from paceline.integrations.export.sglang import METHODS
 from paceline.speculative.errors import UsageError
 
 MODEL, DRAFT, HEAD = "some/target-8B", "some/draft-1B", "some/head_eagle3"
@@ -42,18 +41,12 @@ def test_steps_branches_and_tokens_are_set_together() -> None:
     assert made(draft=DRAFT) == f"--speculative-algorithm STANDALONE {draft}"
     assert made(draft=DRAFT, n_draft=4) == f"--speculative-algorithm STANDALONE {draft} {chain(4)}"
     tree = "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 7"
+    dspark = made(draft="some/dspark-head", n_draft=7)
+    assert dspark.endswith("--speculative-dspark-block-size 7")
     head = f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {HEAD}"
     assert made(draft=HEAD, n_draft=3, drafting_settings={"width": 2}) == f"{head} {tree}"
     words = made(draft=HEAD, n_draft=3, drafting_settings={"verify": "block"})
     assert words == f"{head} {chain(3)} --speculative-use-block-verification"
-
-
-def test_every_method_can_be_named() -> None:
-    for method, needs in METHODS.items():
-        asked = {"draft": DRAFT} if needs == "must" else {}
-        assert made(method=method, n_draft=3, **asked).startswith(f"--speculative-algorithm {method.upper()}")
-    assert made(method="NEXTN", n_draft=2) == f"--speculative-algorithm NEXTN {chain(2)}"
-    assert made(method="dspark", n_draft=7).endswith("--speculative-dspark-block-size 7")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import shutil
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,10 +16,13 @@ from gguf_files import write_llama, write_parts
 from paceline.models import zoo
 from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
-from paceline.models.headers.header import read_gguf, read_model_facts
+from paceline.models.headers.gguf_header import GGUFHeader
+from paceline.models.headers.header import kv_bytes_per_token, read_gguf, read_model_facts
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, U64, array, key, text
 from raw_gguf import gguf as raw
+
+FOURTH = [1, 1, 1, 0] * 12
 
 
 def number(name: str, value: int) -> bytes:
@@ -213,3 +218,32 @@ def test_pipes_sockets_and_links_in_circles_are_refused_at_once(
         for name in ("pipe.gguf", "socket.gguf", "loop.gguf", "/dev/zero", "gone.gguf"):
             with pytest.raises(ModelError, match=f"{name}: (is neither|cannot be read)"):
                 read_model_facts(name)
+
+
+@pytest.mark.parametrize(
+    ("arch", "dimensions", "expected"),
+    [
+        # Llama 3.2 1B: 16 layers x 8 heads x (64 + 64) x 2 bytes.
+        ("llama", (16, 2048, [32], [8]), 32_768),
+        # Without head_count_kv every head has its own.
+        ("gpt2", (12, 768, [12], []), 36_864),
+        # DeepSeek V3: 61 layers of 512 + 64, values are part of it.
+        ("deepseek2", (61, 7168, [128], [1], 576, 512, {"attention.key_length_mla": 192}), 70_272),
+        # One number a layer: where there are none, there is no attention.
+        ("nemotron_h", (4, 64, [8, 8, 8, 8], [0, 2, 0, 4], 8, 8), 192),
+        # Qwen3-Next: every fourth layer attends; by a list, by the interval, or known by name.
+        ("qwen3next", (48, 2048, [16], [2], 256, 256, {"attention.recurrent_layers": FOURTH}), 24_576),
+        ("else", (48, 2048, [16], [2], 256, 256, {"full_attention_interval": 4}), 24_576),
+        ("qwen3next", (48, 2048, [16], [2], 256, 256), 24_576),
+        ("llama", (16, 2048, [], [8]), 0),
+        ("llama", (1 << 40, 2048, [1], [8]), 0),
+    ],
+)  # fmt: skip
+def test_bytes_of_a_token_in_the_kv_cache(arch: str, dimensions: tuple[Any, ...], expected: int) -> None:
+    names = ("block_count", "embedding_length", "attention.head_count", "attention.head_count_kv")
+    more = dimensions[-1] if isinstance(dimensions[-1], dict) else {}
+    known = (
+        dict(zip((*names, "attention.key_length", "attention.value_length"), dimensions, strict=False)) | more
+    )
+    values = {f"{arch}.{name}": np.array(v, int) if isinstance(v, list) else v for name, v in known.items()}
+    assert kv_bytes_per_token(GGUFHeader(Path("m.gguf"), values, {}, (), 0, 0), arch) == expected

@@ -7,7 +7,7 @@ import pytest
 
 from hub_files import byte_level, write_folder, write_json
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
-from paceline.models.headers.hub_folder import arch_of, read_folder
+from paceline.models.headers.hub_folder import arch_of, read_folder, read_weights
 from paceline.speculative.errors import ModelError
 
 
@@ -25,7 +25,7 @@ def test_the_facts_of_a_folder(tmp_path: Path) -> None:
     assert names == ["config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"]
     assert (facts.arch, facts.family, facts.quantisation) == ("qwen2", "qwen2.5", "BF16")
     assert (facts.parameters, facts.size) == (1000, 2000)
-    assert (facts.n_ctx, facts.n_layers, facts.n_embd, facts.n_vocab) == (32768, 24, 896, 262)
+    assert (facts.n_ctx, facts.n_layers, facts.n_vocab) == (32768, 24, 262)
     assert facts.chat_template == "{{ messages }}"
     assert facts.tokenizer is not None
     assert facts.tokenizer.kind == "BPE"
@@ -131,3 +131,33 @@ def test_more_values_than_a_model_needs_are_refused_before_they_take_memory(tmp_
     (folder / "tokenizer.json").write_bytes(b"[" + b"[]," * (3 << 20) + b"[]]")
     with pytest.raises(ModelError, match="more values than any model needs"):
         read_folder(folder)
+
+
+def test_all_that_an_index_names_is_weighed(tmp_path: Path) -> None:
+    for i in range(2):
+        (tmp_path / f"model-{i}.safetensors").write_bytes(b"whatever")
+    names = {"t1": "model-1.safetensors", "n1": "model-1.safetensors", "t0": "model-0.safetensors"}
+    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": names})
+    files, size = read_weights(tmp_path)
+    assert [file.name for file in files] == ["model-0.safetensors", "model-1.safetensors"]
+    assert size == 16
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [(["a"], "has no weight_map"), ({"a": "model-7.safetensors"}, r"model-7\.safetensors.*fetch it too")],
+)
+def test_an_index_without_its_files_is_refused(tmp_path: Path, table: object, said: str) -> None:
+    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": table})
+    with pytest.raises(ModelError, match=said):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x", "", "a\0b", "..", "\ud800"],
+)
+def test_an_index_names_files_beside_it_only(tmp_path: Path, name: str) -> None:
+    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": {"a": name}})
+    with pytest.raises(ModelError, match="names files that are not beside it"):
+        read_weights(tmp_path)

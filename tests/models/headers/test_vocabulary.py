@@ -13,7 +13,7 @@ from paceline.backends.llama_cpp.text import read_vocab
 from paceline.models import zoo
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.header import read_gguf
-from paceline.models.headers.vocabulary import make_vocab
+from paceline.models.headers.vocabulary import end_tokens, make_vocab
 from paceline.speculative.vocabulary import Vocab
 
 PLAIN = TokenizerFacts("BPE", "", [b"t%d" % i for i in range(20)])
@@ -93,3 +93,29 @@ def test_what_a_file_says_goes_before_and_no_id_lies_outside() -> None:
 def test_the_bytes_of_a_token(kind: str, pre: str, type_: int, text: bytes, piece: bytes) -> None:
     tokenizer = TokenizerFacts(kind, pre, [text, b"end", b"end"], (type_, 3, 3), {"bos": 1, "eos": 2})
     assert make_vocab(tokenizer).piece(0) == piece
+
+
+GPT_OSS = [b"a", b"<|end|>", b"<|return|>", b"<|call|>", b"<|endoftext|>"]
+
+
+def test_what_the_file_names_and_what_llama_cpp_knows_by_text() -> None:
+    texts = [b"a", b"<|im_end|>", b"<|endoftext|>", b"<|im_start|>", b"b", b"<|end_of_text|>"]
+    assert end_tokens(texts, {"bos": 3, "eos": 4}) == {1, 2, 4, 5}
+
+
+def test_only_messages_end_where_turns_have_an_end_of_their_own() -> None:
+    assert end_tokens(GPT_OSS, {"eos": 2}) == {2, 3, 4}
+    assert end_tokens(GPT_OSS[:3], {}) == {1, 2}
+    assert end_tokens([b"<|end|>", b"<|flush|>", b"<|calls|>"], {}) == {1, 2}
+    assert end_tokens([b"<|end|>", b"<|flush|>"], {}) == {0, 1}
+
+
+def test_in_gemma_4_the_old_end_is_a_text_like_others() -> None:
+    assert end_tokens([b"</s>", b"<eos>"], {"eos": 1}) == {0, 1}
+    assert end_tokens([b"</s>", b"<eos>", b"<|tool_response>"], {"eos": 1}) == {1, 2}
+
+
+def test_padding_and_file_ends_of_code_models_end_too() -> None:
+    texts = [b"<|fim_pad|>", b"<|repo_name|>", b"<|file_sep|>", b"<|fim_prefix|>", b"x"]
+    assert end_tokens(texts, {}) == {0, 1, 2}
+    assert end_tokens(texts, {"fim_pad": 4}) == {1, 2, 4}

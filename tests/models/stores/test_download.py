@@ -22,7 +22,7 @@ from huggingface_hub.utils import WeakFileLock, close_session
 from hub_server import COMMIT, Hub, own_cache, serving
 from paceline.models.stores import download
 from paceline.models.stores.download import find_cached, pull
-from paceline.models.stores.hub_layout import repo_folder
+from paceline.models.stores.hub_cache import repo_folder
 from paceline.models.stores.reference import LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 
@@ -218,6 +218,13 @@ def link_to_another_blob(cache: Path, pointer: Path) -> None:
     pointer.symlink_to(f"../../blobs/{blob.name}")
 
 
+def link_to_a_short_blob(cache: Path, pointer: Path) -> None:
+    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
+    blob.parent.mkdir()
+    blob.write_bytes(DATA[:-1])
+    pointer.symlink_to(f"../../blobs/{blob.name}")
+
+
 def blob_outside(cache: Path, pointer: Path) -> None:
     blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
     blob.parent.mkdir()
@@ -229,9 +236,13 @@ def link_to_nothing(cache: Path, pointer: Path) -> None:
     pointer.symlink_to("../../blobs/gone")
 
 
+def short_file(cache: Path, pointer: Path) -> None:
+    pointer.write_bytes(DATA[:-1])
+
+
 @pytest.mark.parametrize(
     "lie",
-    [link_outside, link_to_another_blob, blob_outside, link_to_nothing],
+    [link_outside, link_to_another_blob, link_to_a_short_blob, blob_outside, link_to_nothing, short_file],
 )
 def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
     hub: Hub, cache: Path, lie: Callable[[Path, Path], None]
@@ -244,6 +255,23 @@ def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
     assert one.path.resolve().name == hashlib.sha256(DATA).hexdigest()
     for private in cache.parent.glob("private"):
         assert private.read_bytes() == bytes(len(DATA))
+
+
+@pytest.mark.parametrize("lie", [link_outside, blob_outside, link_to_nothing])
+def test_a_link_out_of_the_cache_is_no_cached_model(cache: Path, lie: Callable[[Path, Path], None]) -> None:
+    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
+    pointer.parent.mkdir(parents=True)
+    lie(cache, pointer)
+    with pytest.raises(UsageError, match="user/repo is not on this machine"):
+        find_cached(parse("user/repo"))
+
+
+def test_a_snapshot_that_leads_out_of_the_cache_gets_no_files(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (repo_folder("user/repo") / "snapshots").mkdir(parents=True)
+    (repo_folder("user/repo") / "snapshots" / COMMIT).symlink_to(tmp_path / "outside")
+    refused(ModelError, "leads out of the cache; delete it")
+    assert files_of(tmp_path / "outside") == []
 
 
 def test_where_links_are_not_wanted_the_file_itself_gets_the_name(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants as library
 
-from paceline.models.stores.hub_layout import cache_folder, is_repository_file, stated_sha256
+from paceline.models.stores.hub_cache import cache_folder, is_repository_file, stated_sha256
 
 
 @pytest.mark.parametrize(

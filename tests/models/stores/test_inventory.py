@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
-from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ from paceline.models.headers import header
 from paceline.models.stores import inventory as stores
 from paceline.models.stores import places as known_places
 from paceline.models.stores.inventory import Inventory, list_models
-from paceline.models.stores.search import FOLDERS, MODELS
 
 HOST = "registry.ollama.ai"
 
@@ -216,39 +211,3 @@ def test_what_was_read_is_not_read_again_until_it_changes(
     for entry in (home.parent / "paceline" / "facts").iterdir():
         entry.write_text(entry.read_text().replace('"arch"', '"ark"'))  # of another version
     assert look(home, home / "models") == first
-
-
-def stopping(at: str) -> Callable[[str], None]:
-    def tick(what: str) -> None:
-        if what == at:
-            raise KeyboardInterrupt
-
-    return tick
-
-
-@pytest.mark.parametrize("at", [FOLDERS, MODELS])
-def test_ctrl_c_ends_the_search(home: Path, made: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    for i in range(200):
-        (home / f"{i}.gguf").write_bytes(b"GGUF%d" % i)
-    asked = Counter[str]()
-    cancelled = threading.Event()
-    read = header.read_model_facts
-
-    def counted(path: Path, **options: bool) -> Any:
-        asked[path.name] += 1
-        assert len(asked) == 1 or cancelled.wait(60)
-        return read(path, **options)
-
-    class Pool(ThreadPoolExecutor):
-        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-            super().shutdown(wait=False, cancel_futures=cancel_futures)
-            cancelled.set()
-            super().shutdown(wait=wait)
-
-    monkeypatch.setattr(stores, "read_model_facts", counted)
-    monkeypatch.setattr(stores, "ThreadPoolExecutor", Pool)
-    # One thread reads one header after the other, and the first one that is done ends it.
-    monkeypatch.setattr(stores, "READER_THREADS", 1)
-    with pytest.raises(KeyboardInterrupt):
-        list_models([home], tick=stopping(at), environ={"HOME": str(home)})
-    assert len(asked) <= 2

@@ -11,7 +11,7 @@ import pytest
 
 from model_stores import ollama_model
 from paceline.models.stores import places
-from paceline.models.stores.hub_layout import stated_sha256
+from paceline.models.stores.hub_cache import stated_sha256
 from paceline.models.stores.ollama_store import candidates, find_ollama_model
 from paceline.models.stores.reference import LocalFile, parse
 from paceline.models.stores.search import FolderSearch

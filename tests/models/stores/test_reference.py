@@ -54,7 +54,9 @@ NO_NAMES = [
     "ollama:a..b", "ollama:a\0b", "user/", "user/repo:", "user/a--b", "user/repo.",
     "hf.co/user", "hf.co/user/repo/tree/dev", "https://example.com/user/repo", "zoo:",
     "\x1b[31mred",
-    "hf.co/" + "a" * 600 + "/b",
+    "hf.co/" + "a" * 600 + "/b", "user/repo;rm", "user/`id`", "user/repo:a|b", "ollama:a$(id)",
+    "ollama:-flag", "user/--repo", "user/re po", "user/repo\n", "us..er/repo", "zoo:../x", "zoo:a/b",
+    "hf.co/../user/repo",
 ]  # fmt: skip
 
 

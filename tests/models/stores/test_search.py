@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.models.stores.reference import NO_MODEL
-from paceline.models.stores.search import AUXILIARY_FILES, FolderSearch
+from paceline.models.stores.search import FolderSearch
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -18,7 +17,3 @@ def test_a_pipe_is_nothing(tmp_path: Path) -> None:
     assert search.folder(tmp_path) == []
     assert search.json(tmp_path / "m.gguf") is None
     assert len(search.notes) == 1
-
-
-def test_downloads_and_searches_leave_out_the_same_files() -> None:
-    assert set(AUXILIARY_FILES) == set(NO_MODEL)

@@ -10,14 +10,14 @@ import pytest
 
 from paceline.models import zoo
 from paceline.models.headers.header import read_model_facts
-from paceline.models.zoo.table import ZOO_ENTRIES, ZooEntry
+from paceline.models.zoo import ZOO_ENTRIES, ZooEntry
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("row", ZOO_ENTRIES, ids=lambda row: row.name)
 def test_a_row_has_the_parameters_of_its_file(row: ZooEntry) -> None:
-    here = {one.name: one.path for one in zoo.models()}
+    here = {one["name"]: one["path"] for one in zoo.records()}
     if (path := here[row.name]) is None:
         pytest.skip(f"{row.name} is not here")
     assert read_model_facts(path, tokens=False).parameters == row.parameters

@@ -61,8 +61,8 @@ def test_a_corpus_holds_what_its_sources_do(sources: Sources, tokenizer: Tokeniz
     assert (manifest.tokens, manifest.documents) == (len(code) + len(sql) + len(answer), 3)
     assert (manifest.model, manifest.n_vocab) == ("paceline-target.gguf", tokenizer.vocab.size)
     first, second = manifest.sources
-    assert (first["files"], first["documents"], first["bytes"]) == (2, 2, len(CODE) + len(SQL))
-    assert (second["files"], second["tokens"], second["bytes"]) == (1, len(answer), 16)
+    assert (first.files, first.documents, first.bytes) == (2, 2, len(CODE) + len(SQL))
+    assert (second.files, second.tokens, second.bytes) == (1, len(answer), 16)
     assert manifest.skipped == skipped.counts == {"empty": 1}
     assert left(home) == ["mine"]
     assert left(corpus.folder) == ["datastore", "manifest.json", "static.ngram"]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gguf_files import write_llama
 from paceline.models.headers.gguf_file import GGUFFile, TensorRows
-from paceline.prepare.transplant.pieces import TokenPieces
-from paceline.prepare.transplant.transplant import transplant_rows
+from paceline.prepare.token_pieces import TokenPieces
+from paceline.prepare.transplant import transplant_rows
 
 spellings = st.lists(st.lists(st.integers(0, 257), max_size=5), min_size=1, max_size=30)
 
@@ -36,7 +36,7 @@ def test_chunks_make_no_difference_and_rows_are_those_of_pieces(
 ) -> None:
     old, pieces = table.rows(np.arange(table.size)), pieces_of(spelled)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.prepare.transplant.transplant.CHUNK_ROWS", chunk)
+        patch.setattr("paceline.prepare.transplant.CHUNK_ROWS", chunk)
         made = np.concatenate(list(transplant_rows(table, pieces, read=read)))
     mean = old.mean(0)
 

@@ -16,7 +16,7 @@ from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile, copy_part, write_gguf
 from paceline.models.zoo.quantize import quantize
-from paceline.prepare.transplant import Transplant, TransplantOptions
+from paceline.prepare.transplant import Transplant
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.vocab.shared import check_shared
 
@@ -24,8 +24,8 @@ TABLES = ("token_embd.weight", "output.weight")
 TEXT = "def read_table(path):\n    # naïve – Straße 東京 😀\n    return  [line for line in path]\n"
 
 
-def made(draft: Path, target: Path, out: Path, *rules: Any, **more: Any) -> dict[str, Any]:
-    with Transplant(draft, target, TransplantOptions(*rules, **more)) as transplant:
+def made(draft: Path, target: Path, out: Path, **options: Any) -> dict[str, Any]:
+    with Transplant(draft, target, **options) as transplant:
         return transplant.write(out)
 
 
@@ -106,7 +106,7 @@ def test_a_vocabulary_in_another_order_comes_over_to_the_last_bit(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
 def test_new_rows_have_the_type_asked_for(pair: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
-    report = made(*pair, tmp_path / "out.gguf", type=kind)
+    report = made(*pair, tmp_path / "out.gguf", weight_type=kind)
     types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
     assert (report["type"], *(types[name] for name in TABLES)) == (kind, kind, kind)
     assert types["blk.0.ffn_down.weight"] == "F32"
@@ -169,7 +169,7 @@ def test_a_file_that_reads_text_differently_is_not_left_behind(
         )
 
     with Transplant(*pair) as transplant:
-        monkeypatch.setattr("paceline.prepare.transplant.transplant.check_shared", nothing)
+        monkeypatch.setattr("paceline.prepare.transplant.check_shared", nothing)
         with pytest.raises(VocabError, match="reads text differently"):
             transplant.write(tmp_path / "out.gguf")
     assert [*tmp_path.iterdir()] == []
@@ -218,6 +218,6 @@ def test_a_draft_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
 
 def test_options_that_cannot_be_are_refused(pair: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match="unknown weight type 'Q4_K': use one of F32, F16, BF16, Q8_0, Q4_0"):
-        TransplantOptions("Q4_K")
+        Transplant(*pair, weight_type="Q4_K")
     with pytest.raises(UsageError, match="has two matrices, which cannot become one: leave out --tied"):
-        Transplant(*pair, TransplantOptions(tied=True))
+        Transplant(*pair, tied=True)

@@ -94,7 +94,6 @@ class Batch:
 
 class LlamaForward(LogitsOutput):
     """Rows `first`, `first + 1`, ... of a session, in llama.cpp's output buffer.
-
     is_last: returns true until the target's next pass."""
 
     def __init__(

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.backends.common import parameters
-from paceline.backends.llama_cpp import gate, pages
+from paceline.backends.llama_cpp import gate
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_count
 from paceline.system.forks import ForkGuard
@@ -24,8 +24,7 @@ from paceline.system.leaving import exit_now
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
-CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
-CACHE_ELEMENT_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
+CACHE_TYPES = {"f32": (0, 4.0), "f16": (1, 2.0), "q8_0": (8, 34 / 32), "bf16": (30, 2.0)}  # ggml_type, bytes
 
 # Fields of `Sampling`, and their names in GGUF files behind general.sampling.
 SAMPLING_KEYS = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
@@ -117,7 +116,6 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
-    params.progress_callback = cpp.llama_progress_callback(_loading)
     with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
@@ -138,13 +136,6 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
         cpp.llama_model_free(model)
         raise ModelError(f"{path}: is an encoder-decoder model ({arch}); give a decoder-only causal LM")
     return model
-
-
-def _loading(done: float, _user: object) -> bool:
-    """Advise huge pages at the first report of progress: memory is allocated, and not yet filled."""
-    if done == 0:
-        pages.advise_huge_pages()
-    return True  # continue
 
 
 def _reason(path: Path) -> str:
@@ -175,7 +166,6 @@ def metadata(model: Any, key: str) -> str | None:
 
 def description(model: Any) -> str:
     """Return architecture, size and quantization: llama 7B Q8_0.
-
     llama.cpp's size class is missing or wrong below 1B: these parameters are counted."""
     cpp, buffer = llama_cpp(), ctypes.create_string_buffer(256)
     cpp.llama_model_desc(model, buffer, len(buffer))
@@ -213,7 +203,8 @@ def make_context(
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
-    check_memory(model, path, n_ctx, CACHE_ELEMENT_BYTES[cache_type])
+    ggml_type, element_bytes = CACHE_TYPES[cache_type]
+    check_memory(model, path, n_ctx, element_bytes)
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
@@ -223,7 +214,7 @@ def make_context(
     params.kv_unified = True  # branches share the main sequence's cells, and sessions a prefix
     params.swa_full = True  # keep cells outside the window, for rollback
     params.no_perf = True
-    params.type_k = params.type_v = CACHE_TYPES[cache_type]
+    params.type_k = params.type_v = ggml_type
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
     with wrap_llama_errors(path):
         context = cpp.llama_init_from_model(model, params)
@@ -233,7 +224,6 @@ def make_context(
                 "ask for fewer (n_ctx, -c), or for the usual cache_type (--cache-type) and "
                 "flash_attention (-fa)"
             )
-    pages.advise_huge_pages()  # scratch space is allocated, and not yet touched
     return context
 
 

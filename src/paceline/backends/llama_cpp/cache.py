@@ -16,7 +16,6 @@ MAX_BRANCHES = 64
 
 class SequenceSlot(CacheSlot):
     """A main sequence and the tokens of its cells.
-
     prompt_length: tokens that a prefill of this length computed. last_used: grows with every session."""
 
     def __init__(self, sequence: int) -> None:
@@ -27,7 +26,6 @@ class SequenceSlot(CacheSlot):
 
 class LlamaKvCache:
     """The sequences of a context.
-
     sessions: number of main sequences, which share one pool of cells. require: raises if the model is closed.
     shares: main sequences may share a prefix (`seq_cp` copies no data).
     windowed: cells outside an attention window may have been reused, which llama.cpp does not report."""
@@ -58,7 +56,6 @@ class LlamaKvCache:
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
         """Return a free slot with the longest cached prefix of `tokens`, copied from another slot if needed.
-
         Raises BusyError if no slot is free."""
         free = free_slots(self.slots)
         cached = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,18 +23,15 @@ def rows_are_equal(target: LlamaTarget) -> bool:
     elsewhere = target.gpu_layers > 0 or target.flash_attention is False
     if not target.kernels or elsewhere or target.caps.rollback != "free":
         return False
-    return kernels.covers_all_operations(lambda: _probe_forward(target))
+    return not kernels.foreign_operations(lambda: _probe_forward(target))
 
 
 def _probe_forward(target: LlamaTarget) -> None:
     """Run a short pass, and drop it from the cache."""
-    session = target.open()
-    try:
+    with closing(target.open()) as session:
         session.extend([0] * min(2, target.caps.n_ctx))
         target.forward([(session, EMPTY)], RequiredOutputs())
-    finally:
-        session.close()
-        target.forget()
+    target.forget()
 
 
 def require_exact(target: LlamaTarget) -> None:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.header import GGUFMetadata, read_parts, split_part_paths
+from paceline.models.headers.header import read_parts, split_part_paths
 from paceline.models.headers.plain_file import require_gguf_path as require_gguf_path
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
@@ -32,7 +32,6 @@ in_load_subprocess = False
 
 def validate_gguf(path: Path, **way: Any) -> None:
     """Refuse a file that llama.cpp cannot load. way: settings of the load (vocab_only, gpu_layers).
-
     Raises UsageError if `path` is no file or a later part of a model, and ModelError if it is no model or
     crashes llama.cpp."""
     record = _record_path(path, way)
@@ -41,7 +40,7 @@ def validate_gguf(path: Path, **way: Any) -> None:
     parts = read_parts(path, tokens=False)
     if parts[0].path != path:
         raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
-    if not way["vocab_only"] and GGUFMetadata(parts[0]).text("tokenizer.ggml.model") in NO_VOCABULARY:
+    if not way["vocab_only"] and parts[0].text("tokenizer.ggml.model") in NO_VOCABULARY:
         raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
     if (
         in_load_subprocess

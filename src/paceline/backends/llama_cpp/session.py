@@ -19,7 +19,6 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 class LlamaSession(CachedSession[SequenceSlot]):
     """A session in a slot of `cache`.
-
     as_prompts: reuse a prefix only if a prefill of that length computed it, for equal bits."""
 
     def __init__(self, cache: LlamaKvCache, *, as_prompts: bool = False) -> None:
@@ -76,7 +75,6 @@ class LlamaSession(CachedSession[SequenceSlot]):
         self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
     ) -> list[int]:
         """Return the sequence of a new node: its parent's for a first child, else a new branch.
-
         The rows above the node join the branch."""
         parent = tree.parents[node]
         if parent not in self._inherited_sequence:

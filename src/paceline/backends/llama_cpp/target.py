@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,24 +16,45 @@ from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
-from paceline.backends.llama_cpp.identity import SETTINGS, identity
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, Decoder
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
-from paceline.speculative.errors import ContractError, ModelError, UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 from paceline.system.forks import ForkGuard
+from paceline.system.identity import file_fingerprint
 from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
 MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode pass
+SETTINGS: Mapping[str, Any] = {
+    "threads": 1,
+    "gpu_layers": 0,
+    "flash_attention": None,
+    "cache_type": "f16",
+    "exact_rows": 0,
+    "kernels": True,
+}  # LlamaTarget's defaults
+
+
+def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    """See ModelSetup. The key of the model's cached pass costs on disk, which must stay stable.
+    Raises OSError if `path` does not exist, and MissingExtraError without llama.cpp."""
+    model = file_fingerprint(path)
+    given = {name: settings.get(name, usual) for name, usual in SETTINGS.items()}
+    return {
+        "model": model,
+        "features": binding.llama_cpp().llama_print_system_info().decode(errors="replace"),
+        "engine": f"llama-cpp-python {version('llama-cpp-python')}",
+        **given,
+        "kernels": own_kernels.load_kernels().path if given["kernels"] else "",
+    }
 
 
 class LlamaTarget:
     """A model of a GGUF file.
-
     n_ctx: context length of a session (0: that of the training, at most 4,096).
     sessions: number of sessions that may be open.
     exact_rows: fill every pass up to so many rows if rows depend on their pass. Plain and speculative
@@ -149,7 +171,7 @@ class LlamaTarget:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        return make_token_trie(self.vocab, self.text.markers())
+        return make_token_trie(self.vocab, self.text.added_tokens())
 
     @property
     def description(self) -> str:
@@ -179,35 +201,10 @@ class LlamaTarget:
         if self._context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
-    def use_threads(self, threads: int) -> None:
-        self._require_open()
-        self.threads = threads
-        self._cpp.llama_set_n_threads(self._context, threads, threads)
-
-    def use_flash_attention(self, flash: bool | None) -> None:
-        self._require_open()
-        if not all(slot.is_free for slot in self.cache.slots):
-            raise ContractError("flash attention is changed while a session is open")
-        before, self.flash_attention = self.flash_attention, flash
-        self._free_context()
-        try:
-            self._make_context(self.caps.max_sessions)
-        except BaseException:
-            self.flash_attention = before
-            self._make_context(self.caps.max_sessions)
-            raise
-        if not self.exact_rows:
-            self._set_equal_rows()
-
     def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
         self._require_open()
         given = {**self.settings, "flash_attention": flash_attention, "exact_rows": 0}
         return LlamaTarget(self.path, n_ctx=n_ctx, weights=self, **given)
-
-    def attention_score_bytes(self) -> int:
-        self._require_open()
-        heads, rows = self._cpp.llama_model_n_head(self._model), self._cpp.llama_n_ubatch(self._context)
-        return 4 * int(heads) * int(rows) * self._cells
 
     def open(self, beside: Session | None = None) -> LlamaSession:
         self._require_open()

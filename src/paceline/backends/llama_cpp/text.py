@@ -72,14 +72,13 @@ class LlamaText(Text):
                 return buffer.raw[:n]
             size = -n
 
-    def markers(self) -> frozenset[int]:
-        """Return added tokens that look like control tokens (<think>) but are text."""
-        added = [
+    def added_tokens(self) -> list[int]:
+        """Return the tokens that were added to the vocabulary, without control tokens."""
+        return [
             token
             for token in range(self._cpp.llama_vocab_n_tokens(self._vocab))
             if self._cpp.llama_vocab_get_attr(self._vocab, token) & self._cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
         ]
-        return frozenset(t for t in added if (text := self.piece(t)).startswith(b"<") and text.endswith(b">"))
 
     def template(self, *, tools: bool = False) -> str:
         template = self._cpp.llama_model_chat_template

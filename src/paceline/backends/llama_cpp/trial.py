@@ -35,13 +35,12 @@ def main(path: str, way: dict[str, Any]) -> None:
 def _run(target: LlamaTarget) -> None:
     prompt = (_use_tokenizer(target.text, target.vocab.size) or [0])[: N_CTX // 4]
     drafted = DraftTree(tuple((prompt * 4)[:4]), PARENTS, SCORES, SOURCES)
-    for flash in (None, False):
-        target.use_flash_attention(flash)
-        session = target.open()
+    for engine in (target, target.with_shared_weights(n_ctx=N_CTX, flash_attention=False)):
+        session = engine.open()
         session.extend(prompt)
-        target.forward([(session, EMPTY)], RequiredOutputs())
-        if target.caps.rollback != "none":
-            target.forward([(session, drafted)], RequiredOutputs())
+        engine.forward([(session, EMPTY)], RequiredOutputs())
+        if engine.caps.rollback != "none":
+            engine.forward([(session, drafted)], RequiredOutputs())
         session.close()
 
 
@@ -49,5 +48,5 @@ def _use_tokenizer(text: LlamaText, size: int) -> list[int]:
     """Decode all tokens, and return the tokens of a text."""
     for token in range(size):
         text.piece(token)
-    text.markers()
+    text.added_tokens()
     return text.encode(TEXT, special=True)

@@ -24,8 +24,7 @@ from paceline.speculative.sampling import (
 
 class HfForward(LogitsOutput):
     """Rows `first`, `first + 1`, ... of a session, copied from the device on demand.
-
-    read: prefilled tokens among the computed ones. is_last: returns true until the target's next pass."""
+    is_last: returns true until the target's next pass."""
 
     def __init__(
         self,
@@ -33,11 +32,10 @@ class HfForward(LogitsOutput):
         rows: Any,
         first: int,
         computed: int,
-        read: int,
         want: RequiredOutputs,
         features: Features,
     ) -> None:
-        self._is_last, self._rows, self._first, self.read = is_last, rows, first, read
+        self._is_last, self._rows, self._first = is_last, rows, first
         self._best: list[int] | None = None
         if want.top_k > 0 and len(rows) > 0:
             best = top_k_rows(rows, want.top_k)
@@ -76,7 +74,6 @@ class HfForward(LogitsOutput):
 
 def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
     """Return the tokens of a row [n_vocab] that pass the first filter, and their logits.
-
     Return None if the settings need the whole row."""
     k = 1 if settings.greedy else settings.top_k
     if 0 < k < len(row):

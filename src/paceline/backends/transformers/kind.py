@@ -20,7 +20,6 @@ WINDOWED, WHOLE = "sliding_attention", "full_attention"
 
 class ArchitectureTraits:
     """Traits that an architecture declares; a probe finds which of them hold (trial.py).
-
     supports_custom_masks: passes take an attention mask.
     supports_rollback: the cache can drop its last positions.
     window: positions that a layer with sliding attention sees.
@@ -94,7 +93,6 @@ def eos_token_ids(config: Any, generation: Any) -> Collection[int]:
 
 def attention_mask(rows: PassInput, window: int | None = None) -> Attends:
     """Return which cache places each row attends to [rows, places].
-
     A committed token attends to all places up to its place, a node to the committed tokens, its ancestors
     and itself. window: the largest distance of positions, plus one."""
     place = np.arange(rows.places)

@@ -1,12 +1,13 @@
-"""Sessions of the transformers backend."""
+"""Sessions of the transformers backend, and their KV caches, which outlive them to reuse prefixes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from paceline.backends.common import CachedSession
-from paceline.backends.transformers.cache import BatchSlot, CacheSlots
+from paceline.backends.common import CachedSession, CacheSlot, common_prefix, free_slots
 from paceline.backends.transformers.loading import openmp_threads
 from paceline.speculative.errors import ContractError
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -15,7 +16,6 @@ from paceline.speculative.tree import EMPTY, DraftTree
 @dataclass(frozen=True)
 class PassInput:
     """A session's rows in a pass: `tokens`, written to the cache from place `start` on.
-
     base: place of the root; node `i` of `tree` is at `base + 1 + i`.
     n_outputs: number of rows, at the end, that have logits; the first is row `first_row` of the tree."""
 
@@ -31,6 +31,45 @@ class PassInput:
     def places(self) -> int:
         """Length of the cache after the pass."""
         return self.start + len(self.tokens)
+
+
+class BatchSlot(CacheSlot):
+    """A cache and its tokens. rewinds: the last tokens can be dropped; otherwise all are."""
+
+    def __init__(self, make: Callable[[], Any], rewinds: bool) -> None:
+        super().__init__()
+        self._make, self._rewinds = make, rewinds
+        self.cache: Any = make()
+
+    def trim(self, n: int) -> None:
+        """Keep at most the first `n` tokens."""
+        if self._rewinds:
+            del self.cached[n:]
+            self.cache.truncate(len(self.cached))
+        else:
+            self.clear()
+
+    def clear(self) -> None:
+        self.cached.clear()
+        self.cache = self._make()
+
+
+class CacheSlots:
+    """The caches of a model's sessions."""
+
+    def __init__(self, n: int, make: Callable[[], Any], rewinds: bool) -> None:
+        self._slots = [BatchSlot(make, rewinds) for _ in range(n)]
+
+    def take(self, owner: object, tokens: list[int]) -> tuple[BatchSlot, int]:
+        """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
+        best = max(free_slots(self._slots), key=lambda slot: common_prefix(slot.cached, tokens))
+        best.owner = weakref.ref(owner)
+        return best, common_prefix(best.cached, tokens)
+
+    def clear_free(self) -> None:
+        for slot in self._slots:
+            if slot.is_free:
+                slot.clear()
 
 
 class HfSession(CachedSession[BatchSlot]):

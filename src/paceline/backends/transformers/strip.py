@@ -80,12 +80,6 @@ class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped her
         for layer in self.layers:
             layer.n = min(layer.n, n)
 
-    @property
-    def memory(self) -> int:
-        """Bytes, with spare capacity."""
-        layers = [layer for layer in self.layers if layer.is_initialized]
-        return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in layers)
-
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def gather(self, places: Sequence[int], start: int) -> None:
         """Move positions of all layers; see LayerCache."""

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from paceline.backends.common import make_token_trie, parameters
-from paceline.backends.transformers.cache import CacheSlots
 from paceline.backends.transformers.forward import HfForward, features_of
 from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
@@ -25,7 +24,6 @@ from paceline.backends.transformers.kind import (
     text_config,
 )
 from paceline.backends.transformers.loading import (
-    SETTINGS,
     cache_gguf_reader,
     check_device,
     first_line,
@@ -37,7 +35,7 @@ from paceline.backends.transformers.loading import (
     openmp_threads,
 )
 from paceline.backends.transformers.passes import PendingForward, compute
-from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.backends.transformers.strip import SequenceCache
 from paceline.backends.transformers.text import HfText
 from paceline.backends.transformers.trial import probe_traits
@@ -57,7 +55,6 @@ MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode
 
 class HfTarget:
     """A model of `path`: a folder, or hf:FILE of a GGUF file.
-
     n_ctx: context length of a session (0: that of the training, at most 4,096).
     sessions: number of sessions that may be open. device: cpu, cuda, mps, or auto.
     dtype: of the weights (loading.DTYPES). attention: an implementation in transformers, or auto."""
@@ -65,6 +62,7 @@ class HfTarget:
     modification = ""
     vocab: Vocab
     path: Path
+    settings: Mapping[str, Any]
     _text: HfText | None = None
 
     def __init__(
@@ -86,13 +84,18 @@ class HfTarget:
             raise UsageError(
                 f"{path}: passes of one shape are for GGUF models; leave out exact_greedy (--exact-greedy)"
             )
-        self._settings = {"threads": threads, "device": device, "dtype": dtype, "attention": attention}
+        self.settings: Mapping[str, Any] = {
+            "threads": threads,
+            "device": device,
+            "dtype": dtype,
+            "attention": attention,
+        }
         self._device = check_device(device)
         with cache_gguf_reader(path):
             tokenizer = load_tokenizer(path)
             model = load_model(path, device=self._device, dtype=dtype, attention=attention)
         torch.set_num_threads(threads)
-        self._use(path, model, sessions, n_ctx, identity(path, self._settings))
+        self._use(path, model, sessions, n_ctx, identity(path, self.settings))
         self._text = HfText(tokenizer, self.vocab.size)
         self.vocab = self._text.vocab(self.vocab.eos)
 
@@ -100,7 +103,7 @@ class HfTarget:
     def around(cls, model: Any, *, sessions: int = 1) -> HfTarget:
         """Return a target without text around a model in memory. Raises ModelError."""
         self = cls.__new__(cls)
-        self._settings = {
+        self.settings = {
             "threads": torch.get_num_threads(),
             "device": str(model.device),
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -109,14 +112,14 @@ class HfTarget:
         self._device = str(model.device)
         n_ctx = int(getattr(text_config(model.config), "max_position_embeddings", 0) or DEFAULT_CONTEXT)
         self._use(
-            Path(model.name_or_path or "model"), model, sessions, n_ctx, identity_of(model, self._settings)
+            Path(model.name_or_path or "model"), model, sessions, n_ctx, identity_of(model, self.settings)
         )
         return self
 
     def _use(self, path: Path, model: Any, sessions: int, n_ctx: int, identity: Mapping[str, Any]) -> None:
         """Set up everything but the text. Raises ModelError for a model that cannot be decoded exactly."""
         self.path, self._model = path, model
-        self._weights = int(model.get_memory_footprint())
+        self.weight_bytes = int(model.get_memory_footprint())
         config = text_config(model.config)
         size = int(config.vocab_size)
         ends = frozenset(end for end in eos_token_ids(model.config, model.generation_config) if end < size)
@@ -179,11 +182,7 @@ class HfTarget:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        return make_token_trie(self.vocab, self.text.visible_marker_tokens())
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        return {name: self._settings.get(name, usual) for name, usual in SETTINGS.items()}
+        return make_token_trie(self.vocab, self.text.added_tokens())
 
     def identity(self) -> dict[str, Any]:
         if self._text is not None:
@@ -191,10 +190,6 @@ class HfTarget:
         else:
             base = identity_of(self._require_open(), self.settings)
         return base | ({"view": self._view} if self._view else {})
-
-    @property
-    def weight_bytes(self) -> int:
-        return self._weights
 
     @property
     def layers(self) -> int:
@@ -207,7 +202,7 @@ class HfTarget:
         out = copy(self)
         out._model, out._base_target = build_view(self._model, attention, feed_forward), self
         out._slots = CacheSlots(self.caps.max_sessions, out.make_cache, rewinds=True)
-        out._view, out._weights = view.spec, int(out._model.get_memory_footprint())
+        out._view, out.weight_bytes = view.spec, int(out._model.get_memory_footprint())
         if n := view.n_skipped_blocks(self.layers):
             out.modification = f"without {n} of {2 * self.layers} blocks"
         return out
@@ -250,17 +245,16 @@ class HfTarget:
                 raise self.out_of_memory_error(error) from error
             raise
         openmp_threads().on_compute()
-        reads = sum(out.read for out in outs)
+        reads = sum(one.n_prefill for one in due)
         if self.on_forward is not None and reads <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
     def out_of_memory_error(self, error: BaseException) -> ModelError:
-        cached = f"{self.weight_bytes / 1e6:,.0f} MB of weights, {self._slots.memory / 1e6:,.0f} MB of caches"
         return ModelError(
-            f"{self.path}: out of memory in a pass ({first_line(error)}); held are {cached}: use a smaller "
-            "context (n_ctx, -c), fewer sessions, or bfloat16 (dtype, --dtype)"
+            f"{self.path}: out of memory in a pass ({first_line(error)}): use a smaller context (n_ctx, -c), "
+            "fewer sessions, or bfloat16 (dtype, --dtype)"
         )
 
     def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
@@ -292,6 +286,4 @@ class HfTarget:
         start = due.begin if rows.first_row == 0 else rows.start
         features = features_of(hidden, computed - rows.n_outputs, start, want)
         logits = torch.empty(0) if due.logits is None else due.logits
-        return HfForward(
-            lambda: self._passes == now, logits, rows.first_row, computed, due.n_prefill, want, features
-        )
+        return HfForward(lambda: self._passes == now, logits, rows.first_row, computed, want, features)

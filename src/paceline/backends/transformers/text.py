@@ -23,7 +23,6 @@ TOKENIZER_KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
 
 def byte_of() -> dict[str, int]:
     """Return the byte of each character of a byte-level vocabulary, as in GPT-2's encoder.py.
-
     Printable bytes stand for themselves, the others are the characters from U+0100 on."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
@@ -85,13 +84,9 @@ class HfText(Text):
         """True if the tokenizer puts BOS before a text."""
         return self.bos is not None and self._tokenizer.encode("a")[:1] == [self.bos]
 
-    def visible_marker_tokens(self) -> frozenset[int]:
-        """Return added tokens that look like control tokens (<think>) but are text."""
-        return frozenset(
-            id_
-            for id_, text in self._added.items()
-            if id_ not in self._special and text.startswith("<") and text.endswith(">")
-        )
+    def added_tokens(self) -> list[int]:
+        """Return the tokens that were added to the vocabulary, without control tokens."""
+        return [token for token in self._added if token not in self._special and token < self._size]
 
     def vocab(self, ends: Collection[int]) -> Vocab:
         """Return the vocabulary. ends: EOS tokens of the model's configuration."""

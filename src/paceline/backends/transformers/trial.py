@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from paceline.backends.transformers.cache import CacheSlots
 from paceline.backends.transformers.kind import ArchitectureTraits
 from paceline.backends.transformers.loading import first_line, is_out_of_memory
-from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -32,7 +31,6 @@ Pairs = list[tuple[Any, Any]]  # computed and expected rows of logits
 @dataclass(frozen=True)
 class ProbedTraits:
     """The result of a probe.
-
     rewinds: rejected tokens can be dropped. masks: masks separate branches and sessions.
     rejection_reason: why the model cannot be decoded at all, or ""."""
 
@@ -116,7 +114,6 @@ class TraitProbe:
 
     def _matches_reference(self, way: Callable[[], Pairs]) -> bool:
         """Return whether the rows equal those of passes without a cache.
-
         Fewer than half may differ, since rounding can route a token to other experts."""
         self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.supports_rollback)
         try:

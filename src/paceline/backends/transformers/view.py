@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from paceline.backends.common import common_prefix
-from paceline.backends.transformers.cache import BatchSlot
-from paceline.backends.transformers.session import HfSession, PassInput
+from paceline.backends.transformers.session import BatchSlot, HfSession, PassInput
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -94,7 +93,6 @@ class IdentityLayer(torch.nn.Module):  # type: ignore[misc]  # torch is untyped 
 
 class ZeroBlock(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A residual block that adds nothing. A block whose second argument is the residual returns that.
-
     returns: see output_lengths."""
 
     def __init__(self, returns: int) -> None:
@@ -191,7 +189,6 @@ def search_skipped_layers(
     model: Any, tokens: Sequence[int], n_outputs: int, most: int
 ) -> list[frozenset[int]]:
     """For 1 to `most` skipped layers, return those that change the last `n_outputs` hidden states least.
-
     The measure is cosine similarity (block influence, arXiv:2403.03853). The first and last layers stay."""
     _, layers = layers_of(model.get_decoder())
     similarity: list[float] = []

@@ -26,7 +26,6 @@ class EngineRequest:
 
     model, draft: a folder, a GGUF file, or USER/REPO on the hub.
     drafters: Paceline's names.
-    method: the engine's name of a method ("eagle3", "mtp"), in place of drafters.
     n_draft: the longest draft.
     n_ctx: the context length.
     name: the model's name in requests.
@@ -38,7 +37,6 @@ class EngineRequest:
     model: str
     draft: str = ""
     drafters: tuple[str, ...] = ("auto",)
-    method: str = ""
     n_draft: int = 0
     n_ctx: int = 0
     host: str = ""
@@ -55,9 +53,6 @@ class EngineRequest:
         for what, most in (("n_draft", MAX_TOKENS), ("port", 65535), ("n_ctx", 1 << 31)):
             if not 0 <= getattr(self, what) <= most:
                 raise UsageError(f"{what} {getattr(self, what)}: must be from 0 to {most:,}")
-        if self.method and self.drafters != ("auto",):
-            names = ",".join(self.drafters)
-            raise UsageError(f"the method {self.method} and the drafters {names}: name one of the two")
         if self.drafting.plain and (self.drafting_settings or self.draft):
             raise UsageError(
                 "nothing is drafted (none): leave out the draft model and the settings of drafts"

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.drafter_table import DRAFT
 from paceline.integrations.export.engine_request import EngineRequest
 from paceline.speculative.errors import UsageError
 
-COPY_DRAFTERS = "copies"  # any drafter that copies from texts
+COPIES = "copies"  # any drafter that copies from texts
 DRAFT_MODEL = "draft_model"
-DRAFT_FORBIDDEN, DRAFT_OPTIONAL, DRAFT_REQUIRED = "no", "may", "must"
 HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?")
 # vLLM takes the kind of a draft from its name, in this order (config/speculative.py).
 NAMES = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 
 
-def validate_method(engine: str, methods: Mapping[str, str], request: EngineRequest) -> str:
-    """Return the requested method. Raises UsageError. methods: all methods, with their use of a draft."""
-    method = request.method.lower()
-    if method not in methods:
-        raise UsageError(f"{engine} has no method {request.method!r}: choose from {', '.join(methods)}")
-    if methods[method] == DRAFT_REQUIRED and not request.draft:
-        raise UsageError(f"{engine}'s {method} needs a draft model: give one (-md)")
-    if methods[method] == DRAFT_FORBIDDEN and request.draft:
-        raise UsageError(f"{engine}'s {method} uses no draft model: leave out -md, or the method")
-    return method
-
-
-def method_for_drafters(engine: str, request: EngineRequest) -> str:
-    """Return the method of the drafters: "" for plain decoding, COPY_DRAFTERS, or the draft model's kind.
+def method_for(engine: str, request: EngineRequest) -> str:
+    """Return the method of the drafters: "" for plain decoding, COPIES, or the draft model's kind.
 
     Raises UsageError for drafters that the engine does not have or cannot combine."""
     if request.drafting.plain:
@@ -45,7 +31,7 @@ def method_for_drafters(engine: str, request: EngineRequest) -> str:
     if not request.draft:
         if names != "auto" and any(DRAFT in row.uses for row in request.drafting.rows):
             raise UsageError(f"--draft {names} needs a draft model: give one (-md)")
-        return COPY_DRAFTERS
+        return COPIES
     if names not in ("auto", "model"):
         raise UsageError(
             f"{engine} drafts by one method at a time, and {names} with a draft model is another: use "
@@ -89,7 +75,7 @@ def draft_kind(draft: str) -> str:
             config = json.loads(path.read_bytes())
             known = f"{config.get('speculators_model_type')} {config.get('architectures')}".lower()
         except (ValueError, AttributeError) as error:
-            raise UsageError(f"{path}: is damaged: give the draft anew, or name the method") from error
+            raise UsageError(f"{path}: is damaged: give the draft anew") from error
         for kind in ("eagle3", "dflash", "dspark", "eagle"):
             if kind in known:
                 return kind

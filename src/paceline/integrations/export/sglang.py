@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 from paceline.integrations.export.engine_request import EngineRequest
-from paceline.integrations.export.method import (
-    COPY_DRAFTERS,
-    DRAFT_FORBIDDEN,
-    DRAFT_MODEL,
-    DRAFT_OPTIONAL,
-    DRAFT_REQUIRED,
-    is_gguf,
-    method_for_drafters,
-    strip_prefix,
-    validate_method,
-)
+from paceline.integrations.export.method import COPIES, DRAFT_MODEL, is_gguf, method_for, strip_prefix
 from paceline.speculative.errors import UsageError
 
-ENGINE = "SGLang"
-METHODS = {
-    "ngram": DRAFT_FORBIDDEN,
-    "standalone": DRAFT_REQUIRED,
-    "eagle": DRAFT_REQUIRED,
-    "eagle3": DRAFT_REQUIRED,
-    "nextn": DRAFT_OPTIONAL,
-    "dflash": DRAFT_REQUIRED,
-    "dspark": DRAFT_OPTIONAL,
-}
-EAGLES = ("eagle", "eagle3", "nextn")
+EAGLES = ("eagle", "eagle3")
 AUTOREGRESSIVE_METHODS = (*EAGLES, "standalone")
 BLOCK_VERIFICATION_METHODS = (*EAGLES, "dflash", "dspark")
 RESERVED_FLAGS = ("--spec", "--enable-multi-layer-eagle")
@@ -50,15 +30,13 @@ def arguments(request: EngineRequest) -> list[str]:
 
 def method_of(request: EngineRequest) -> str:
     """Return SGLang's algorithm in lower case, or "" for plain decoding. Raises UsageError."""
-    if request.method:
-        return validate_method(ENGINE, METHODS, request)
-    method = method_for_drafters(ENGINE, request)
-    if method == COPY_DRAFTERS and not set(request.drafters) <= {"auto", "lookup", "ngram"}:
+    method = method_for("SGLang", request)
+    if method == COPIES and not set(request.drafters) <= {"auto", "lookup", "ngram"}:
         raise UsageError(
             f"SGLang takes no drafters from outside, and {','.join(request.drafters)} would be: it has "
             "n-grams of its own (--draft lookup); Paceline's drafters run in vLLM (--engine vllm)"
         )
-    return {COPY_DRAFTERS: "ngram", DRAFT_MODEL: "standalone"}.get(method, method)
+    return {COPIES: "ngram", DRAFT_MODEL: "standalone"}.get(method, method)
 
 
 def flags(request: EngineRequest, method: str) -> list[str]:

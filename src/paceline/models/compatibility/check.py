@@ -49,9 +49,6 @@ class Compatibility:
         relevant = [r for r in self.reasons if r.advice and (self.usable or r.weight == FATAL)]
         return tuple(dict.fromkeys(reason.advice for reason in relevant))
 
-    def reason(self, field: str) -> CompatibilityReason | None:
-        return next((reason for reason in self.reasons if reason.field == field), None)
-
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"usable": self.usable, "advice": list(self.advice)}
 

@@ -28,8 +28,8 @@ class KnownPair:
     caveat, source: may be empty.
     """
 
-    targets: tuple[str, ...]
-    excluded: tuple[str, ...]
+    targets: Sequence[str]
+    excluded: Sequence[str]
     least: int
     draft: str
     largest: int
@@ -48,10 +48,7 @@ class KnownPair:
 def known_pairs() -> tuple[KnownPair, ...]:
     """Return the table, in order of preference."""
     names = [field.name for field in fields(KnownPair)]
-    entries = (
-        entry | {"targets": tuple(entry["targets"]), "excluded": tuple(entry["except"])}
-        for entry in json.loads(FILE.read_text("utf-8"))["pairs"]
-    )
+    entries = json.loads(FILE.read_text("utf-8"))["pairs"]
     return tuple(KnownPair(**{name: entry[name] for name in names}) for entry in entries)
 
 

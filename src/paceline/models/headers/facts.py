@@ -59,7 +59,6 @@ class ModelFacts:
     size: int = 0
     n_ctx: int = 0
     n_layers: int = 0
-    n_embd: int = 0
     n_vocab: int = 0
     experts: int = 0
     experts_used: int = 0

@@ -29,13 +29,13 @@ ROLE = ("tokenizer.ggml.", "_token_id")
 class GGUFFile:
     """A GGUF file: the header in memory, and the weights mapped. Raises ModelError for a damaged file.
 
-    values: the metadata without arrays. fields: the raw bytes of each key.
+    values: the metadata without arrays. text: see GGUFHeader. fields: the raw bytes of each key.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         header = read_header(path, lambda _key, _count: False)
-        self.values = header.metadata
+        self.values, self.text = header.metadata, header.text
         self.tensors = {tensor.name: tensor for tensor in header.tensors}
         self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
         self._data = header.data
@@ -53,22 +53,13 @@ class GGUFFile:
         }
         return {role: id_ for role, id_ in found.items() if isinstance(id_, int) and 0 <= id_ < size}
 
-    def text(self, key: str) -> str | None:
-        value = self.values.get(key)
-        return value if isinstance(value, str) else None
-
     def weights(self, tensor: TensorInfo) -> np.ndarray[Any, Any]:
         """Return the tensor's bytes, mapped into memory."""
-        elements, size = block_size(tensor.type)
+        elements, size = TYPES[tensor.type]
         length = tensor.elements // elements * size
         if not length:
             return np.empty(0, np.uint8)
         return np.memmap(self.path, np.uint8, "r", self._data + tensor.offset, (length,))
-
-
-def block_size(kind: int) -> tuple[int, int]:
-    """Return the elements and the bytes of a block of a tensor type."""
-    return TYPES[kind]
 
 
 class TensorRows:
@@ -83,7 +74,7 @@ class TensorRows:
         self.name, self.size = tensor.name, tensor.shape[-1]
         self.dims = tensor.shape[:-1]
         self.width = tensor.shape[0] if self.dims else 1
-        elements, size = block_size(tensor.type)
+        elements, size = TYPES[tensor.type]
         try:
             self._data = file.weights(tensor).reshape(self.size, self.width // elements * size)
             self.type = gguf.GGMLQuantizationType(tensor.type)

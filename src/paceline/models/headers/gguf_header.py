@@ -76,27 +76,62 @@ Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | SkippedA
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """A header. spans: start and end of each raw field. data: offset of the weights. size: file size."""
+    """A header. spans: start and end of each raw field. data: offset of the weights. size: file size.
+
+    The methods return a value of the metadata, or a default if it is absent. They raise ModelError for a
+    value of another type.
+    """
 
     path: Path
-    version: int
     metadata: Mapping[str, Value]
     spans: Mapping[str, tuple[int, int]]
     tensors: tuple[TensorInfo, ...]
     data: int
     size: int
 
+    def text(self, key: str) -> str:
+        value: str = self._get(key, "", str, "a text")
+        return value
 
-def keep_all_arrays(_key: str, _count: int) -> bool:
-    return True
+    def flag(self, key: str) -> bool | None:
+        value: bool | None = self._get(key, None, bool | None, "true or false")
+        return value
+
+    def texts(self, key: str) -> list[bytes]:
+        value: list[bytes] = self._get(key, [], list, "a list of texts")
+        return value
+
+    def length(self, key: str) -> int:
+        value = self._get(key, [], list | np.ndarray | SkippedArray, "a list")
+        return value.count if isinstance(value, SkippedArray) else len(value)
+
+    def number(self, key: str) -> int:
+        """Return a number, 0 if absent; of a list with a number per layer, the largest."""
+        return max(self.numbers(key), default=0)
+
+    def numbers(self, key: str) -> list[int]:
+        """Return a list of numbers; a single number becomes a list."""
+        value = self._get(key, None, int | np.ndarray | SkippedArray | None, "a whole number")
+        found = np.ravel([] if value is None or isinstance(value, SkippedArray) else value)
+        if found.size and (found.dtype.kind not in "iub" or isinstance(value, bool) or found.min() < 0):
+            raise self._type_error(key, "a whole number of at least 0")
+        return [int(one) for one in found.tolist()]
+
+    def _get(self, key: str, default: Any, kind: Any, wanted: str) -> Any:
+        value = self.metadata.get(key, default)
+        if not isinstance(value, kind):
+            raise self._type_error(key, wanted)
+        return value
+
+    def _type_error(self, key: str, wanted: str) -> ModelError:
+        return ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
 
 
-def read_header(path: str | Path, keep: Callable[[str, int], bool] = keep_all_arrays) -> GGUFHeader:
+def read_header(path: Path, keep: Callable[[str, int], bool] = lambda _key, _count: True) -> GGUFHeader:
     """Read a header in bounded time and memory. keep: decides by key and length whether an array is read.
 
     Raises ModelError for a file that is no GGUF file or is damaged.
     """
-    path = Path(path)
     with open_regular_file(path) as file:
         try:
             size = file.seek(0, 2)
@@ -113,7 +148,8 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
         raise InvalidFile("is empty: fetch it again")
     if cursor.size < 4 or cursor.take(4, "the magic") != b"GGUF":
         raise InvalidFile("is not a GGUF file: convert the model to GGUF first")
-    version = _version(cursor.u32("the version"))
+    if (version := cursor.u32("the version")) not in VERSIONS:
+        raise InvalidFile(f"is GGUF version {version}, or big-endian: convert the model anew to version 3")
     n_tensors, n_keys = cursor.u64("the number of tensors"), cursor.u64("the number of keys")
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
         raise InvalidFile(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
@@ -144,13 +180,7 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
         lengths.append(length)
     data = -(-cursor.position // alignment) * alignment
     _check_offsets(tensors, lengths, alignment, cursor.size - data)
-    return GGUFHeader(path, version, metadata, spans, tuple(tensors), data, cursor.size)
-
-
-def _version(version: int) -> int:
-    if version not in VERSIONS:
-        raise InvalidFile(f"is GGUF version {version}, or big-endian: convert the model anew to version 3")
-    return version
+    return GGUFHeader(path, metadata, spans, tuple(tensors), data, cursor.size)
 
 
 def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]) -> Value:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from paceline.models.headers.cursor import MAX_STRINGS
-from paceline.models.headers.end_tokens import end_tokens
 from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
-from paceline.models.headers.gguf_header import GGUFHeader, SkippedArray, read_header
-from paceline.models.headers.kv_bytes import AttentionShape, kv_bytes_per_token
+from paceline.models.headers.gguf_header import GGUFHeader, read_header
 from paceline.models.headers.plain_file import exists
+from paceline.models.headers.vocabulary import end_tokens
 from paceline.speculative.errors import ModelError
 
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
@@ -31,6 +28,10 @@ _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE | re.DOTALL)
 _MAX_ARCH_CHARACTERS = 64  # of an architecture's name
 _MAX_PER_LAYER_ARRAY = 1 << 14  # elements; longer arrays belong to the vocabulary
+_MAX_LAYERS = 1 << 16
+_F16_BYTES = 2
+# Default intervals of attention layers by architecture (llama.cpp, src/models).
+_ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
 
 
 def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
@@ -52,12 +53,12 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """
     path = Path(path)
     parts = read_parts(path, tokens=tokens)
-    first = GGUFMetadata(parts[0])
+    first = parts[0]
     arch = first.text("general.architecture")
     if not arch or len(arch) > _MAX_ARCH_CHARACTERS or not arch.isprintable():
         raise ModelError(f"{path}: names no architecture: it is no language model")
     memory = cache_kind(arch)
-    name, file = first.text("general.name"), parts[0].path
+    name, file = first.text("general.name"), first.path
     return ModelFacts(
         files=tuple(part.path for part in parts),
         format="gguf",
@@ -70,13 +71,12 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         size=sum(part.size for part in parts),
         n_ctx=first.number(f"{arch}.context_length"),
         n_layers=first.number(f"{arch}.block_count"),
-        n_embd=first.number(f"{arch}.embedding_length"),
         n_vocab=first.length(_TOKENS) or first.number(f"{arch}.vocab_size"),
         experts=first.number(f"{arch}.expert_count"),
         experts_used=first.number(f"{arch}.expert_used_count"),
         memory=memory,
         sliding_window=first.number(f"{arch}.attention.sliding_window"),
-        kv_bytes=0 if memory == RECURRENT else kv_bytes_per_token(_layers(first, arch)),
+        kv_bytes=0 if memory == RECURRENT else kv_bytes_per_token(first, arch),
         pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
         chat_template=first.text("tokenizer.chat_template") or None,
         tokenizer=read_tokenizer(first) if tokens else None,
@@ -92,7 +92,7 @@ def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
         return count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
 
     header = read_header(path, keep)
-    count = GGUFMetadata(header).number("split.count")
+    count = header.number("split.count")
     if count <= 1:
         return [header]
     paths = split_part_paths(path)
@@ -105,57 +105,9 @@ def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
         raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
     parts = [header if part == path else read_header(part, keep) for part in paths]
     for i, part in enumerate(parts):
-        metadata = GGUFMetadata(part)
-        if metadata.number("split.count") != count or metadata.number("split.no") != i:
+        if part.number("split.count") != count or part.number("split.no") != i:
             raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
     return parts
-
-
-class GGUFMetadata:
-    """Typed access to a header's metadata. All methods raise ModelError for a value of a wrong type."""
-
-    def __init__(self, header: GGUFHeader) -> None:
-        self.path, self._values = header.path, header.metadata
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def text(self, key: str) -> str:
-        value: str = self._get(key, "", str, "a text")
-        return value
-
-    def flag(self, key: str) -> bool | None:
-        value: bool | None = self._get(key, None, bool | None, "true or false")
-        return value
-
-    def texts(self, key: str) -> list[bytes]:
-        value: list[bytes] = self._get(key, [], list, "a list of texts")
-        return value
-
-    def length(self, key: str) -> int:
-        value = self._get(key, [], list | np.ndarray | SkippedArray, "a list")
-        return value.count if isinstance(value, SkippedArray) else len(value)
-
-    def number(self, key: str) -> int:
-        """Return a number, 0 if absent; of a list with a number per layer, the largest."""
-        return max(self.numbers(key), default=0)
-
-    def numbers(self, key: str) -> list[int]:
-        """Return a list of numbers; a single number becomes a list."""
-        value = self._get(key, None, int | np.ndarray | SkippedArray | None, "a whole number")
-        found = np.ravel([] if value is None or isinstance(value, SkippedArray) else value)
-        if found.size and (found.dtype.kind not in "iub" or isinstance(value, bool) or found.min() < 0):
-            raise self._refused(key, "a whole number of at least 0")
-        return [int(one) for one in found.tolist()]
-
-    def _get(self, key: str, default: Any, kind: Any, wanted: str) -> Any:
-        value = self._values.get(key, default)
-        if not isinstance(value, kind):
-            raise self._refused(key, wanted)
-        return value
-
-    def _refused(self, key: str, wanted: str) -> ModelError:
-        return ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
 
 
 def split_part_paths(path: Path) -> list[Path]:
@@ -167,60 +119,73 @@ def split_part_paths(path: Path) -> list[Path]:
     return [path.with_name(f"{named[1]}-{i:05d}-of-{named[3]}{named[4]}") for i in range(1, count + 1)]
 
 
-def read_tokenizer(metadata: GGUFMetadata) -> TokenizerFacts | None:
+def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
     """Return the tokenizer; None for a model without a vocabulary."""
-    model = metadata.text("tokenizer.ggml.model")
+    model = header.text("tokenizer.ggml.model")
     if model in ("", "no_vocab", "none"):
         return None
-    texts, types = metadata.texts(_TOKENS), metadata.numbers(_TYPES)
-    count = metadata.length(_TYPES)
+    texts, types = header.texts(_TOKENS), header.numbers(_TYPES)
+    count = header.length(_TYPES)
     if count and not len(texts) <= count <= MAX_STRINGS:
-        raise ModelError(f"{metadata.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
+        raise ModelError(f"{header.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
     special: dict[str, int] = {}
     for word, role in _ROLES.items():
         key = f"tokenizer.ggml.{word}_token_id"
-        if key in metadata:
-            token = metadata.numbers(key)
+        if key in header.metadata:
+            token = header.numbers(key)
             # llama.cpp ignores an invalid id, too.
             special |= {role: token[0]} if token and token[0] < len(texts) else {}
     return TokenizerFacts(
         kind=_KINDS.get(model, printable_name(model)),
-        pre=printable_name(metadata.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),
+        pre=printable_name(header.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),
         texts=texts,
         types=types[: len(texts)],
         special=special,
         ends=end_tokens(texts, special),
-        add_bos=metadata.flag("tokenizer.ggml.add_bos_token"),
-        add_eos=metadata.flag("tokenizer.ggml.add_eos_token"),
-        add_space_prefix=metadata.flag("tokenizer.ggml.add_space_prefix"),
+        add_bos=header.flag("tokenizer.ggml.add_bos_token"),
+        add_eos=header.flag("tokenizer.ggml.add_eos_token"),
+        add_space_prefix=header.flag("tokenizer.ggml.add_space_prefix"),
     )
 
 
-def _layers(metadata: GGUFMetadata, arch: str) -> AttentionShape:
-    def one(key: str) -> int:
-        return metadata.number(f"{arch}.{key}")
+def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
+    """Return the bytes of a token in the KV cache at F16; 0 if unknown.
 
-    def each(key: str) -> list[int]:
-        return metadata.numbers(f"{arch}.{key}")
+    Sliding-window layers and shared caches count in full.
+    """
 
-    return AttentionShape(
-        arch=arch,
-        count=one("block_count") - min(one("block_count"), one("nextn_predict_layers")),
-        n_embd=one("embedding_length"),
-        heads=each("attention.head_count"),
-        kv_heads=each("attention.head_count_kv"),
-        key=one("attention.key_length"),
-        value=one("attention.value_length"),
-        mla=f"{arch}.attention.key_length_mla" in metadata,
-        recurrent=each("attention.recurrent_layers"),
-        interval=one("full_attention_interval"),
+    def number(key: str) -> int:
+        return header.number(f"{arch}.{key}")
+
+    def at_layer(values: Sequence[int], i: int) -> int:
+        """Return the value of layer i from a list of one per layer, or of one for all layers."""
+        return values[i] if i < len(values) else values[-1] if len(values) == 1 else 0
+
+    heads = header.numbers(f"{arch}.attention.head_count")
+    kv_heads = header.numbers(f"{arch}.attention.head_count_kv") or heads
+    blocks = number("block_count")
+    attention_blocks = blocks - min(blocks, number("nextn_predict_layers"))  # without multi-token prediction
+    if not any(heads) or attention_blocks > _MAX_LAYERS:
+        return 0
+    head_dim = number("embedding_length") // max(heads)
+    # Multi-head latent attention (DeepSeek) has one vector for keys and values.
+    mla = f"{arch}.attention.key_length_mla" in header.metadata
+    value_dim = 0 if mla else number("attention.value_length") or head_dim
+    recurrent = header.numbers(f"{arch}.attention.recurrent_layers")
+    interval = number("full_attention_interval") or _ATTENTION_INTERVALS.get(arch, 1)
+    n_heads = sum(
+        at_layer(kv_heads, i)
+        for i in range(attention_blocks)
+        if (not at_layer(recurrent, i) if len(recurrent) > 1 else (i + 1) % interval == 0)
     )
+    key_dim = number("attention.key_length") or head_dim
+    return _F16_BYTES * (key_dim + value_dim) * n_heads
 
 
-def _quantisation(metadata: GGUFMetadata) -> str:
+def _quantisation(header: GGUFHeader) -> str:
     from gguf.constants import LlamaFileType
 
-    number = metadata.number("general.file_type") & ~LlamaFileType.GUESSED
-    if "general.file_type" not in metadata or number not in {int(kind) for kind in LlamaFileType}:
+    number = header.number("general.file_type") & ~LlamaFileType.GUESSED
+    if "general.file_type" not in header.metadata or number not in {int(kind) for kind in LlamaFileType}:
         return ""
     return str(LlamaFileType(number).name).removeprefix("MOSTLY_").removeprefix("ALL_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from paceline.models.headers.facts import (
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
 from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_text
-from paceline.models.headers.safetensors_header import read_weights
 from paceline.speculative.errors import ModelError
 
 Json = Mapping[str, Any]
@@ -46,11 +46,13 @@ _ARCHS = {
     "qwen3_5_moe": "qwen35moe",
     "falcon_mamba": "mamba",
     "minimax": "minimax-01",
-    "olmo": "olmo",
 }
 # Architectures unknown to llama.cpp.
 _RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
 _HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
+_MAX_INDEX_BYTES = 64 << 20
+_MAX_WEIGHT_FILES = 4096
+_PATH = re.compile(r"[/\\:\0]")
 # Recurrent layers in layer_types and layers_block_type.
 _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv"})
 
@@ -85,7 +87,6 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
             config, "max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"
         ),
         n_layers=_first_number(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-        n_embd=_first_number(config, "hidden_size", "n_embd", "d_model"),
         n_vocab=_first_number(config, "vocab_size") or len(tokenizer.texts if tokenizer else ()),
         experts=_first_number(
             config, "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"
@@ -100,6 +101,34 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         chat_template=_template(folder),
         tokenizer=tokenizer,
     )
+
+
+def read_weights(folder: Path) -> tuple[list[Path], int]:
+    """Return the weight files of a folder, if any, and their bytes. Raises ModelError for a missing one."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = folder / f"{name}.index.json"
+        files = _listed(index) if exists(index) else [folder / name] if exists(folder / name) else []
+        try:
+            if files:
+                return files, sum(file.stat().st_size for file in files)
+        except OSError as error:
+            raise ModelError(f"{folder}: {error.filename} {os_error_reason(error)}: fetch it too") from error
+    return [], 0
+
+
+def _listed(index: Path) -> list[Path]:
+    table = read_json(index, _MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(table, dict):
+        raise ModelError(f"{index}: has no weight_map")
+    names = {str(name) for name in table.values()}
+    if len(names) > _MAX_WEIGHT_FILES or not all(map(_is_name, names)):
+        raise ModelError(f"{index}: names files that are not beside it")
+    return [index.with_name(name) for name in sorted(names)]
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a name is a valid file name without folders; lone surrogates are not printable."""
+    return bool(name.strip(".")) and name.isprintable() and not _PATH.search(name)
 
 
 def arch_of(model_type: str) -> str:

@@ -10,10 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.end_tokens import end_tokens
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.plain_file import exists, read_json
-from paceline.models.headers.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from paceline.models.headers.vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    end_tokens,
+)
 from paceline.speculative.errors import ModelError
 
 Json = Mapping[str, Any]

@@ -10,12 +10,12 @@ headers unchecked, which lets a server write anywhere the user may.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from paceline.models.stores.hub_api import (
     RemoteFile,
@@ -25,7 +25,7 @@ from paceline.models.stores.hub_api import (
     reason,
     translate_hub_errors,
 )
-from paceline.models.stores.hub_layout import (
+from paceline.models.stores.hub_cache import (
     blob_of,
     cache_folder,
     current_revision,
@@ -39,6 +39,7 @@ from paceline.models.stores.hub_layout import (
 from paceline.models.stores.reference import LocalFile, Reference, matching_variants, select_variant, variants
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import format_count
+from paceline.system.identity import compute_sha256
 from paceline.system.whole import atomic_write
 
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
@@ -61,7 +62,8 @@ def find_cached(reference: Reference) -> list[LocalFile]:
         partly |= bool(matching)
         if complete:
             names = select_variant(complete, reference.tag, reference.name)
-            return [_local_file(snapshot / name) for name in names]
+            paths = [snapshot / name for name in names]
+            return [LocalFile(path, path.stat().st_size, stated_sha256(path)) for path in paths]
     started = any((folder / "blobs").glob("*.incomplete"))
     some = "not completely" if partly or started else "not"
     raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
@@ -85,10 +87,6 @@ def _snapshots(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     return sorted(found, key=lambda path: (path.name == current, path.stat().st_mtime), reverse=True)
-
-
-def _local_file(path: Path) -> LocalFile:
-    return LocalFile(path, path.stat().st_size, stated_sha256(path))
 
 
 def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False) -> list[LocalFile]:
@@ -122,15 +120,13 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) ->
         present = pointer.is_file() and pointer.stat().st_size == remote.size
     if present:
         return LocalFile(pointer, remote.size, stated_sha256(pointer))
-    received, verified = (0, False) if blob_complete else _fetch(name, commit, remote, blob, watch)
+    received = 0 if blob_complete else _fetch(name, commit, remote, blob, watch)
     link(folder, pointer, blob, new=received > 0)
-    return LocalFile(pointer, remote.size, remote.sha256, received, verified)
+    return LocalFile(pointer, remote.size, remote.sha256, received, hash_verified=received > 0)
 
 
-def _fetch(
-    name: str, commit: str, remote: RemoteFile, blob: Path, watch: ProgressCallback
-) -> tuple[int, bool]:
-    """Download a blob. Return the bytes received, and whether the SHA-256 was verified."""
+def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: ProgressCallback) -> int:
+    """Download a blob and verify its SHA-256. Return the bytes received."""
     from filelock import Timeout
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
@@ -144,7 +140,7 @@ def _fetch(
     try:
         with WeakFileLock(lock, timeout=BUSY):
             if is_blob(folder, blob, remote.size):
-                return 0, False  # another process has finished it meanwhile
+                return 0  # another process has finished it meanwhile
             have = part.stat().st_size if part.exists() else 0
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:
@@ -153,17 +149,17 @@ def _fetch(
                     f"{format_count(free)} free: make room, or name another folder with HF_HUB_CACHE"
                 )
             received = _fill(part, url, remote, watch)
-            if have and _sha256(part) != remote.sha256:
+            if have and compute_sha256(part) != remote.sha256:
                 part.unlink()  # the resumed part was damaged, as by a system crash
                 received += _fill(part, url, remote, watch)
-            if (actual := _sha256(part)) != remote.sha256:
+            if (actual := compute_sha256(part)) != remote.sha256:
                 part.unlink()
                 raise ModelError(
                     f"{remote.name}: the hub states the SHA-256 {remote.sha256}, what came has {actual}: it "
                     "was thrown away; try again, and do not trust it if this stays so"
                 )
             part.replace(blob)
-            return received, True
+            return received
     except Timeout as error:
         raise PacelineError(
             f"{remote.name}: is being downloaded by another process; wait for that"
@@ -196,6 +192,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import tqdm
 
     with path.open("ab") as file:
         if file.tell() > remote.size:
@@ -211,7 +208,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
                 headers=headers(),
                 expected_size=remote.size,
                 displayed_filename=remote.name,
-                tqdm_class=_silent_progress_bar(),
+                tqdm_class=partial(tqdm, disable=True),  # `watch` reports the progress
             )
         except (PacelineError, HfHubHTTPError):
             raise
@@ -230,19 +227,3 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
             ) from error
         os.fsync(file.fileno())  # the bytes must be on disk before the blob gets its name
     return growing.received
-
-
-def _silent_progress_bar() -> Any:
-    """Return a disabled progress bar class; `watch` reports the progress."""
-    from huggingface_hub.utils import tqdm
-
-    class Silent(tqdm):  # type: ignore[misc]  # huggingface_hub is untyped here
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options | {"disable": True})
-
-    return Silent
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,19 +1,128 @@
-"""Models in the Hugging Face cache, where llama.cpp keeps its downloads as well (common/hf-cache.cpp)."""
+"""The Hugging Face cache, where llama.cpp keeps its downloads as well (common/hf-cache.cpp).
+
+    models--USER--REPO/refs/main              the current revision
+    models--USER--REPO/snapshots/REV/...      links to the files of a revision
+    models--USER--REPO/blobs/HASH             the files
+
+Without symbolic links, as often on Windows, the snapshots hold the files. With blobs shared between
+repositories, HASH is itself a link to another folder of the same cache.
+
+A program that lets a server choose names may have created links that lead anywhere on this machine. So a link
+in a snapshot counts only if it leads to a blob of the same repository.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from paceline.models.stores import reference
-from paceline.models.stores.hub_layout import current_revision, is_repository_file
-from paceline.models.stores.places import HUB
+from paceline.models.stores.places import HUB, hub_folder
 from paceline.models.stores.reference import Reference, matching_variants, parse, variants
 from paceline.models.stores.search import FolderSearch, ModelCandidate, walk
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ModelError, UsageError
 
+MAX_LINKS = 10  # links in a row
 REPOSITORY = "models--"  # prefix of a repository's folder
+
+_BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's hash of a small file, the SHA-256 of a large one
+_SHA256 = re.compile(r"(?:sha256[:-])?([0-9a-f]{64})")
+
+
+def env_flag(*names: str) -> bool:
+    """Return whether the first variable that is set means yes, by the rules of huggingface_hub."""
+    value = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    return value.upper() in ("1", "ON", "YES", "TRUE")
+
+
+def cache_folder() -> Path:
+    """Return the cache's folder by the current environment; huggingface_hub reads it only once."""
+    return hub_folder(os.environ)
+
+
+def repo_folder(name: str) -> Path:
+    return cache_folder() / f"{REPOSITORY}{name.replace('/', '--')}"
+
+
+def current_revision(folder: Path) -> str:
+    """Return the current revision of a repository's folder; empty if unknown."""
+    try:
+        with (folder / "refs" / "main").open("rb") as file:
+            return file.read(100).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def is_repository_file(folder: Path, path: Path) -> bool:
+    """Return whether a file of a snapshot is complete and belongs to this repository."""
+    if not path.is_symlink():
+        return path.is_file()
+    blob = blob_of(folder, path)
+    return blob is not None and is_blob(folder, blob)
+
+
+def blob_of(folder: Path, pointer: Path) -> Path | None:
+    """Return the blob of this repository that a link leads to; None if it leads elsewhere."""
+    target = _real(pointer.parent) / pointer.readlink()
+    blobs = folder / "blobs"
+    own = _BLOB.fullmatch(target.name) and _real(target.parent) == _real(blobs)
+    return blobs / target.name if own else None
+
+
+def is_blob(folder: Path, blob: Path, size: int | None = None) -> bool:
+    """Return whether a blob exists inside the cache, with this size."""
+    if blob.is_symlink() and not _real(blob).is_relative_to(_real(folder.parent)):
+        return False
+    return blob.is_file() and size in (None, blob.stat().st_size)
+
+
+def _real(path: Path) -> Path:
+    """Follow all links, like Path.resolve(), which raises for circular links."""
+    return Path(os.path.realpath(path))
+
+
+def link(folder: Path, pointer: Path, blob: Path, *, new: bool) -> None:
+    """Put a link to a blob, or a copy of it, into a snapshot, replacing what has that name.
+
+    new: no other link leads to the blob, so it may be moved if links are impossible.
+    Raises ModelError if the snapshot leads out of the cache.
+    """
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    if not _real(pointer.parent).is_relative_to(_real(folder)):
+        raise ModelError(f"{pointer.parent}: leads out of the cache; delete it, and try again")
+    made = pointer.with_name(f".{blob.name[:8]}.{os.getpid()}.paceline")
+    made.unlink(missing_ok=True)
+    if not _symlink(made, os.path.relpath(blob, pointer.parent)):
+        if new:
+            made = blob
+        else:
+            shutil.copyfile(blob, made)
+    made.replace(pointer)
+
+
+def _symlink(link: Path, target: str) -> bool:
+    if env_flag("HF_HUB_DISABLE_SYMLINKS"):
+        return False
+    try:
+        link.symlink_to(target)
+    except OSError:  # not permitted on Windows, or not supported by the disk
+        return False
+    return True
+
+
+def stated_sha256(path: Path) -> str:
+    """Return the SHA-256 in the file name of a blob of the hub's cache or Ollama; empty for other files."""
+    for _ in range(MAX_LINKS):
+        if found := _SHA256.fullmatch(path.name):
+            return found[1]
+        if not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    return ""
 
 
 def candidates(folder: Path, search: FolderSearch) -> Iterator[ModelCandidate]:

@@ -1,13 +1,12 @@
 """The models on this machine: Ollama, the Hugging Face cache, LM Studio, llama.cpp, and folders.
 
-Only headers are read, several at a time, and their contents are cached.
+Only headers are read, and their contents are cached.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,21 +16,12 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.stores import hub_cache, ollama_store
 from paceline.models.stores.places import HUB, OLLAMA, store_folders
-from paceline.models.stores.search import (
-    MODELS,
-    FolderSearch,
-    ModelCandidate,
-    Tick,
-    file_id,
-    no_progress,
-    walk,
-)
+from paceline.models.stores.search import FolderSearch, ModelCandidate, file_id, walk
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 from paceline.system.home import expand_user
 from paceline.system.identity import cached, file_fingerprint
 
-READER_THREADS = 8  # reading headers mostly waits for the disk
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draft heads
 
@@ -89,14 +79,13 @@ def list_models(
     folders: Sequence[Path] = (),
     *,
     own: Mapping[str, Path] | None = None,
-    tick: Tick = no_progress,
     environ: Mapping[str, str] = os.environ,
 ) -> Inventory:
     """Find all models in the stores of other programs, in `folders` and in PACELINE_MODELS.
 
-    Unusable files become notes, never errors. own: the zoo's files by reference. tick: see FolderSearch.
+    Unusable files become notes, never errors. own: the zoo's files by reference.
     """
-    search = FolderSearch(tick)
+    search = FolderSearch()
     stores = store_folders(environ)
     given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
     for folder in map(expand_user, given):
@@ -114,7 +103,18 @@ def list_models(
             named.setdefault(key, []).append(candidate)
         except OSError as error:
             search.add_note(path, f"cannot be read ({error.strerror})")
-    models = [_model(facts, named[key]) for key, facts in _facts(named, search).items()]
+    models = []
+    for candidates in named.values():
+        path = candidates[0].path
+        try:
+            facts = _facts_of(path)
+        except ModelError as error:
+            search.notes.append(printable(str(error)))
+            continue
+        if why := _no_model(facts):
+            search.add_note(path, why)
+        else:
+            models.append(_model(facts, candidates))
     return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
 
 
@@ -129,36 +129,6 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelC
                 yield from hub_cache.candidates(entry.path, search)
     else:
         yield from (ModelCandidate(path, str(path), store) for path in walk(root, search))
-
-
-def _facts(
-    named: Mapping[Hashable, Sequence[ModelCandidate]], search: FolderSearch
-) -> dict[Hashable, ModelFacts]:
-    """Read the headers, and return the facts of the candidates that are models."""
-    found = {}
-    pool = ThreadPoolExecutor(READER_THREADS, "headers")
-    try:
-        futures = {key: pool.submit(_read, names[0].path) for key, names in named.items()}
-        for key, future in futures.items():
-            facts = future.result()
-            search.tick(MODELS)
-            if isinstance(facts, ModelFacts):
-                found[key] = facts
-            else:
-                search.notes.append(printable(facts))
-    finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for headers in the queue
-    return found
-
-
-def _read(path: Path) -> ModelFacts | str:
-    """Return the facts of a model, or why the file is no model."""
-    try:
-        facts = _facts_of(path)
-    except ModelError as error:
-        return str(error)
-    why = _no_model(facts)
-    return f"{path}: {why}" if why else facts
 
 
 def _no_model(facts: ModelFacts) -> str:

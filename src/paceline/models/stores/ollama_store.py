@@ -17,12 +17,12 @@ from typing import Any
 
 from paceline.models.headers.plain_file import exists
 from paceline.models.stores.places import OLLAMA, ollama_folders
+from paceline.models.stores.reference import OLLAMA as OLLAMA_REFERENCE
 from paceline.models.stores.reference import LocalFile, Reference, parse
 from paceline.models.stores.search import FolderSearch, ModelCandidate
 from paceline.speculative.errors import UsageError
 
 USUAL_HOSTS = ("registry.ollama.ai", "ollama.com")  # aliases
-USUAL_NAMESPACE = "library"
 PART = {
     "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}"),
     "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
@@ -46,7 +46,9 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
             if not all(PART[kind].fullmatch(part) for kind, part in zip(PART, parts, strict=True)):
                 search.add_note(path, "is no name that Ollama gives")
                 continue
-            name = ollama_display_name(*parts)
+            host, *model, tag = parts
+            usual = USUAL_HOSTS[0] if host in USUAL_HOSTS else host
+            name = Reference(OLLAMA_REFERENCE, "/".join((usual, *model)), tag).ollama
             if name in known:
                 continue
             known.add(name)
@@ -71,13 +73,6 @@ def find_ollama_model(reference: Reference) -> LocalFile:
     raise UsageError(
         f"{reference} is not in Ollama's store on this machine: `ollama pull {reference.ollama}`"
     )
-
-
-def ollama_display_name(host: str, namespace: str, model: str, tag: str) -> str:
-    """Return a name in the form of `ollama list`."""
-    if host not in USUAL_HOSTS:
-        return f"{host}/{namespace}/{model}:{tag}"
-    return f"{model}:{tag}" if namespace == USUAL_NAMESPACE else f"{namespace}/{model}:{tag}"
 
 
 def manifests_of(root: Path, host: str, namespace: str, model: str, tag: str) -> list[Path]:

@@ -24,8 +24,15 @@ FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:smollm2"
 MAX_NAME_CHARACTERS = 512  # of a file name in a repository
 MAX_PART_BYTES = 240  # of one part of a file name: file systems take 255
 DEFAULT_QUANTISATIONS = ("Q4_K_M", "Q8_0")
-# Image encoders, importance matrices and draft heads lie beside a model.
-NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+# Files beside a model, by llama.cpp's names (common/download.cpp).
+AUXILIARY_FILES = {
+    "mmproj": "a projector for pictures or sound",
+    "imatrix": "an importance matrix",
+    "mtp-": "a draft head",
+    "eagle3-": "a draft head",
+    "dflash-": "a draft head",
+    "dspark-": "a draft head",
+}
 
 _WORD = r"[A-Za-z0-9_]"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
@@ -216,7 +223,7 @@ def variants(names: Iterable[str]) -> list[Variant]:
 
 def _is_model(name: str) -> bool:
     file = PurePosixPath(name).name.lower()
-    if not file.endswith(".gguf") or any(word in file for word in NO_MODEL):
+    if not file.endswith(".gguf") or any(word in file for word in AUXILIARY_FILES):
         return False
     return name.isprintable() and len(name) <= MAX_NAME_CHARACTERS and all(map(_is_part, name.split("/")))
 

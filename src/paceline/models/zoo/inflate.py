@@ -27,7 +27,7 @@ from paceline.models.headers.gguf_file import (
     write_gguf,
 )
 from paceline.models.zoo.layout import Layout, choose_layout, read_layout, tensor_shapes
-from paceline.models.zoo.quantize import BITS, check_ftype, quantize
+from paceline.models.zoo.quantize import FTYPES, check_ftype, quantize
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import format_count
 from paceline.system.scratch import scratch_file
@@ -152,7 +152,7 @@ def inflate(
     old = read_layout(file)
     layout = choose_layout(old, parameters)
     plain_type = ftype if ftype in ("F32", "F16", "BF16") else "F16"
-    bits = BITS[plain_type] + (BITS[ftype] if ftype != plain_type else 0)
+    bits = sum(FTYPES[name][1] for name in {plain_type, ftype})
     check_space(out.parent, int(layout.parameters * bits / 8))
     with write_output(out, force=force) as part:
         if ftype == plain_type:

@@ -10,15 +10,12 @@ from pathlib import Path
 
 from paceline.speculative.errors import ModelError, UsageError
 
-# llama.cpp's file types (llama.h, enum llama_ftype) that need no importance matrix
-FTYPES = {
-    "F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10,
-    "Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30,
-}  # fmt: skip
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
-BITS = {
-    "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5.0, "Q5_0": 5.5, "Q5_1": 6.0,
-    "Q2_K": 3.2, "Q3_K_M": 4.0, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q6_K": 6.6, "IQ4_NL": 4.5, "IQ4_XS": 4.3,
+# The file types that need no importance matrix: llama.cpp's number (enum llama_ftype), and bits of a weight.
+FTYPES = {
+    "F32": (0, 32.0), "F16": (1, 16.0), "BF16": (32, 16.0), "Q8_0": (7, 8.5), "Q4_0": (2, 4.5),
+    "Q4_1": (3, 5.0), "Q5_0": (8, 5.5), "Q5_1": (9, 6.0), "Q2_K": (10, 3.2), "Q3_K_M": (12, 4.0),
+    "Q4_K_M": (15, 4.9), "Q5_K_M": (17, 5.7), "Q6_K": (18, 6.6), "IQ4_NL": (25, 4.5), "IQ4_XS": (30, 4.3),
 }  # fmt: skip
 
 
@@ -40,7 +37,7 @@ def quantize(source: Path, out: Path, ftype: str, name: Path | None = None) -> N
     if not source.is_file():  # llama.cpp would block on a pipe
         raise ModelError(f"{source}: is no file; give the path of a .gguf model")
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = FTYPES[check_ftype(ftype)]
+    params.ftype = FTYPES[check_ftype(ftype)][0]
     params.nthread = os.cpu_count() or 1
     params.allow_requantize = True  # the shipped target is Q8_0 already
     with capture_errors() as errors:

@@ -21,7 +21,7 @@ from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.storage import corpora
-from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, SOURCE_COUNTS, STATIC, Corpus, Manifest
+from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest, SourceCounts
 from paceline.system.home import make_private_folder
 from paceline.system.scratch import scratch_folder
 from paceline.system.whole import private_file
@@ -109,7 +109,9 @@ def build(
             n_vocab=tokenizer.vocab.size,
             fingerprint=vocab_fingerprint(tokenizer.vocab),
             sources=tuple(
-                {"path": str(path)} | {what: counts[i][what] for what in SOURCE_COUNTS}
+                SourceCounts(
+                    str(path), *(counts[i][what] for what in ("files", "documents", "bytes", "tokens"))
+                )
                 for i, path in enumerate(given)
             ),
             skipped=dict(skipped.counts),

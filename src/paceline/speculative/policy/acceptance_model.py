@@ -15,16 +15,13 @@ from typing import NamedTuple
 from paceline.speculative.policy.calibration import (
     MAX_LOGIT,
     N_POSITIONS,
-    Calibration,
     Calibrator,
-    Reliability,
     logit_at,
     sigmoid,
 )
 from paceline.speculative.tree import ROOT, DraftTree, Votes
 
 EMA_WEIGHT = 1 / 4  # weight of the last guess in a drafter's recent acceptance
-ALL_DRAFTERS = "a draft"  # the name of the calibration over all drafters
 # A set's initial weights: per further proposer, per dissenting drafter, of the best other guess.
 AGREEMENT_WEIGHT, DISAGREEMENT_WEIGHT, RIVAL_WEIGHT = 0.4, -0.9, -0.3
 
@@ -37,7 +34,6 @@ class AcceptanceModel:
     def __init__(self) -> None:
         self._calibrators: dict[str, Calibrator] = {}
         self._sets: dict[tuple[frozenset[str], frozenset[str]], Calibrator] = {}
-        self._reliability = Reliability()
 
     def of(self, drafter: str) -> Calibrator:
         """Return the calibrator of a drafter."""
@@ -108,7 +104,6 @@ class AcceptanceModel:
                 for node, who in zip(nodes, votes, strict=True)
             ]
             for node, guess in zip(nodes, self._guesses(votes, own_logits), strict=True):
-                self._reliability.add(sigmoid(guess.logit), node == right)
                 if guess.calibrator is not None:
                     guess.calibrator.update(guess.x, 1, guess.y, node == right)
             if depth == 1:
@@ -119,12 +114,6 @@ class AcceptanceModel:
             if right is None:
                 return
             at = right
-
-    def calibration(self) -> dict[str, Calibration]:
-        """Return the calibration of each drafter's predictions, and of all (ALL_DRAFTERS)."""
-        reliabilities = {name: entry.reliability for name, entry in self._calibrators.items()}
-        reliabilities[ALL_DRAFTERS] = self._reliability
-        return {name: entry.calibration for name, entry in reliabilities.items() if entry.total}
 
 
 class Guess(NamedTuple):

@@ -12,8 +12,6 @@ acceptance_model.py.) The updates are diagonal Newton steps with exponential for
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 N_POSITIONS = 4  # 1, 2, 3, and all deeper positions
 DECAY = 0.99  # a memory of about a hundred outcomes
@@ -23,7 +21,6 @@ INITIAL_SLOPE = 1.5  # of the trend; it converges to values from 0 to 3
 MIN_SCORE, MAX_SCORE = 0.01, 0.99  # scores are clipped to this range
 MAX_LOGIT = 6.0  # predicted probabilities are at most 0.9975
 LOGIT_TABLE_SIZE = 1000
-N_BINS = 10
 
 
 def logit_of(score: float) -> float:
@@ -45,50 +42,14 @@ def sigmoid(z: float) -> float:
     return 1.0 / (1.0 + math.exp(-z if -MAX_LOGIT < z < MAX_LOGIT else MAX_LOGIT if z < 0.0 else -MAX_LOGIT))
 
 
-class Calibration(NamedTuple):
-    """The quality of predictions.
-    error: expected calibration error. chance: its expectation if all probabilities were exact."""
-
-    outcomes: int
-    error: float
-    chance: float
-
-
-@dataclass
-class Reliability:
-    """Predictions and outcomes in ten bins by predicted probability."""
-
-    bins: list[list[float]] = field(default_factory=lambda: [[0, 0.0, 0] for _ in range(N_BINS)])
-
-    def add(self, probability: float, accepted: bool) -> None:
-        counts = self.bins[int(probability * N_BINS)]  # guesses, sum of predictions, accepted guesses
-        counts[0] += 1
-        counts[1] += probability
-        counts[2] += accepted
-
-    @property
-    def total(self) -> int:
-        return int(sum(n for n, _, _ in self.bins))
-
-    @property
-    def calibration(self) -> Calibration:
-        """The calibration so far; needs at least one outcome."""
-        n = self.total
-        off = sum(abs(predicted - happened) for _, predicted, happened in self.bins)
-        # The sum of m outcomes of probability p has the mean absolute error sqrt(2/pi m p (1 - p)).
-        chance = sum(math.sqrt(2 / math.pi * value * (1 - value / m)) for m, value, _ in self.bins if m)
-        return Calibration(n, off / n, chance / n)
-
-
 class Calibrator:
     """One regression. weights: slope, trend, then a bias per position from 1 (the root's children)."""
 
-    __slots__ = ("_curvature", "reliability", "weights")
+    __slots__ = ("_curvature", "weights")
 
     def __init__(self, slope: float = 1.0, trend: float = INITIAL_SLOPE, bias: float = 0.0) -> None:
         self.weights = [slope, trend] + [bias] * N_POSITIONS
         self._curvature = [PRIOR_WEIGHT] * len(self.weights)
-        self.reliability = Reliability()
 
     def logit(self, x: float, depth: int, y: float) -> float:
         """Return the logit of the acceptance of a guess whose parent is accepted."""
@@ -109,7 +70,6 @@ class Calibrator:
         place = 1 + (depth if depth < N_POSITIONS else N_POSITIONS)
         z = weights[0] * x + weights[1] * y + weights[place]
         p = sigmoid(z)
-        self.reliability.add(p, accepted)
         if (z >= MAX_LOGIT and accepted) or (z <= -MAX_LOGIT and not accepted):
             return z  # saturated: growing weights would only have to be unlearned
         step, variance = NEWTON_STEP * (accepted - p), p * (1.0 - p)

@@ -1,12 +1,11 @@
-"""Statistics of a policy: how often it drafted, why not more often, and how well it predicted acceptance."""
+"""Statistics of a policy: how often it drafted, and why not more often."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.speculative.policy.calibration import Calibration
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
@@ -43,23 +42,30 @@ class BreakEvenReason:
         return f"{value} (paceline doctor -m MODEL --refresh measures that anew)" if self.never else value
 
 
-@dataclass(frozen=True)
+@dataclass
 class DraftingSummary:
-    """Statistics over the steps of all requests.
+    """Counts of the steps of all requests.
     silent: steps without a guess.
     declined: steps at which no guess was worth making or verifying.
     refused: declined steps at which a drafter was not called, as its calls cost more than they save.
     braked: declined steps at which earlier drafts had lost too much.
-    calibration: of each drafter's guesses, and of whole drafts.
-    reason: the least acceptance that would pay."""
+    reason: the least acceptance that would pay.
+    left_out: steps with guesses of which none was verified.
+    was_right: those among them whose likeliest guess would have been accepted."""
 
     steps: int = 0
     silent: int = 0
     declined: int = 0
     reason: BreakEvenReason | None = None
-    calibration: Mapping[str, Calibration] = field(default_factory=dict)
     refused: int = 0
     braked: int = 0
+    left_out: int = 0
+    was_right: int = 0
+
+    def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
+        """Return a copy with the reason by current costs."""
+        measured = self.was_right / self.left_out if self.left_out >= MIN_OUTCOMES else None
+        return replace(self, reason=break_even_reason(costs.curve(MAX_BATCH_TOKENS, depth), measured))
 
     @property
     def why(self) -> str:
@@ -85,32 +91,7 @@ class DraftingSummary:
             "braked": self.braked,
             "why": self.why,
             "reason": None if self.reason is None else asdict(self.reason),
-            "calibration": {name: value._asdict() for name, value in self.calibration.items()},
         }
-
-
-@dataclass
-class DraftingCounts:
-    """The counters behind a DraftingSummary.
-    left_out: steps with guesses of which none was verified.
-    was_right: those among them whose likeliest guess would have been accepted."""
-
-    steps: int = 0
-    silent: int = 0
-    declined: int = 0
-    refused: int = 0
-    braked: int = 0
-    left_out: int = 0
-    was_right: int = 0
-
-    def summary(
-        self, costs: PassCosts, depth: int, calibration: Mapping[str, Calibration]
-    ) -> DraftingSummary:
-        measured = self.was_right / self.left_out if self.left_out >= MIN_OUTCOMES else None
-        why = break_even_reason(costs.curve(MAX_BATCH_TOKENS, depth), measured)
-        return DraftingSummary(
-            self.steps, self.silent, self.declined, why, calibration, self.refused, self.braked
-        )
 
 
 def break_even_reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:

@@ -6,7 +6,7 @@ At the best achievable goodput (`rate`) a set of draft nodes N is worth verifyin
 
 Reach probabilities are learned (acceptance_model.py) and costs measured (cost_model.py). The rate is the
 recent goodput, at least that of plain decoding. A node is at most as likely as its parent, so the best n
-nodes are the n likeliest (row_prices.py). Requests of one pass compete for its rows in one list. (This is the
+nodes are the n likeliest (RowPrices). Requests of one pass compete for its rows in one list. (This is the
 goodput of TurboSpec, arXiv:2406.14066, for single nodes instead of lengths.)
 
 A drafter is called where that is expected to pay (drafter_value.py). A loss limit bounds what a request can
@@ -24,10 +24,9 @@ from weakref import WeakKeyDictionary
 from paceline.speculative.interfaces import NO_BUDGET, Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.policy.cost_model import DecodingCosts
-from paceline.speculative.policy.drafting_summary import DraftingCounts, DraftingSummary
-from paceline.speculative.policy.goodput_budget import DrafterCalls, GoodputBudget, LossLedger
+from paceline.speculative.policy.drafting_summary import DraftingSummary
+from paceline.speculative.policy.goodput_budget import DrafterCalls, GoodputBudget, LossLedger, RowPrices
 from paceline.speculative.policy.interface import most_probable, within_limits
-from paceline.speculative.policy.row_prices import RowPrices
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
@@ -69,7 +68,7 @@ class GoodputPolicy:
         self._ledgers: WeakKeyDictionary[ActiveRequest, LossLedger] = WeakKeyDictionary()
         self._tokens = self._seconds = 0.0  # of recent passes
         self._spare = 0.0  # seconds saved up for retries
-        self._counts = DraftingCounts()
+        self._counts = DraftingSummary()
         self._earned = FIRST_DRAFT_TOKENS
         # Of the current pass:
         self._braked: set[int] = set()  # ids of the ledgers beyond the loss limit
@@ -91,17 +90,17 @@ class GoodputPolicy:
         except KeyError:
             return self._ledgers.setdefault(request, LossLedger(plain_seconds=request.stats.reading_seconds))
 
-    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
         depth = min(depth, self._earned)
         n = len(requests)
-        self._prefill_tokens = reading
+        self._prefill_tokens = prefill_tokens
         self._fused_prefill = sum([request.session.pending_tokens for request in requests])
-        rows = n + reading + self._fused_prefill
+        rows = n + prefill_tokens + self._fused_prefill
         end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
         self._context_length = max([len(request.session.tokens) for request in requests])
         pace, curve = self.costs.target.pace_factor(end, self._context_length)
-        self._plain_pass = pace * curve[n + reading]
+        self._plain_pass = pace * curve[n + prefill_tokens]
         # The goodput of plain decoding without prefill: the best over fewer requests too, as the cost of some
         # number of rows may be unknown or badly measured.
         rate = max([m / curve[m] for m in range(1, n + 1)]) / pace
@@ -224,7 +223,7 @@ class GoodputPolicy:
 
     @property
     def summary(self) -> DraftingSummary:
-        return self._counts.summary(self.costs.target, self._context_length, self.belief.calibration())
+        return self._counts.with_reason(self.costs.target, self._context_length)
 
     def _retry_tokens(self, minus_reach: Sequence[float], rows: int) -> int:
         """Return how many unprofitable nodes to verify in order to measure an overdue cell.

@@ -1,22 +1,61 @@
-"""The budgets of the goodput policy (goodput.py): which drafters are called, and how far they draft."""
+"""The budgets of the goodput policy (goodput.py): prices of rows, calls of drafters, lengths of drafts."""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.policy.acceptance_model import AcceptanceModel, Recent
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue, confidence_level
-from paceline.speculative.policy.row_prices import RowPrices
 from paceline.speculative.tree import DraftTree
 
 LOOKAHEAD_LEVELS = 8  # levels a draft model looks ahead for the next edge of the cost curve
 MAX_CHEAP_CATCH_UP = 32  # pending tokens of a drafter up to which a call counts as usual
 NEGLIGIBLE_SHARE = 0.002  # of a plain pass: cheaper drafters are always called
+
+
+class RowPrices:
+    """The prices of one pass.
+    pace, curve: pass costs (PassCosts.pace_factor).
+    rows: rows of the pass without drafts; end: with the longest drafts.
+    rate: tokens that a second has to bring."""
+
+    __slots__ = ("_least", "curve", "end", "pace", "rate", "rows")
+
+    def __init__(
+        self, pace: float = 1.0, curve: Sequence[float] = (), rows: int = 1, end: int = 1, rate: float = 0.0
+    ) -> None:
+        self.pace, self.curve, self.rows, self.end, self.rate = pace, curve, rows, end, rate
+        self._least = 0.0
+
+    @property
+    def least(self) -> float:
+        """Half the reach probability that pays for the cheapest row: the limit for drafting a guess."""
+        if not self._least:
+            curve, rows = self.curve, self.rows
+            row = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, self.end + 1))
+            self._least = max(0.01, 0.5 * self.rate * self.pace * row)
+        return self._least
+
+    def worth(self, reach_probability: Sequence[float]) -> float:
+        """Return the worth of a draft in tokens."""
+        return self.best(sorted([-s for s in reach_probability]), self.rows)[1]
+
+    def best(self, minus_reach: Sequence[float], rows: int) -> tuple[int, float]:
+        """Return how many nodes to verify beside `rows` other rows, and their worth in tokens.
+        Every number is tried, as the curve has steps. minus_reach: negated reach probabilities, ascending."""
+        curve, price = self.curve, self.rate * self.pace  # in tokens per unit of the curve
+        best, most, gained, base = 0, 0.0, 0.0, price * curve[rows]
+        for n, s in enumerate(minus_reach[: self.end - rows], 1):
+            gained -= s
+            worth = gained + base - price * curve[rows + n]
+            if worth > most:
+                best, most = n, worth
+        return best, most
 
 
 class DrafterCall:

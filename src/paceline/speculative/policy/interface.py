@@ -31,8 +31,8 @@ class DraftPolicy(Protocol):
     def summary(self) -> DraftingSummary | None:
         """Statistics of the decisions so far."""
 
-    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
-        """Return a budget for each request. reading: prompt tokens of the same pass."""
+    def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
+        """Return a budget for each request. prefill_tokens: prompt tokens of the same pass."""
 
     def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
@@ -54,7 +54,7 @@ class FixedPolicy:
 
     def forget(self) -> None: ...
 
-    def budget(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
+    def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> list[Budget]:
         return [self._budget] * len(requests)
 
     def select(

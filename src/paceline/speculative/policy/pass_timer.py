@@ -1,9 +1,8 @@
-"""Timing of a loaded model's passes: a session with random text, and interleaved rounds."""
+"""Timing of a loaded model's passes: a session with random text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from statistics import median_low
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -35,11 +34,6 @@ class PassTimer:
     def close(self) -> None:
         self._session.close()
         self._target.forget()
-
-    def reset(self) -> None:
-        """Start another text in a new session, of which nothing is cached."""
-        self._text.append(self._text.pop(0))
-        self._reopen()
 
     def _reopen(self) -> None:
         self._session.close()
@@ -74,18 +68,3 @@ class PassTimer:
             self._session.commit((), self._text[self.context_length])
             self.context_length += 1
         return max(MIN_SECONDS, seconds)
-
-
-def measurement_order(contenders: int, rounds: int, progress: Progress = cold_tokens) -> Iterator[int]:
-    """Yield contenders round by round, back and forth, so that a busy moment affects all alike."""
-    order = list(range(contenders))
-    for done in range(rounds):
-        for i, contender in enumerate(order, 1):
-            yield contender
-            progress((done + i / contenders) / rounds)
-        order.reverse()
-
-
-def medians(samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the lower median of each column, as interruptions only add time."""
-    return tuple(map(median_low, zip(*samples, strict=True)))

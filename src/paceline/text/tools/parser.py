@@ -10,7 +10,7 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.text.detokenizer import certain
@@ -25,10 +25,9 @@ THOUGHT, THOUGHT_END = "<think>", "</think>"  # between these nothing is a call
 
 @dataclass(frozen=True)
 class MessageDelta:
-    """New content, or a call. start: position of the content in the whole text. index: number of the call."""
+    """New content, or a call. index: number of the call."""
 
     content: str = ""
-    start: int = 0
     index: int | None = None
     id: str = ""
     name: str = ""
@@ -71,30 +70,26 @@ def new_id() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(ID_LENGTH))
 
 
-def parse_tool_calls(
-    form: ToolFormat,
-    tools: Collection[Tool],
-    text: str,
-    ids: Callable[[], str] = new_id,
-    *,
-    cut: bool = False,
-) -> AssistantMessage:
-    """Parse a whole answer. cut: see `ToolCallParser.finish`."""
-    stream = ToolCallParser(form, tools, ids)
-    return AssistantMessage.of([*stream.feed(text), *stream.finish(cut=cut)])
-
-
 class ToolCallParser:
-    """An incremental parser of one answer. White space before calls and at the end after calls is dropped."""
+    """An incremental parser of one answer. White space before calls and at the end after calls is dropped.
 
-    def __init__(self, form: ToolFormat, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
+    prefix: the beginning of the answer, if it is part of the prompt."""
+
+    def __init__(
+        self, form: ToolFormat, tools: Collection[Tool], ids: Callable[[], str] = new_id, prefix: str = ""
+    ) -> None:
         self._format, self._ids = form, ids
         self._parser = CallParser(form, tools)
+        self._parser.text = prefix
         self._openers = re.compile(f"{start_pattern(form).pattern}|{THOUGHT}")
         self._deltas: list[MessageDelta] = []
         self._thinking = False
         self._at_line_start = True  # no content since the beginning or the last call
         self.n_calls = 0
+
+    def parse(self, text: str, *, cut: bool = False) -> AssistantMessage:
+        """Parse a whole answer. cut: see `finish`."""
+        return AssistantMessage.of([*self.feed(text), *self.finish(cut=cut)])
 
     def feed(self, text: str) -> list[MessageDelta]:
         """Add text of any length; return the new deltas."""
@@ -153,7 +148,7 @@ class ToolCallParser:
         self._parser.drop(end)
         for call in calls:
             id_, arguments = call.id or self._ids(), _dump_json(call.arguments)
-            self._deltas.append(MessageDelta("", 0, self.n_calls, id_, call.name, arguments))
+            self._deltas.append(MessageDelta("", self.n_calls, id_, call.name, arguments))
             self.n_calls += 1
         self._at_line_start = True
         return True
@@ -175,11 +170,10 @@ class ToolCallParser:
         """Emit the first `size` characters as content."""
         if not size:
             return
-        last = self._deltas[-1] if self._deltas else None
-        if last and last.index is None and last.start + len(last.content) == self._parser.start:
-            self._deltas[-1] = replace(last, content=last.content + self._parser.text[:size])
-        else:
-            self._deltas.append(MessageDelta(content=self._parser.text[:size], start=self._parser.start))
+        content = self._parser.text[:size]
+        if self._deltas and self._deltas[-1].index is None:
+            content = self._deltas.pop().content + content
+        self._deltas.append(MessageDelta(content))
         self._at_line_start = False
         self._parser.drop(size)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp.kernels import amx, build
-from paceline.hardware.bandwidth import free_memory
+from paceline.hardware.probe import free_memory
 from paceline.speculative.errors import KernelError, MissingExtraError
 
 # The kernels copy weights into another layout. Unlike a mapped file, the copy cannot leave memory under
@@ -26,7 +26,6 @@ _entering, _watching = threading.Lock(), threading.Lock()
 
 def load_kernels(path: str = "") -> KernelStatus:
     """Compile the library if needed, load it and hook into ggml, once a process and before the first model.
-
     path: the instruction set to use, or "" for the best."""
     global _status
     with _entering:
@@ -80,7 +79,6 @@ def _load_library(file: Path) -> ctypes.CDLL:
 
 def fits_memory(sizes: Sequence[int], name: object) -> bool:
     """Return whether a model with files of these sizes can use the kernels.
-
     A line on stderr reports too little memory."""
     if not load_kernels().path:
         return False
@@ -105,25 +103,15 @@ def paths() -> tuple[str, ...]:
     return () if _library is None else tuple(_library.paceline_kernels_paths().decode().split())
 
 
-def start_watching_ggml() -> None:
-    """Start to record which operations ggml computes, in the whole process."""
-    if _library is not None:
+def foreign_operations(compute: Callable[[], object]) -> tuple[str, ...]:
+    """Return ggml's operations in passes of `compute` whose rows may depend on the other rows of a pass."""
+    if _library is None:
+        compute()
+        return ()
+    with _watching:  # ggml records the operations of the whole process
         _library.paceline_kernels_watch()
-
-
-def ggml_operations() -> tuple[str, ...]:
-    """Return the recorded operations whose rows may depend on the other rows of a pass."""
-    return () if _library is None else tuple(_library.paceline_kernels_foreign().decode().split())
-
-
-def covers_all_operations(compute: Callable[[], None]) -> bool:
-    """Return whether the kernels compute all operations over several rows in the passes of `compute`."""
-    if not load_kernels().path:
-        return False
-    with _watching:
-        start_watching_ggml()
         try:
             compute()
         finally:
-            operations = ggml_operations()
-    return not operations
+            operations = _library.paceline_kernels_foreign()
+    return tuple(operations.decode().split())

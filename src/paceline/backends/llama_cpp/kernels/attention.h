@@ -1,7 +1,7 @@
-// Attention of one head, in three steps that can be divided among threads: scores of cells, their softmax, and the
-// sum of values. Nothing a row gets depends on the cells that it does not see, nor on how the steps are divided:
-// a score is summed up in 16 lanes and those in pairs, the softmax's sum is one of whole numbers, and values are
-// added one cell after the other, a hidden one as zero.
+// Attention of one head, in three steps that threads can share: scores of KV cells, their softmax, and the
+// weighted sum of values. A row's result does not depend on masked cells or on how the steps are divided:
+// a score is summed in 16 lanes, then pairwise; the softmax's sum is a sum of integers; values are
+// added cell by cell, a masked one as zero.
 #pragma once
 #include <cmath>
 
@@ -9,12 +9,12 @@
 
 namespace paceline { namespace {
 
-constexpr int CELLS = 64;  // converted at a time
+constexpr int CELLS = 64;  // cells converted at a time
 constexpr int WIDEST = 1024;
 
 inline int rounded(int n, int to) { return (n + to - 1) / to * to; }
 
-// out[0..n) = the cell's values as floats.
+// Write a cell's n values as floats to out.
 template <class S> void row_to_float(const Cells &x, const char *cell, int start, int n, float *out) {
     if (x.type == F16::type || x.type == BF16::type) {
         const uint16_t *p = reinterpret_cast<const uint16_t *>(cell) + start;
@@ -29,7 +29,7 @@ template <class S> void row_to_float(const Cells &x, const char *cell, int start
         }
     } else if (x.type == F32::type) {
         memcpy(out, reinterpret_cast<const float *>(cell) + start, size_t(n) * 4);
-    } else {  // quantised: whole rows only
+    } else {  // quantised types: whole rows only
         float all[WIDEST];
         x.to_float(cell, all, x.width);
         memcpy(out, all + start, size_t(n) * 4);
@@ -71,7 +71,7 @@ inline void score_group(const float *keys, const float *queries, int width, floa
     for (int q = 0; q < Q; q++) S::store(scores + q * stride, S::reduce(folded[q]));
 }
 
-// queries: [n][width rounded up to 16], zeros beyond the width. Scores up to the next multiple of 16 are written.
+// queries: [n][width rounded up to 16], padded with zeros. Scores are written up to the next multiple of 16.
 template <class S>
 void scores(const Cells &keys, const int32_t *cells, int64_t from, int64_t to, const float *queries, int n,
             float *out, int64_t stride) {
@@ -100,9 +100,9 @@ void scores(const Cells &keys, const int32_t *cells, int64_t from, int64_t to, c
     }
 }
 
-// exp(x) for x <= 0: Cephes' expf, a polynomial after taking out the power of two.
+// exp(x) for x <= 0: Cephes' expf, a polynomial after range reduction by powers of two.
 template <class S> inline typename S::F exponential(typename S::F x) {
-    x = S::max(S::splat(-87.0f), x);  // in this order what is not a number stays so
+    x = S::max(S::splat(-87.0f), x);  // in this order NaN stays NaN
     const auto n = S::round(S::mul(x, S::splat(1.44269504f)));
     auto r = S::fma(n, S::splat(-0.693359375f), x);
     r = S::fma(n, S::splat(2.12194440e-4f), r);
@@ -113,10 +113,10 @@ template <class S> inline typename S::F exponential(typename S::F x) {
     return S::mul(p, S::power_of_two(n));
 }
 
-constexpr float HIDDEN = -1e30f;       // what is below is not seen
-constexpr float WHOLE = 1073741824.0f;  // 2^30: probabilities are added up as whole numbers of its parts
+constexpr float HIDDEN = -1e30f;       // lower scores count as masked
+constexpr float WHOLE = 1073741824.0f;  // 2^30: probabilities are summed as integers in this fixed-point unit
 
-// x and mask: up to the next multiple of 16 may be read, and of x written.
+// x and mask may be read, and x written, up to the next multiple of 16.
 template <class S>
 float softmax(float *x, const float *mask, int64_t n, float cap, float slope, const float *sink) {
     constexpr int L = S::L;
@@ -129,12 +129,12 @@ float softmax(float *x, const float *mask, int64_t n, float cap, float slope, co
             for (int j = 0; j < L; j++) all[j] = cap * tanhf(all[j]);
             s = S::load(all);
         }
-        if (mask) {  // what is hidden says nothing, a score that is not a number neither
+        if (mask) {  // masked cells and NaN scores count as -inf
             const auto m = S::load(mask + i);
             s = S::hidden_below(m, HIDDEN, S::fma(S::splat(slope), m, s));
         }
         S::store(x + i, s);
-        if (i + L > n) {  // what stands beyond the last one says nothing
+        if (i + L > n) {  // padding counts as -inf
             for (int64_t j = n; j < i + L; j++) x[j] = -INFINITY;
             s = S::load(x + i);
         }
@@ -185,7 +185,7 @@ inline void value_group(const float *values, const float *weights, int64_t strid
         for (int v = 0; v < V; v++) S::store(out + q * os + v * S::L, acc[q][v]);
 }
 
-// out: [n][out_stride], of which [start, start + SLICE) is written, beyond the width with zeros.
+// out: [n][out_stride]; writes columns [start, start + SLICE), zeros beyond the width.
 template <class S>
 void values(const Cells &x, const int32_t *cells, int64_t n_cells, const float *weights, int64_t stride, int n,
             int start, float *out, int64_t out_stride) {
@@ -216,7 +216,7 @@ template <class S> void halves_to_floats(const uint16_t *in, float *out, int64_t
     row_to_float<S>(x, reinterpret_cast<const char *>(in), 0, int(n), out);
 }
 
-// The table of a path.
+// The function table of a path.
 template <class S, class T> constexpr Kind kind() {
     return {T::type, true, T::block, size_t(T::bytes), S::L, size_t(Layout<S, T>::bytes), MOST,
             {nullptr, product<S, T, 1>, product<S, T, 2>, product<S, T, 3>, product<S, T, 4>, product<S, T, 5>,
@@ -237,7 +237,7 @@ template <class S, class W> constexpr Kind kind_of_floats() {
             pack_floats<S, W>};
 }
 
-// Constants: a processor that lacks the instruction set must not run any of it, at the start neither.
+// constexpr: no static initialiser may run instructions that the processor lacks.
 template <class S> constexpr Kind KINDS[] = {
     kind<S, Q4_0>(), kind<S, Q4_1>(), kind<S, Q5_0>(), kind<S, Q5_1>(), kind<S, Q8_0>(), kind<S, IQ4_NL>(),
     kind<S, MXFP4>(), kind<S, Q2_K>(), kind<S, Q3_K>(), kind<S, Q4_K>(), kind<S, Q5_K>(), kind<S, Q6_K>(),

@@ -125,7 +125,6 @@ def library(
     recipe: BuildRecipe, folders: Sequence[Path] | None = None, *, warn: Warn = to_stderr, again: bool = False
 ) -> Path:
     """Return the library from a cache folder, and build it if needed. Raises KernelError.
-
     folders: cache folders in order of preference. again: repeat a build that failed recently."""
     folders = [folder / "kernels" for folder in caches()] if folders is None else folders
     if (path := _found(recipe, folders)) is not None:
@@ -140,7 +139,6 @@ def library(
 
 def _found(recipe: BuildRecipe, folders: Sequence[Path]) -> Path | None:
     """Return a cached library, if any; without a compiler, one of the same sources by any compiler.
-
     Raises KernelError without a compiler and a library."""
     if recipe.compiler:
         return next((path for folder in folders if (path := folder / recipe.name).is_file()), None)

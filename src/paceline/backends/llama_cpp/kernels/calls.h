@@ -1,4 +1,4 @@
-// ggml's functions, and what the three operations are given.
+// ggml's functions, and the interface of the three operations.
 #pragma once
 #include "ggml_abi.h"
 #include "path.h"
@@ -6,12 +6,12 @@
 namespace paceline {
 
 extern ggml::Calls calls;
-const char *find_calls(void *library);  // in it and what it loads; "" or what is missing
+const char *find_calls(void *library);  // in a library and its dependencies; returns "" or the missing name
 
 // mul_mat.cpp
-const Kind *kind_of(const Path &, const ggml::Tensor *weights);  // null where there is no kernel for it
-size_t laid_out_size(const Kind &, const ggml::Tensor *weights);
-void lay_out(const Kind &, ggml::Tensor *weights, const void *data);
+const Kind *kind_of(const Path &, const ggml::Tensor *weights);  // null if there is no kernel for the type
+size_t repacked_size(const Kind &, const ggml::Tensor *weights);
+void repack(const Kind &, ggml::Tensor *weights, const void *data);
 size_t mul_mat_work(const Kind &, const ggml::Tensor *op);
 void mul_mat(const Path &, const Kind &, const ggml::ComputeParams &, ggml::Tensor *op);
 

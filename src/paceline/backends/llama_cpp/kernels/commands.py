@@ -26,7 +26,6 @@ class CommandResult(NamedTuple):
 
 def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult]:
     """Run commands concurrently, with temporary files in `work`. Any exception kills those that still run.
-
     Raises KernelError if a command cannot start or takes too long."""
     import psutil
 

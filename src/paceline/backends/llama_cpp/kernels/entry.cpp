@@ -1,5 +1,5 @@
-// How the kernels enter ggml's CPU backend: as one more type of buffer, offered every weight first, whose traits are
-// asked first for every operation.
+// The kernels enter ggml's CPU backend as one more extra buffer type. ggml offers it every weight first and
+// queries its traits first for every operation.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -36,12 +36,12 @@ namespace {
 
 const Path *active;
 std::atomic<bool> entered{false}, watched{false};
-// Of the thread that loads a model or calls for a pass: loading asks supports_op in it, and planning a pass work_size.
+// State of the thread that loads a model (calls supports_op) or plans a pass (calls work_size).
 thread_local bool wanted = true;
 bool used() { return entered && wanted; }
 std::mutex lock;
-std::string foreign;  // names of operations, each once
-std::atomic<uint64_t> left_to_ggml{0};  // types of weights, a bit each
+std::string foreign;  // distinct names of operations
+std::atomic<uint64_t> left_to_ggml{0};  // bit set of weight types
 
 BufferType *buffer_type();
 
@@ -64,7 +64,7 @@ struct Products : ggml::TensorTraits {
     }
 } products;
 
-// Whether an operation was planned to be ours: there is room for its work then, and all threads agree.
+// True if an operation was planned for our kernels: its work buffer exists, and all threads agree.
 bool is_planned(const Tensor *op) { return op->padding[0] == 'P'; }
 void plan(const Tensor *op, bool ours) { const_cast<Tensor *>(op)->padding[0] = ours ? 'P' : 0; }
 
@@ -92,7 +92,7 @@ struct Attention : ggml::TensorTraits {
     }
 } attention_traits;
 
-struct Writes : ggml::TensorTraits {  // only looked at: ggml does it
+struct Writes : ggml::TensorTraits {  // only observed: ggml computes it
     bool work_size(int, const Tensor *, size_t &) override { return false; }
     bool compute_forward(ComputeParams *p, Tensor *op) override {
         if (p->ith == 0) note_written(op);
@@ -105,9 +105,9 @@ struct Extra : ggml::ExtraBufferType {
         const bool product = op->op == ggml::MUL_MAT || op->op == ggml::MUL_MAT_ID;
         const Tensor *w = op->src[0], *x = op->src[1];
         if (!product || !is_ours(w)) return false;
-        const bool laid_out = w->buffer->size > 0;  // it has no other way then
+        const bool is_repacked = w->buffer->size > 0;  // ggml has no fallback then
         const bool left = unsigned(w->type) < 64 && left_to_ggml >> unsigned(w->type) & 1;
-        return ((used() && !left) || laid_out) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
+        return ((used() && !left) || is_repacked) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
                x->type == ggml::F32 && (!x->buffer || calls.is_host(x->buffer->buft)) &&
                (op->op == ggml::MUL_MAT_ID || (x->ne[2] % w->ne[2] == 0 && x->ne[3] % w->ne[3] == 0));
     }
@@ -124,12 +124,12 @@ const char *get_name(BufferType *) { return "CPU_PACELINE"; }
 size_t get_alignment(BufferType *) { return 64; }
 size_t get_alloc_size(BufferType *, const Tensor *t) {
     const Kind *kind = kind_of(*active, t);
-    return kind ? laid_out_size(*kind, t) : 0;
+    return kind ? repacked_size(*kind, t) : 0;
 }
 
 void set_tensor(Buffer *, Tensor *t, const void *data, size_t offset, size_t) {
     if (offset != 0) abort();  // the loader gives whole tensors
-    lay_out(*kind_of(*active, t), t, data);
+    repack(*kind_of(*active, t), t, data);
 }
 
 Buffer *alloc_buffer(BufferType *type, size_t size) {
@@ -168,7 +168,7 @@ bool has_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
 bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
 #endif
 
-// Best first; those of this processor.
+// The paths of this processor, best first.
 std::vector<const Path *> paths() {
     std::vector<const Path *> found;
 #if defined(__x86_64__)
@@ -197,7 +197,7 @@ std::vector<const Path *> paths() {
     return found;
 }
 
-// A product whose result is known, through ggml: whole numbers, which every order of sums gives.
+// Compute a known product through ggml, with integers, whose sum is exact in every order.
 bool known_product() {
     constexpr int K = 64, ROWS = 21, COLUMNS = 3;
     std::vector<float> w(K * ROWS), x(K * COLUMNS), y(ROWS * COLUMNS, -1.0f);
@@ -216,7 +216,7 @@ bool known_product() {
     return right;
 }
 
-// Whether weights are offered to the type: ggml makes its list of such once, when the first model is loaded.
+// True if ggml offers weights to our type: it builds its list once, when the first model is loaded.
 bool is_offered() {
     BufferType **types = offered_types();
     while (types && *types && *types != buffer_type()) types++;
@@ -229,7 +229,7 @@ const char *try_enter(const char *name, void *library) {
     const Path *chosen = *name ? nullptr : found[0];
     for (const Path *path : found)
         if (!strcmp(path->name, name)) chosen = path;
-    if (!chosen) return "this processor cannot run the kernels that were asked for";
+    if (!chosen) return "this processor cannot run the requested kernels";
     if (const char *missing = find_calls(library); *missing) return missing;
     if (strcmp(calls.version(), ggml::VERSION)) return "llama.cpp is another version than the kernels were written for";
     if (calls.tensor_overhead() != sizeof(Tensor) + ggml::OBJECT_SIZE) return "llama.cpp's tensors have another size here";
@@ -248,21 +248,21 @@ const char *try_enter(const char *name, void *library) {
         return "a model was loaded without them before";
     }
     if (known_product()) return "";
-    entered = false;  // the type stays: ggml knows it, and it takes no weights
+    entered = false;  // the type stays registered, and accepts no weights
     return "a known product came out wrong";
 }
 
 }  // namespace
 }  // namespace paceline
 
-// path: one of paceline_kernels_paths(), "" for the best. library: llama.cpp's, as dlopen gave it. Returns "" where
-// the kernels are in, else why they are not.
+// path: one of paceline_kernels_paths(), "" for the best. library: llama.cpp's handle from dlopen. Returns "" if
+// the kernels are in use, otherwise the reason why not.
 API const char *paceline_kernels_enter(const char *path, void *library) {
     static std::mutex entering;
-    static const char *said = nullptr;  // once for all: a type of buffer that was offered stays
+    static const char *result = nullptr;  // once per process: a registered buffer type stays
     const std::lock_guard<std::mutex> held(entering);
-    if (!said) said = paceline::try_enter(path, library);
-    return said;
+    if (!result) result = paceline::try_enter(path, library);
+    return result;
 }
 
 API const char *paceline_kernels_path() { return paceline::active ? paceline::active->name : ""; }
@@ -278,8 +278,8 @@ API const char *paceline_kernels_paths() {
 
 API void paceline_kernels_use(int on) { paceline::wanted = on != 0; }
 
-// Seconds of a product with `columns` rows of activations, the weights in the type of buffer that ggml calls so; ""
-// for the kernels' own. Negative where there is none, or it takes no such weights.
+// Seconds of a product with `columns` rows of activations and weights in the named buffer type; ""
+// for our kernels. Negative if it does not exist or rejects the weights.
 API double paceline_kernels_seconds(int type, int columns, const char *buffer) {
     if (!*buffer) return paceline::product_seconds(type, columns, paceline::buffer_type());
     for (auto **types = paceline::offered_types(); types && *types; types++)
@@ -287,7 +287,7 @@ API double paceline_kernels_seconds(int type, int columns, const char *buffer) {
     return -1;
 }
 
-// Weights of the type stay with ggml, in models that are loaded from now on.
+// Leave weights of the type to ggml, in models loaded from now on.
 API void paceline_kernels_leave(int type) { paceline::left_to_ggml |= uint64_t(1) << type; }
 
 API void paceline_kernels_watch() {
@@ -297,19 +297,19 @@ API void paceline_kernels_watch() {
 }
 
 API const char *paceline_kernels_foreign() {
-    static thread_local std::string said;
+    static thread_local std::string names;
     const std::lock_guard<std::mutex> held(paceline::lock);
     paceline::watched = false;
-    said = paceline::foreign;
-    return said.c_str();
+    names = paceline::foreign;
+    return names.c_str();
 }
 
-// A program of llama.cpp that preloads this library begins here, and asks for the kernels by an environment variable: a
+// Entry of llama.cpp's programs that preload this library. An environment variable enables the kernels: a
 // path, or "auto".
 API void llama_backend_init() {
     if (auto begin = reinterpret_cast<void (*)()>(dlsym(RTLD_NEXT, "llama_backend_init"))) begin();
-    const char *asked = getenv("PACELINE_PRELOADED_KERNELS");
-    if (!asked || !*asked || !strcmp(asked, "off")) return;
-    const char *refused = paceline_kernels_enter(strcmp(asked, "auto") ? asked : "", RTLD_DEFAULT);
+    const char *name = getenv("PACELINE_PRELOADED_KERNELS");
+    if (!name || !*name || !strcmp(name, "off")) return;
+    const char *refused = paceline_kernels_enter(strcmp(name, "auto") ? name : "", RTLD_DEFAULT);
     if (*refused) fprintf(stderr, "paceline's kernels: %s\n", refused);
 }

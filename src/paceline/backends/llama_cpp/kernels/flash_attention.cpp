@@ -1,7 +1,7 @@
 // FLASH_ATTN_EXT: attention over a KV cache whose cells may belong to many sequences, in any order.
 //
-// Rows that see much of the same stand in a tile and share what is read. A tile has a list of the cells that any of
-// its rows sees, in the order in which they were written: a sequence's own text in its order, whatever else is in
+// Rows that attend to mostly the same cells form a tile and share the reads. A tile has a list of the cells that any of
+// its rows attends to, in the order in which they were written: a sequence's own text in order, whatever else is in
 // the cache. So a row's numbers depend on its text alone (attention.h).
 #include <algorithm>
 #include <cmath>
@@ -19,27 +19,27 @@ using ggml::ComputeParams;
 using ggml::Tensor;
 
 constexpr int TILE_ROWS = 8, TILE_QUERIES = 64;
-constexpr int64_t FEW_ROWS = 16;     // whose heads and cells are divided among threads, where tiles are too few
-constexpr int64_t CHUNK = 256;       // cells whose scores are one piece of work
+constexpr int64_t FEW_ROWS = 16;     // below this, heads and cells are divided among threads, too
+constexpr int64_t CHUNK = 256;       // cells whose scores are one work item
 constexpr int64_t MOST_ROWS = 1 << 24;  // of a cache
 constexpr int WIDEST_HEAD = 1024;
-constexpr int64_t SCORES = 1 << 21;  // floats, at most, unless a single row has more
+constexpr int64_t SCORES = 1 << 21;  // maximum floats, unless a single row needs more
 
 namespace {
 
 int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// A call's shapes. A row is one token of one stream.
+// Shapes of a call. A row is one token of one stream.
 struct Call {
     const Tensor *op, *q, *k, *v, *mask, *sinks;
-    const Tensor *kept;  // K as it lies in the cache: of one in F32, llama.cpp gives a copy in F16
+    const Tensor *cached_k;  // K in the cache: llama.cpp passes a copy in F16 of an F32 cache
     int64_t tokens, heads, kv_heads, cells, streams, rows;
     int group, tile_rows, key_width, value_width;
     float scale, max_bias, cap;
 
     explicit Call(const Tensor *o)
         : op(o), q(o->src[0]), k(o->src[1]), v(o->src[2]), mask(o->src[3]), sinks(o->src[4]),
-          kept(k->op == ggml::CPY && k->src[0] ? k->src[0] : k), tokens(q->ne[1]),
+          cached_k(k->op == ggml::CPY && k->src[0] ? k->src[0] : k), tokens(q->ne[1]),
           heads(q->ne[2]), kv_heads(k->ne[2]), cells(k->ne[1]), streams(q->ne[3]), rows(tokens * streams),
           group(int(heads / kv_heads)),
           tile_rows(int(std::max<int64_t>(1, std::min<int64_t>({TILE_ROWS, TILE_QUERIES / group, SCORES / (group * stride())})))),
@@ -68,25 +68,25 @@ struct Call {
     int64_t stride() const { return padded(cells, 16) + 16; }
 };
 
-// When the cells of a cache were written last, and what a pass sees of them: the same in every layer.
+// The last write of each cell of a cache, and the cells that a pass attends to: the same in every layer.
 struct Cache {
-    std::vector<int64_t> stamps, last;  // of each cell; the cells of the last write
+    std::vector<int64_t> stamps, last;  // time of each cell's last write; the cells of the most recent write
     int64_t clock = 0;
 
-    // What the lists below were made of.
-    bool known = false;  // in this pass: planning it makes all unknown
+    // Inputs of the lists below.
+    bool known = false;  // for this pass: planning a pass resets it
     int64_t tokens = 0, streams = 0, cells = 0, first_cell = 0;
     int tile_rows = 0;
     const void *mask = nullptr;
 
     std::vector<uint64_t> visible;        // [rows][words]
-    std::vector<int64_t> tiles;           // first row of each, and the end
-    std::vector<std::vector<int32_t>> lists;  // of a tile, where there are few rows
-    std::vector<std::vector<float>> biases;   // of a row over its tile's list; empty where it adds nothing
+    std::vector<int64_t> tiles;           // first row of each tile, and the end
+    std::vector<std::vector<int32_t>> lists;  // cells of a tile, if there are few rows
+    std::vector<std::vector<float>> biases;   // mask of a row over its tile's list; empty if it adds nothing
 };
 
 std::mutex lock;
-std::map<const void *, std::unique_ptr<Cache>> caches;  // by the buffer that the cache lies in
+std::map<const void *, std::unique_ptr<Cache>> caches;  // by the buffer of the cache
 
 const Tensor *root_of(const Tensor *t) { return t->view_src ? t->view_src : t; }
 
@@ -116,7 +116,7 @@ void see(const Call &c, int64_t row, uint64_t *out) {
     }
 }
 
-// Whether two rows see so much of the same that they share a tile.
+// Return whether two rows attend to enough of the same cells to share a tile.
 bool alike(const uint64_t *a, const uint64_t *b, int64_t n) {
     int64_t both = 0, one = 0, other = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -138,7 +138,7 @@ void divide(const Call &c, Cache &x) {
     x.tiles.push_back(c.rows);
 }
 
-// The cells that any row of a tile sees, in the order of their writing.
+// The cells that any row of a tile attends to, in write order.
 void list(const Call &c, const Cache &x, int64_t tile, std::vector<int32_t> &out) {
     const int64_t n = words(c.cells), first = x.tiles[size_t(tile)], end = x.tiles[size_t(tile) + 1];
     out.clear();
@@ -147,14 +147,14 @@ void list(const Call &c, const Cache &x, int64_t tile, std::vector<int32_t> &out
         for (int64_t row = first; row < end; row++) bits |= x.visible[size_t(row * n + i)];
         for (; bits; bits &= bits - 1) out.push_back(int32_t(64 * i + __builtin_ctzll(bits)));
     }
-    const int64_t base = x.first_cell + first / c.tokens * int64_t(c.kept->nb[3] / c.kept->nb[1]);
+    const int64_t base = x.first_cell + first / c.tokens * int64_t(c.cached_k->nb[3] / c.cached_k->nb[1]);
     if (base + c.cells > int64_t(x.stamps.size())) return;
     const int64_t *stamp = x.stamps.data() + base;
     const auto earlier = [stamp](int32_t a, int32_t b) { return stamp[a] < stamp[b] || (stamp[a] == stamp[b] && a < b); };
     if (!std::is_sorted(out.begin(), out.end(), earlier)) std::sort(out.begin(), out.end(), earlier);
 }
 
-// What a row's mask adds to the scores of a list; whether it adds anything.
+// Gather a row's mask over a list of cells; return whether it adds anything.
 bool bias(const Path &path, const Call &c, int64_t row, const std::vector<int32_t> &cells, float *out) {
     if (!c.mask) return false;
     const uint16_t *m = c.mask_of(row);
@@ -170,21 +170,21 @@ bool bias(const Path &path, const Call &c, int64_t row, const std::vector<int32_
     return any;
 }
 
-// Whether all layers are given the same mask: it, or what it is a copy of, is no result of a layer's own.
+// Return whether all layers get the same mask: it, or its source, is not computed by a layer.
 bool is_given(const Tensor *mask) {
     return !mask || mask->op == ggml::NONE || (mask->op == ggml::CPY && mask->src[0] && mask->src[0]->op == ggml::NONE);
 }
 
-// Make what this pass sees known, once for all of its layers.
+// Compute the lists of this pass, once for all of its layers.
 void look(const Path &path, const ComputeParams &p, const Call &c, Cache &x, bool few) {
-    const Tensor *root = root_of(c.kept);
-    const int64_t first_cell = (static_cast<const char *>(c.kept->data) - static_cast<const char *>(root->data)) / int64_t(c.kept->nb[1]);
+    const Tensor *root = root_of(c.cached_k);
+    const int64_t first_cell = (static_cast<const char *>(c.cached_k->data) - static_cast<const char *>(root->data)) / int64_t(c.cached_k->nb[1]);
     const int64_t n = words(c.cells);
     const void *mask = c.mask ? c.mask->data : nullptr;
     if (x.known && x.mask == mask && is_given(c.mask) && x.tokens == c.tokens && x.streams == c.streams &&
         x.cells == c.cells && x.first_cell == first_cell && x.tile_rows == c.tile_rows && (!few || !x.lists.empty()))
         return;
-    calls.barrier(p.threadpool);  // all threads have seen that it is another one
+    calls.barrier(p.threadpool);  // all threads have noticed the new pass
     if (p.ith == 0) {
         x.visible.resize(size_t(c.rows * n));
         x.known = true, x.mask = mask, x.tokens = c.tokens, x.streams = c.streams, x.cells = c.cells;
@@ -211,7 +211,7 @@ void look(const Path &path, const ComputeParams &p, const Call &c, Cache &x, boo
     calls.barrier(p.threadpool);
 }
 
-// queries[i] of the rows and heads of a tile that share keys, scaled and padded.
+// queries[i]: the scaled and padded queries of a tile's rows and heads that share keys.
 void gather_queries(const Call &c, int64_t first, int64_t end, int64_t kv_head, float *out) {
     for (int64_t row = first; row < end; row++)
         for (int h = 0; h < c.group; h++, out += c.key_width) {
@@ -223,7 +223,7 @@ void gather_queries(const Call &c, int64_t first, int64_t end, int64_t kv_head, 
         }
 }
 
-// The part of a row's and head's result in [start, start + SLICE).
+// Write columns [start, start + SLICE) of the result of a row and head.
 void give(const Call &c, int64_t row, int64_t head, int start, const float *sums, float total) {
     auto *to = reinterpret_cast<float *>(static_cast<char *>(c.op->data) + head * int64_t(c.op->nb[1]) +
                                          row % c.tokens * int64_t(c.op->nb[2]) + row / c.tokens * int64_t(c.op->nb[3]));
@@ -232,7 +232,7 @@ void give(const Call &c, int64_t row, int64_t head, int start, const float *sums
     for (int64_t d = start; d < end; d++) to[d] = sums[d] * f;
 }
 
-// Many tiles: each head of one is a piece of work.
+// Many tiles: each head of a tile is a work item.
 void by_tiles(const Path &path, const ComputeParams &p, const Call &c, const Cache &x, float *buffer) {
     if (p.ith == 0) calls.chunk_set(p.threadpool, p.nth);
     calls.barrier(p.threadpool);
@@ -271,12 +271,12 @@ void by_tiles(const Path &path, const ComputeParams &p, const Call &c, const Cac
     }
 }
 
-// Few rows: cells and parts of heads are pieces of work, too.
+// Few rows: ranges of cells and slices of heads are work items, too.
 void by_cells(const Path &path, const ComputeParams &p, const Call &c, const Cache &x, float *buffer) {
     const int64_t stride = c.stride(), n_tiles = int64_t(x.lists.size()), all = c.rows * c.heads;
     float *queries = buffer, *scores = queries + all * c.key_width, *out = scores + all * stride;
     float *totals = out + all * c.value_width;
-    // The queries of a tile's head stand together: those of rows before, of all heads, then of heads before.
+    // Offset of the queries of a tile's head: after all heads of earlier rows, then earlier heads.
     const auto place = [&](int64_t tile, int64_t kv_head) {
         const int64_t first = x.tiles[size_t(tile)], n = x.tiles[size_t(tile) + 1] - first;
         return first * c.heads + kv_head * n * c.group;
@@ -353,7 +353,7 @@ bool has_attention(const Tensor *op) {
 
 size_t attention_work(int threads, const Tensor *op) {
     const Call c(op);
-    cache_of(root_of(c.kept)).known = false;
+    cache_of(root_of(c.cached_k)).known = false;
     const int64_t tiles = floats_of_tile(c) * threads;
     const int64_t few = c.rows * c.heads * (c.key_width + c.stride() + c.value_width + 1);
     return size_t(few_rows(c) ? std::max(tiles, few) : tiles) * 4 + 64;
@@ -361,7 +361,7 @@ size_t attention_work(int threads, const Tensor *op) {
 
 void attention(const Path &path, const ComputeParams &p, Tensor *op) {
     const Call c(op);
-    Cache &x = cache_of(root_of(c.kept));
+    Cache &x = cache_of(root_of(c.cached_k));
     const bool few = few_rows(c);
     look(path, p, c, x, few);
     auto *buffer = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(p.wdata) + 63) / 64 * 64);
@@ -386,7 +386,7 @@ void note_written(const Tensor *op) {
         if (ids->type == ggml::I64) { memcpy(&written[size_t(i)], at, 8); written[size_t(i)] += base; }
     }
     if (int64_t(x.stamps.size()) != rows) { x.stamps.assign(size_t(rows), 0); x.last.clear(); }
-    if (written == x.last) return;  // of another layer, or once more: nothing has changed its place
+    if (written == x.last) return;  // another layer, or repeated: the cells are unchanged
     for (int64_t cell : written)
         if (cell >= 0 && cell < rows) x.stamps[size_t(cell)] = ++x.clock;
     x.last.swap(written);

@@ -1,6 +1,6 @@
-// What of ggml's binary interface is used, as it is in the release that Paceline pins. The headers of ggml that
-// declare it are private or not installed with it; entry.cpp checks the release and the sizes, and computes a known
-// product, before anything is believed.
+// The part of ggml's binary interface that is used, in the release that Paceline pins. ggml's headers that
+// declare it are private or not installed; entry.cpp checks the release and sizes, and computes a known
+// product, before the kernels are used.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,10 +9,10 @@
 namespace paceline::ggml {
 
 constexpr const char *VERSION = "0.25.3";
-constexpr size_t OBJECT_SIZE = 32;  // that ggml puts before a tensor
+constexpr size_t OBJECT_SIZE = 32;  // sizeof(ggml_object), before each tensor
 
 enum Op : int { NONE = 0, MUL_MAT = 29, MUL_MAT_ID = 30, CPY = 34, SET_ROWS = 42, FLASH_ATTN_EXT = 74, LAST_ROW_BY_ROW = 100 };
-// Operations that compute each row from that row alone, in ggml as it is: element by element, norms, softmax, rope,
+// Operations whose rows are independent in ggml: element-wise ones, norms, softmax, rope,
 // copies, sorting.
 constexpr int ROW_BY_ROW[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 15, 17, 18, 20, 22, 24, 25, 27,
                               28, 32, 33, 34, 35, 36, 37, 38, 39, 40, 42, 46, 48, 50, 64, 67, 69, 70, 71, 73, 91, 100};
@@ -111,7 +111,7 @@ class ExtraBufferType {
     virtual TensorTraits *get_tensor_traits(const Tensor *op) = 0;
 };
 
-// Its functions, found in the libraries that the process has loaded.
+// ggml's functions, looked up in the loaded libraries.
 struct Calls {
     const char *(*version)();
     const char *(*op_name)(int);
@@ -127,7 +127,7 @@ struct Calls {
     void (*chunk_set)(ThreadPool *, int);
     int (*chunk_add)(ThreadPool *, int);
     const TypeTraits *(*type_traits)(int);
-    // For products of its own (ggml_product.cpp).
+    // For products that ggml computes (ggml_product.cpp).
     Context *(*init)(InitParams);
     void (*free_context)(Context *);
     Tensor *(*new_tensor_2d)(Context *, int, int64_t, int64_t);

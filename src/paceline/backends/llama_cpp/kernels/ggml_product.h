@@ -1,10 +1,10 @@
-// A product that ggml computes, with weights in one of its types of buffer.
+// A matrix product computed by ggml, with weights in one of its buffer types.
 #pragma once
 #include "calls.h"
 
 namespace paceline {
 
-ggml::BufferType **offered_types();  // that ggml offers weights, up to a null; null where it does not say
+ggml::BufferType **offered_types();  // ggml's extra buffer types, null-terminated; null if unknown
 
 class GgmlProduct {
   public:
@@ -13,7 +13,7 @@ class GgmlProduct {
     ~GgmlProduct();
     GgmlProduct(const GgmlProduct &) = delete;
 
-    bool is_possible() const;  // there was memory, and the type of buffer takes such weights
+    bool is_possible() const;  // true if memory sufficed and the buffer type accepts the weights
     bool compute(const void *w, const float *x);
     bool compute_again();
     void read(float *y) const;
@@ -28,7 +28,7 @@ class GgmlProduct {
     ggml::Backend *backend_;
 };
 
-// Seconds of a product of zeros on one thread, the quickest of some; negative where it is not possible.
+// Seconds of a product of zeros on one thread, the fastest of several; negative if unsupported.
 double product_seconds(int type, int columns, ggml::BufferType *of_weights);
 
 }  // namespace paceline

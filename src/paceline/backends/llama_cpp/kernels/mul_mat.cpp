@@ -1,4 +1,4 @@
-// Products of weights that were laid out in tiles: MUL_MAT, and MUL_MAT_ID of experts.
+// Products with weights repacked in tiles: MUL_MAT, and MUL_MAT_ID for experts.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -13,8 +13,8 @@ namespace paceline {
 using ggml::ComputeParams;
 using ggml::Tensor;
 
-constexpr size_t NEAR = 48 << 10;  // bytes of tiles that stay in a cache while all columns go by
-constexpr int PARTS = 4;           // pieces of work a thread, at least, so that none waits long for another
+constexpr size_t NEAR = 48 << 10;  // bytes of tiles that stay in cache while all columns pass
+constexpr int PARTS = 4;           // minimum work items per thread, for load balance
 
 const Kind *kind_of(const Path &path, const Tensor *w) {
     if (w->ne[0] <= 0 || w->ne[1] <= 0 || w->ne[2] <= 0 || w->ne[3] <= 0) return nullptr;
@@ -29,16 +29,16 @@ static int64_t tiles_of(const Kind &kind, const Tensor *w) { return (w->ne[1] + 
 
 static size_t tile_size(const Kind &kind, const Tensor *w) { return size_t(w->ne[0] / kind.block) * kind.tile_bytes; }
 
-size_t laid_out_size(const Kind &kind, const Tensor *w) {
+size_t repacked_size(const Kind &kind, const Tensor *w) {
     size_t size;
     if (__builtin_mul_overflow(size_t(w->ne[0] / kind.block), kind.tile_bytes, &size) ||
         __builtin_mul_overflow(size, size_t(tiles_of(kind, w)), &size) ||
         __builtin_mul_overflow(size, size_t(w->ne[2]), &size) || __builtin_mul_overflow(size, size_t(w->ne[3]), &size))
-        return SIZE_MAX / 2;  // which nobody can allocate
+        return SIZE_MAX / 2;  // an impossible size
     return size;
 }
 
-void lay_out(const Kind &kind, Tensor *w, const void *data) {
+void repack(const Kind &kind, Tensor *w, const void *data) {
     const int64_t blocks = w->ne[0] / kind.block, tiles = tiles_of(kind, w), all = tiles * planes_of(w);
     const size_t row = size_t(blocks) * kind.block_bytes, tile = tile_size(kind, w);
     const auto *from = static_cast<const uint8_t *>(data);
@@ -61,7 +61,7 @@ void lay_out(const Kind &kind, Tensor *w, const void *data) {
             helpers.emplace_back(part, done, all * i / n);
             done = all * i / n;
         }
-    } catch (const std::system_error &) {  // no more threads to be had: the rest is done here
+    } catch (const std::system_error &) {  // no more threads available: compute the rest here
     }
     part(done, all);
     for (auto &helper : helpers) helper.join();
@@ -73,7 +73,7 @@ int64_t columns_of(const Tensor *x) { return x->ne[1] * x->ne[2] * x->ne[3]; }
 
 struct Work {
     Activations *activations;  // of all columns
-    int32_t *starts, *entries;  // of experts: which columns chose them, as token * used + slot
+    int32_t *starts, *entries;  // for each expert, the columns that chose it, as token * used + slot
 };
 
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
@@ -90,7 +90,7 @@ const char *column(const Tensor *x, int64_t c) {
     return static_cast<const char *>(x->data) + i1 * int64_t(x->nb[1]) + i2 * int64_t(x->nb[2]) + i3 * int64_t(x->nb[3]);
 }
 
-// This thread's share of what products read of the columns.
+// Quantise this thread's share of the columns.
 void prepare(const Path &path, const Kind &kind, const ComputeParams &p, const Tensor *x, char *to) {
     const int64_t n = columns_of(x), blocks = x->ne[0] / 32;
     if (kind.quantised) {
@@ -120,8 +120,8 @@ const void *prepared(const Kind &kind, const Tensor *x, const char *from, int64_
     return needs_copy(kind, x) ? from + c * x->ne[0] * 4 : column(x, c);
 }
 
-// Some tiles with some columns: as many at a time as a kernel takes, in even parts. of(i) and to(i): what is read of
-// the i-th column and where its result begins.
+// Multiply some tiles with some columns, as many at a time as a kernel takes, in even parts. of(i), to(i): the input of
+// the i-th column and the start of its result.
 template <class Of, class To>
 void tiles_by_columns(const Kind &kind, const Tensor *w, const char *tiles, int64_t from, int64_t to, int64_t n,
                       Of of, To out) {
@@ -184,7 +184,7 @@ static int32_t choice(const Tensor *ids, int64_t slot, int64_t token) {
     return id;
 }
 
-// Which columns chose which expert, in order.
+// List the columns that chose each expert, in order.
 static void sort_by_expert(const Tensor *op, Work &work) {
     const Tensor *ids = op->src[2];
     const int64_t experts = op->src[0]->ne[2], used = ids->ne[0], tokens = ids->ne[1];

@@ -1,13 +1,13 @@
-// What a path (one instruction set's kernels) offers. Every path gives the same bits: products are whole numbers
-// until a block of 32 is summed, and each float operation is spelled out, in one order, without a sum across lanes
-// that depends on their number.
+// The interface of a path: the kernels of one instruction set. All paths give the same bits: products are integers
+// until a block of 32 is summed, and float operations have one fixed order, without a sum across lanes
+// that depends on the vector width.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace paceline {
 
-// 32 activations as bytes: x = d * q. Sums of q are kept, since codes of weights have an offset.
+// 32 activations as int8: x = d * q. Sums of q are stored, since codes of weights have an offset.
 struct alignas(16) Activations {
     float d, ds;   // the scale, and the scale times the sum
     int32_t sum;   // of all 32
@@ -16,22 +16,22 @@ struct alignas(16) Activations {
 };
 static_assert(sizeof(Activations) == 48, "");
 
-constexpr int MOST = 8;  // columns of one call, at most
+constexpr int MOST = 8;  // maximum columns of one call
 
-// out[c][0..rows) = a tile of weights times column c. blocks: of the type's own size, along a row. columns: pointers
-// to the Activations of a column, or to its floats where the weights are floats.
+// out[c][0..rows) = a tile of weights times column c. blocks: number of blocks of the type in a row. columns: pointers
+// to the Activations of a column, or to floats if the weights are floats.
 using Product = void (*)(const uint8_t *tile, const void *const *columns, int64_t blocks, float *const *out, int rows);
 
 struct Kind {
-    int type;           // ggml's number
+    int type;           // ggml_type
     bool quantised;     // columns are Activations
-    int block;          // weights of a row that stand together
-    size_t block_bytes; // of one row, as ggml has it
-    int rows;           // of a tile
-    size_t tile_bytes;  // of one block of a tile
+    int block;          // weights of one block
+    size_t block_bytes; // bytes of one block of a row in ggml's layout
+    int rows;           // rows of a tile
+    size_t tile_bytes;  // bytes of one block of a tile
     int most;           // columns of one call
     Product product[MOST + 1];
-    // Lay out one tile. rows: pointers to the first block of each; null beyond the last row: zeros.
+    // Repack one tile. rows: pointers to the first block of each row; null stands for a row of zeros.
     void (*pack)(uint8_t *tile, const uint8_t *const *rows, int64_t blocks);
 };
 
@@ -40,11 +40,11 @@ struct Cells {
     const char *base;
     size_t stride;  // bytes from one cell to the next
     int type, width;
-    void (*to_float)(const void *, float *, int64_t);  // for types without a way of their own here
+    void (*to_float)(const void *, float *, int64_t);  // ggml's conversion, for types without a kernel
 };
 
-constexpr int SLICE = 32;    // values of a head that are summed up together
-constexpr int ROUND_K = 16;  // queries and keys are padded to a multiple
+constexpr int SLICE = 32;    // values of a head that are accumulated together
+constexpr int ROUND_K = 16;  // queries and keys are padded to a multiple of it
 
 struct Path {
     const char *name;

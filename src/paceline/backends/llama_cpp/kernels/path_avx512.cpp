@@ -73,8 +73,8 @@ struct Avx512 {
     static I look_up(I a, const int8_t *table) {
         return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i *>(table))), a);
     }
-    // GCC 12 loads the four activations into a register of its own before; as part of the instruction they cost
-    // nothing where a broadcast is one a cycle and products are two.
+    // GCC 12 loads the four activations into a separate register first; as a memory operand they cost
+    // nothing on processors with one broadcast and two products a cycle.
     static I add_products(I sum, I v, const int8_t *q) {
         asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(v), "m"(*reinterpret_cast<const int32_t *>(q)));
         return sum;

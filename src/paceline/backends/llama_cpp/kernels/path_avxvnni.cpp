@@ -1,4 +1,4 @@
-// AVX2 with products of bytes in one instruction.
+// AVX2 with byte products in one instruction (AVX-VNNI).
 #include "simd_avx2.h"
 
 namespace paceline { namespace {

@@ -1,4 +1,4 @@
-// NEON with products of matrices: two columns at a time.
+// NEON with matrix products (I8MM): two columns at a time.
 #include "simd_neon.h"
 
 namespace paceline { namespace {

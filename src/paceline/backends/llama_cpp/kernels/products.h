@@ -1,4 +1,4 @@
-// Products of a tile of weights with up to MOST columns: each weight is read and unpacked once. S: the vectors of an
+// Products of a tile of weights with up to MOST columns; each weight is read and unpacked once. S: the vectors of an
 // instruction set; a lane is a row of the tile.
 #pragma once
 #include "types.h"
@@ -7,7 +7,7 @@ namespace paceline { namespace {
 
 constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
 
-// A tile's block: scales of all rows, then the codes of 32 weights at a time, in planes: a vector holds four
+// A block of a tile: scales of all rows, then the codes of 32 weights at a time, in planes. A vector holds four
 // neighbouring weights of each row. Weights 4g..4g+3 are group g, of 0..7.
 template <class S, class T> struct Layout {
     static constexpr int L = S::L, parts = T::block / 32;
@@ -22,10 +22,10 @@ template <class S, class T> struct Layout {
     static constexpr int bytes = codes + parts * part;
 };
 
-// The low bits of a code stand in the first plane that there is, the high ones in the second.
+// The low bits of a code are in the first plane, the high bits in the second.
 template <class T> constexpr int high_bit() { return T::planes & NIBBLES ? 4 : 2; }
 
-// 32 codes of a row into the planes of a tile: four neighbouring bytes in each vector.
+// Write 32 codes of a row into the planes of a tile: four neighbouring bytes in each vector.
 template <class S, class T> inline void pack_part(uint8_t *to, const uint8_t *q) {
     using Y = Layout<S, T>;
     constexpr int V = 4 * S::L;
@@ -59,7 +59,7 @@ template <class S, class T> inline void pack_part(uint8_t *to, const uint8_t *q)
     }
 }
 
-// The same of a block whose codes are stored as they stand in a tile.
+// The same for a block whose codes are already in the tile's order.
 template <class S, class T> inline void copy_part(uint8_t *to, const uint8_t *block) {
     constexpr int V = 4 * S::L;
     for (int g = 0; g < 4; g++, to += V) memcpy(to, block + T::nibbles_at + 4 * g, 4);
@@ -106,12 +106,12 @@ template <class S, int FROM, int TO> inline typename S::I moved(typename S::I x)
 }
 
 template <class S, int G, int WIDTH, int HIGH> inline void add_high(typename S::I *v, typename S::I plane) {
-    // Of a byte the bits at WIDTH * (group / n) belong to a group.
+    // The bits at WIDTH * (group / n) of a byte belong to a group.
     constexpr int from = WIDTH == 1 ? G : G / 2 * 2;
     v[G] = S::either(v[G], S::both(moved<S, from, HIGH>(plane), S::byte((WIDTH == 1 ? 1 : 3) << HIGH)));
 }
 
-// The codes of 32 weights of each row, as bytes: v[g] is group g.
+// The codes of 32 weights of each row as bytes; v[g] is group g.
 template <class S, class T> inline void unpack(const uint8_t *p, typename S::I *v) {
     using I = typename S::I;
     using Y = Layout<S, T>;
@@ -157,8 +157,8 @@ template <class S, class T> inline typename S::I centred(typename S::I sum, int3
     else return S::subtract(sum, S::template times<T::bias>(of_activations));
 }
 
-// sums[i][p]: of (q - bias) * activation, over the p-th part of 32 weights of each row, for `COLUMNS` columns: two where
-// an instruction set takes two at once.
+// sums[i][p]: sum of (q - bias) * activation over the p-th part of 32 weights of each row, for `COLUMNS` columns: 2 if
+// the instruction set multiplies two at once.
 template <class S, class T, int PARTS, int COLUMNS>
 inline __attribute__((always_inline)) void dots(const typename S::I *v, const Activations *const *y,
                                                 typename S::I (*sums)[PARTS]) {
@@ -235,7 +235,7 @@ template <class S> inline void put(float *out, typename S::F x, int rows) {
     for (int r = 0; r < rows; r++) out[r] = all[r];
 }
 
-constexpr size_t AHEAD = 2048;  // bytes that are asked for before they are needed
+constexpr size_t AHEAD = 2048;  // prefetch distance in bytes
 
 template <class S, class T, int N>
 void product(const uint8_t *tile, const void *const *columns, int64_t blocks, float *const *out, int rows) {
@@ -251,11 +251,11 @@ void product(const uint8_t *tile, const void *const *columns, int64_t blocks, fl
     for (int c = 0; c < N; c++) put<S>(out[c], acc[c], rows);
 }
 
-// Weights that are floats: W::F vectors of rows, and sums of even and odd columns of the matrix apart, so that one
-// product need not wait for the one before.
+// Float weights: W::F vectors of rows, with separate sums of even and odd matrix columns, so that one
+// product does not wait for the previous one.
 template <class S, class W> void pack_floats(uint8_t *out, const uint8_t *const *rows, int64_t n) {
     constexpr int R = S::L * S::WIDE;
-    constexpr int64_t NEAR = 64;  // columns, which rows write to in turns
+    constexpr int64_t NEAR = 64;  // columns that rows write to alternately
     for (int64_t k = 0; k < n; k += NEAR)
         for (int r = 0; r < R; r++)
             for (int64_t i = k; i < n && i < k + NEAR; i++) {
@@ -301,9 +301,9 @@ void product_floats(const uint8_t *tile, const void *const *columns, int64_t n, 
             put<S>(out[c] + v * S::L, S::add(acc[0][c][v], acc[1][c][v]), rows - v * S::L);
 }
 
-constexpr float LEAST = 1e-30f;  // a scale below is nothing
+constexpr float LEAST = 1e-30f;  // a smaller scale counts as zero
 
-// Bytes of activations, 32 to a scale; one that is not a number makes the scale none.
+// Quantise activations to int8, 32 to a scale; a NaN makes the scale NaN.
 template <class S> void quantise(const float *x, Activations *out, int64_t blocks) {
     for (int64_t b = 0; b < blocks; b++, x += 32) {
         typename S::F most = S::zero(), none = S::zero();

@@ -1,5 +1,5 @@
-// AVX2, FMA and F16C: eight rows a vector. A product of bytes is one of neighbouring pairs in 16 bits, of which as
-// many are added up as cannot overflow before they are widened.
+// AVX2, FMA and F16C: eight rows a vector. Byte products are summed pairwise in 16 bits; as
+// many are added as cannot overflow before they are widened to 32.
 #pragma once
 #include <immintrin.h>
 

@@ -1,9 +1,9 @@
-// One struct a type: how ggml stores a block of one row. Everything else about a type follows from its constants.
+// One struct for each type: ggml's layout of a block. All else about a type follows from its constants.
 //
-// read() spells a block out: codes q, scale d (and offset m) as F16 bits, and in blocks of 256 the scales s and
-// offsets t of their parts, of 32 weights or of 16. Where nibbles_at is not 0, codes go into a tile as they are stored:
-// nibbles_at and fifths_at say where they are, and read() leaves them out. A weight is d * s * (q - bias), or table[q]
-// for q - bias, plus m (Q4_1, Q5_1) or minus m * t (the K types).
+// read() unpacks a block: codes q, scale d (and offset m) as F16 bits, and in blocks of 256 the scales s and
+// offsets t of parts of 32 or 16 weights. If nibbles_at is not 0, codes are copied into a tile as stored:
+// nibbles_at and fifths_at are their offsets, and read() skips them. A weight is d * s * (q - bias), or table[q]
+// instead of q - bias, plus m (Q4_1, Q5_1) or minus m * t (the K types).
 // Layouts: ggml-common.h of llama.cpp.
 #pragma once
 #include <cstring>
@@ -30,7 +30,7 @@ inline void nibbles(const uint8_t *p, uint8_t *q) {
     for (int i = 0; i < 16; i++) { q[i] = p[i] & 15; q[i + 16] = p[i] >> 4; }
 }
 
-// The usual: 32 weights with one scale.
+// The common layout: 32 weights with one scale.
 struct Plain {
     static constexpr int block = 32, bias = 0, nibbles_at = 0, fifths_at = 0;
     static constexpr Scales scales = ONE;
@@ -161,7 +161,7 @@ struct IQ4_XS : Super {
 const int8_t NON_LINEAR[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 const int8_t FLOAT_4_BITS[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};  // + 12
 
-// Weights that are floats: of a cell of `bytes` the lanes load one each.
+// Float weights: each lane loads one value of `bytes` bytes.
 struct F32 { static constexpr int type = 0, bytes = 4; };
 struct F16 { static constexpr int type = 1, bytes = 2; };
 struct BF16 { static constexpr int type = 30, bytes = 2; };

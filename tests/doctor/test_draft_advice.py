@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 import pytest
 
 from advice_facts import facts, gained, known
-from paceline.doctor.draft_advice.ranking import NEVER_PAYS, advise
-from paceline.doctor.draft_advice.row import (
+from paceline.doctor.draft_advice import (
+    NEVER_PAYS,
     AdviceRequest,
-    DraftAdvice,
     DraftCandidate,
-    DraftOption,
     MeasuredFacts,
+    advise,
+    memory_needed,
 )
 from paceline.models.compatibility.known_pairs import KnownPair
 
@@ -23,7 +26,7 @@ PAIR = KnownPair(
 
 def ranked(
     *candidates: DraftCandidate, how: MeasuredFacts | None = None, pairs: tuple[KnownPair, ...] = ()
-) -> DraftAdvice:
+) -> dict[str, Any]:
     return advise(TARGET, candidates, AdviceRequest("code"), how or known(), pairs)
 
 
@@ -31,20 +34,20 @@ def fitting(*names: str) -> list[DraftCandidate]:
     return [DraftCandidate(facts(name, billions=0.8), name, "compatible") for name in names]
 
 
-def names(advice: DraftAdvice) -> list[str]:
-    return [row.reference for row in advice.rows]
+def names(advice: dict[str, Any]) -> list[str]:
+    return [row["reference"] for row in advice["drafts"]]
 
 
-def row(advice: DraftAdvice, reference: str) -> DraftOption:
-    return next(row for row in advice.rows if row.reference == reference)
+def row(advice: dict[str, Any], reference: str) -> Any:
+    return next(row for row in advice["drafts"] if row["reference"] == reference)
 
 
 def test_what_was_measured_stands_by_its_speed_and_what_was_not_between_gain_and_loss() -> None:
     past = {"fast": gained(1.8), "slow": gained(0.8), None: gained(1.2)}
     advice = ranked(*fitting("slow", "unknown", "fast"), how=known(past=past))
     assert names(advice) == ["fast", "suffix, lookup", "unknown", "slow"]
-    assert row(advice, "fast").measured == past["fast"]
-    assert row(advice, "unknown").measured is None
+    assert row(advice, "fast")["measured"] == asdict(past["fast"])
+    assert row(advice, "unknown")["measured"] is None
 
 
 def test_of_what_was_not_measured_kin_comes_first_then_what_needs_least_then_what_is_smaller() -> None:
@@ -59,17 +62,19 @@ def test_of_what_was_not_measured_kin_comes_first_then_what_needs_least_then_wha
 def test_costs_tell_what_is_needed_and_nothing_is_guessed_without_them() -> None:
     advice = ranked(*fitting("draft"), how=known(0.1, {"draft": 0.25}))
     its, copied = row(advice, "draft"), row(advice, "suffix, lookup")
-    assert its.token == pytest.approx(0.25)
-    assert copied.needed is not None
-    assert its.needed is not None
-    assert 0.05 < copied.needed < its.needed < 1
-    assert its.needed == pytest.approx(0.35, abs=0.01)  # drafts of one token: (1.1 + 0.25) / 1 - 1
-    assert advice.two_rows == pytest.approx(1.1)
-    assert row(ranked(*fitting("draft"), how=known(1.0)), "draft").needed == NEVER_PAYS
+    assert its["token"] == pytest.approx(0.25)
+    assert copied["needed"] is not None
+    assert its["needed"] is not None
+    assert 0.05 < copied["needed"] < its["needed"] < 1
+    assert its["needed"] == pytest.approx(0.35, abs=0.01)  # drafts of one token: (1.1 + 0.25) / 1 - 1
+    assert advice["two_rows"] == pytest.approx(1.1)
+    assert row(ranked(*fitting("draft"), how=known(1.0)), "draft")["needed"] == NEVER_PAYS
     unmeasured = ranked(*fitting("draft"), how=known(None))
-    assert (unmeasured.two_rows, row(unmeasured, "draft").needed, row(unmeasured, "draft").token) == (
-        None,
-    ) * 3
+    assert (
+        unmeasured["two_rows"],
+        row(unmeasured, "draft")["needed"],
+        row(unmeasured, "draft")["token"],
+    ) == (None,) * 3
 
 
 def test_another_vocabulary_and_no_memory_come_last() -> None:
@@ -78,12 +83,26 @@ def test_another_vocabulary_and_no_memory_come_last() -> None:
     fair = DraftCandidate(facts("fair", billions=0.8), "fair", "same")
     advice = ranked(large, one, fair, how=known(available=TARGET.size + SMALL.size + 4096 * 2000))
     assert names(advice)[-2:] == ["other words", "large"]
-    assert [row.fits for row in advice.rows] == [True, True, True, False]
+    assert [row["fits"] for row in advice["drafts"]] == [True, True, True, False]
 
 
 def test_downloads_are_named_where_no_draft_of_its_vocabulary_is_here() -> None:
-    (download,) = ranked(pairs=(PAIR,)).downloads
-    assert (download.reference, download.verdict, download.drafter) == (PAIR.draft, "download", "download")
-    assert download.size == pytest.approx(0.53e9, rel=0.01)
-    assert ranked(DraftCandidate(SMALL, "other words", "mappable"), pairs=(PAIR,)).downloads
-    assert not ranked(*fitting("draft"), pairs=(PAIR,)).downloads
+    (download,) = ranked(pairs=(PAIR,))["downloads"]
+    assert (download["reference"], download["verdict"], download["drafter"]) == (
+        PAIR.draft,
+        "download",
+        "download",
+    )
+    assert download["size"] == pytest.approx(0.53e9, rel=0.01)
+    assert ranked(DraftCandidate(SMALL, "other words", "mappable"), pairs=(PAIR,))["downloads"]
+    assert not ranked(*fitting("draft"), pairs=(PAIR,))["downloads"]
+
+
+def test_weights_and_the_same_context_of_both() -> None:
+    assert memory_needed((facts(size=1000, kv_bytes=30), facts(size=100, kv_bytes=2)), 10) == (1420, True)
+
+
+def test_a_size_that_is_not_known_makes_a_lower_bound_but_nothing_is_a_size() -> None:
+    assert memory_needed((facts(size=1, kv_bytes=64), facts(size=1, kv_bytes=0)), 10) == (642, False)
+    stateful = facts(size=1, kv_bytes=0, memory="recurrent")
+    assert memory_needed((facts(size=1, kv_bytes=64), stateful), 10) == (642, True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from paceline.models.headers.gguf_file import (
 )
 from paceline.models.headers.plain_file import require_gguf_path
 from paceline.models.zoo.inflate import check_space
-from paceline.prepare.transplant.pieces import STEP, TokenPieces, match
+from paceline.prepare.token_pieces import STEP, TokenPieces, match
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.system.whole import check_output, write_output
 from paceline.vocab.lexicon import Lexicon
@@ -53,24 +52,19 @@ NAME = "general.name"
 PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   <|im_start|>user </s> [INST]"
 
 
-@dataclass(frozen=True)
-class TransplantOptions:
-    """Options. type: of the new tensors; None keeps the old type, or Q8_0. tied: one matrix, with the output
-    weights, serves as both; None only if llama.cpp requires it."""
-
-    type: str | None = None
-    tied: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.type is not None and self.type not in TYPES:
-            raise UsageError(f"unknown weight type {self.type!r}: use one of {', '.join(TYPES)}")
-
-
 class Transplant:
-    """Both opened files; of the target only the part before its weights. Raises UsageError and ModelError."""
+    """Both opened files; of the target only the part before its weights.
 
-    def __init__(self, draft: Path, target: Path, rules: TransplantOptions | None = None) -> None:
-        self.rules = rules or TransplantOptions()
+    weight_type: of the new tensors; None keeps the old type, or Q8_0. tied: one matrix, with the output
+    weights, serves as both; None only if llama.cpp requires it. Raises UsageError and ModelError.
+    """
+
+    def __init__(
+        self, draft: Path, target: Path, *, weight_type: str | None = None, tied: bool | None = None
+    ) -> None:
+        if weight_type is not None and weight_type not in TYPES:
+            raise UsageError(f"unknown weight type {weight_type!r}: use one of {', '.join(TYPES)}")
+        self._new_type, self._tied = weight_type, tied
         self._stack = ExitStack()
         try:
             for path in (draft, target):
@@ -85,7 +79,7 @@ class Transplant:
                 check_shared(self._target.vocab, self._draft.vocab)
                 raise UsageError(f"{draft} has the vocabulary of {target} already: use it as it is (-md)")
             self._tables = self._find_tables()
-            if self.rules.tied and OUTPUT in self._tables:
+            if self._tied and OUTPUT in self._tables:
                 raise UsageError(f"{draft} has two matrices, which cannot become one: leave out --tied")
             self._rest = [t for name, t in self.file.tensors.items() if name not in self._tables]
         except BaseException:
@@ -121,7 +115,7 @@ class Transplant:
             partial(tick, "match"),
         )
         was_tied = OUTPUT not in self._tables
-        ways = [self.rules.tied] if self.rules.tied is not None else [False, True] if was_tied else [False]
+        ways = [self._tied] if self._tied is not None else [False, True] if was_tied else [False]
         with write_output(out, force=force) as part:
             for tied in ways:
                 kind = self._write(part, pieces, bool(tied), partial(tick, "write"))
@@ -163,7 +157,7 @@ class Transplant:
 
         if not table.dims:
             return gguf.GGMLQuantizationType.F32
-        name = self.rules.type or (table.type.name if table.type.name in UNCHANGED_TYPES else "Q8_0")
+        name = self._new_type or (table.type.name if table.type.name in UNCHANGED_TYPES else "Q8_0")
         return gguf.GGMLQuantizationType[name]
 
     def _table_parts(self, pieces: TokenPieces, tied: bool) -> Iterator[TensorToWrite]:

@@ -1,4 +1,4 @@
-"""What earlier benches say of a pair."""
+"""Results of earlier benches of a pair, and the memory for one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from bench_records import drafted, failed, plain, record
-from paceline.doctor.draft_advice.measuring import newest_result
-from paceline.doctor.draft_advice.row import Measured
+from paceline.doctor.draft_advice import Measured
+from paceline.doctor.draft_facts import available_memory, newest_result
+from paceline.hardware.gpus import Gpu
+from paceline.hardware.probe import MemoryInfo
 
 HERE = {"processor": "A processor", "threads": 2}
 OURS, THEIRS = "a" * 64, "b" * 64
@@ -72,3 +74,18 @@ def test_a_loss_counts_where_the_rule_could_have_declined() -> None:
     loss = (0.6, 0.5, 0.7)
     assert found(run(1, drafted(FIXED, loss))) is None
     assert speed(found(run(1, drafted("model:policy=rate", loss)))) == 0.6
+
+
+@pytest.mark.parametrize(("limit", "free"), [(None, 1000), (300, 300), (5000, 1000)])
+def test_a_containers_limit_and_the_memory_of_gpus_count(
+    limit: int | None, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (
+        Gpu("NVIDIA", "H200", 10**11, 10**10),
+        Gpu("AMD", "unknown"),
+        Gpu("Apple", "M", free=5, shared=True),
+    )
+    monkeypatch.setattr("paceline.hardware.gpus.read", lambda files: found)
+    memory = MemoryInfo(2000, 1000, limit=limit)
+    monkeypatch.setattr("paceline.doctor.draft_facts.read_memory", lambda _: memory)
+    assert (available_memory(), available_memory(gpus=True)) == (free, free + 10**10)

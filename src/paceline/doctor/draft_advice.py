@@ -1,0 +1,228 @@
+"""Rank the drafts for a target: by speeds measured here, else by costs of passes and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
+from paceline.models.compatibility.known_pairs import KnownPair
+from paceline.models.headers.facts import ATTENTION, ModelFacts
+from paceline.models.headers.family import family_of
+from paceline.speculative.errors import UsageError
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.speedup_formulas import break_even
+
+MODEL, NO_MODEL, DOWNLOAD = "model", "suffix", "download"  # kinds of drafters
+COMPARED_CONTEXT = 1024  # tokens of context that costs are compared after, or half of a shorter context
+ANY_TASK = "any"
+# The suite that drafts for a task are measured on.
+TASKS: Mapping[str, str] = {
+    ANY_TASK: "real",
+    "code": "real-code",
+    "edit": "real-edit",
+    "json": "real-json",
+    "agent": "real-agent",
+    "math": "real-maths",
+    "summary": "real-grounded",
+    "chat": "real-chat",
+    "quote": "quote",
+    "prose": "prose",
+}
+BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight, in files that are not here
+MAX_DRAFT_TOKENS = 16
+# Bytes of a KV cache relative to F16; q8_0 has a scale of two bytes for 32 values.
+CACHE_SCALE = {"f32": 2.0, "f16": 1.0, "bf16": 1.0, "q8_0": 34 / 64}
+NEVER_PAYS = 2.0  # an acceptance rate that no draft has
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AdviceRequest:
+    """task: of TASKS. n_ctx: tokens of context. cache_type: of the KV cache. Raises UsageError."""
+
+    task: str = ANY_TASK
+    n_ctx: int = 4096
+    cache_type: str = "f16"
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise UsageError(f"--task {self.task}: choose from {', '.join(TASKS)}")
+
+    @property
+    def depth(self) -> int:
+        return max(1, min(COMPARED_CONTEXT, self.n_ctx // 2))
+
+
+@dataclass(frozen=True)
+class DraftCandidate:
+    """reference: the name a user types. verdict: see models/compatibility/check.py."""
+
+    facts: ModelFacts
+    reference: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The speedup of a drafter over plain decoding on this machine.
+
+    low, high: its 95% interval, None after too few runs. acceptance: of each drafted token, None after too
+    few tokens. source: "bench 12", or "measured" for a run of this command.
+    """
+
+    speedup: float
+    low: float | None
+    high: float | None
+    acceptance: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class MeasuredFacts:
+    """The measurements of this machine.
+
+    costs: of the target and a draft model; None if one was never measured.
+    measured: of a draft model; of drafters that copy for None.
+    available: bytes of memory.
+    """
+
+    costs: Callable[[ModelFacts | None], DecodingCosts | None]
+    measured: Callable[[ModelFacts | None], Measured | None]
+    available: int
+
+
+def advise(
+    target: ModelFacts,
+    candidates: Sequence[DraftCandidate],
+    request: AdviceRequest,
+    known: MeasuredFacts,
+    pairs: Sequence[KnownPair] = (),
+) -> Record:
+    """Return the record of `paceline pairs TARGET --json`.
+
+    drafts: the best first; those of another vocabulary, and those that do not fit the memory, come last.
+    downloads: of `pairs`, unless a draft of the target's vocabulary is here. two_rows: the cost of a pass
+    over two tokens relative to one, or None. refused: why nothing can be drafted, or "".
+    """
+    refused, two_rows = "", None
+    drafts: list[Record] = []
+    downloads: list[Record] = []
+    if target.memory != ATTENTION:
+        refused = (
+            f"nothing can be drafted for it yet: it is {target.memory}, and its state cannot be rolled back"
+        )
+    else:
+        # The state of a draft model is rolled back, too.
+        usable = (SAME, COMPATIBLE, MAPPABLE)
+        able = [one for one in candidates if one.verdict in usable and one.facts.memory == ATTENTION]
+        models = [_row(target, one, request, known) for one in able]
+        drafts = sorted([*models, _row(target, None, request, known)], key=_order)
+        if not any(row["verdict"] != MAPPABLE and row["fits"] for row in models):
+            for pair in pairs:
+                candidate = DraftCandidate(_absent(pair), pair.draft, DOWNLOAD)
+                why = {"why": pair.why, "caveat": pair.caveat, "source": pair.source}
+                downloads.append(_row(target, candidate, request, known) | why)
+    if (costs := known.costs(None)) is not None:
+        curve = costs.target.curve(2, request.depth)
+        two_rows = float(curve[2] / curve[1])
+    names = ("name", "family", "parameters", "quantisation", "size")
+    return {
+        "target": {"path": str(target.path)} | {name: getattr(target, name) for name in names},
+        **asdict(request),
+        "two_rows": two_rows,
+        "available": known.available,
+        "refused": refused,
+        "drafts": drafts,
+        "downloads": downloads,
+    }
+
+
+def _order(row: Record) -> tuple[Any, ...]:
+    """Sort by measured speed, where an unmeasured draft counts as plain decoding.
+
+    Among equals come drafts of the target's family, then the lowest break-even, then the smallest.
+    """
+    return (
+        not row["fits"],
+        row["verdict"] == MAPPABLE,
+        -(1.0 if row["measured"] is None else row["measured"]["speedup"]),
+        not row["kin"],
+        1.0 if row["needed"] is None else row["needed"],
+        row["size"],
+        row["reference"],
+    )
+
+
+def _row(
+    target: ModelFacts, candidate: DraftCandidate | None, request: AdviceRequest, known: MeasuredFacts
+) -> Record:
+    """Return the record of a draft model, or of the drafters that copy for None.
+
+    kin: of the target's family. token: the cost of a drafted token relative to a pass of the target, or None.
+    needed: the lowest acceptance rate that gains, or None; NEVER_PAYS if none does. memory: bytes of both
+    models; memory_known: False for a lower bound.
+    """
+    draft = None if candidate is None else candidate.facts
+    here = candidate is None or candidate.verdict != DOWNLOAD
+    costs = known.costs(draft) if here else None
+    measured = known.measured(draft) if here else None
+    models = (target,) if draft is None else (target, draft)
+    memory, memory_known = memory_needed(models, request.n_ctx, request.cache_type)
+    token = None
+    if costs is not None and costs.draft is not None:
+        token = costs.draft.seconds(1, request.depth) / costs.target.seconds(1, request.depth)
+    return {
+        "drafter": NO_MODEL if candidate is None else MODEL if here else DOWNLOAD,
+        "reference": "suffix, lookup" if candidate is None else candidate.reference,
+        "verdict": "no model" if candidate is None else candidate.verdict,
+        "size": 0 if draft is None else draft.size,
+        "parameters": None if draft is None else draft.parameters,
+        "quantisation": "" if draft is None else draft.quantisation,
+        "kin": draft is not None and bool(draft.family) and draft.family == target.family,
+        "token": token,
+        "needed": None if costs is None else break_even_acceptance(costs, request.depth),
+        "measured": None if measured is None else asdict(measured),
+        "memory": memory,
+        "memory_known": memory_known,
+        "fits": memory <= known.available,
+    }
+
+
+def break_even_acceptance(costs: DecodingCosts, depth: int) -> float:
+    """Return the lowest acceptance rate at which drafts of some length gain; NEVER_PAYS if none does."""
+    passes = costs.target.curve(MAX_DRAFT_TOKENS + 1, depth)
+    token = 0.0 if costs.draft is None else costs.draft.seconds(1, depth)
+    plain = passes[1] + costs.step
+    lengths = range(1, MAX_DRAFT_TOKENS + 1)
+    found = [break_even((passes[1 + n] + n * token + costs.step) / plain, n) for n in lengths]
+    return min((a for a in found if a is not None and a < 1.0), default=NEVER_PAYS)
+
+
+def _absent(pair: KnownPair) -> ModelFacts:
+    """Return the known facts of a file that is not here."""
+    repository, _, kind = pair.draft.rpartition(":")
+    name = repository.rpartition("/")[2]
+    return ModelFacts(
+        files=(Path(pair.draft),),
+        format="gguf",
+        name=name,
+        arch="",
+        family=family_of([name]),
+        parameters=pair.largest,
+        quantisation=kind,
+        size=round(pair.largest * BITS.get(kind, 8.5) / 8),
+    )
+
+
+def memory_needed(models: tuple[ModelFacts, ...], n_ctx: int, cache_type: str = "f16") -> tuple[int, bool]:
+    """Return the bytes of models with the same context, and False if that is a lower bound.
+
+    A recurrent model has no KV cache; for others an unknown size of the cache makes a lower bound.
+    """
+    scale = CACHE_SCALE.get(cache_type, 1.0)
+    total = sum(model.size + round(model.kv_bytes * scale) * n_ctx for model in models)
+    return total, all(model.kv_bytes or model.memory == "recurrent" for model in models)

@@ -1,0 +1,212 @@
+"""Facts for advice on drafts: stored costs, earlier benches, and short runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.registry import BackendSpec
+from paceline.bench.method import parse
+from paceline.doctor.draft_advice import (
+    ANY_TASK,
+    TASKS,
+    AdviceRequest,
+    DraftCandidate,
+    Measured,
+    MeasuredFacts,
+)
+from paceline.doctor.stored_costs import known_costs
+from paceline.hardware.probe import read_memory
+from paceline.models.compatibility.check import MAPPABLE
+from paceline.models.headers.facts import ModelFacts
+from paceline.speculative.errors import HistoryError, PacelineError, UsageError
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.speedup_formulas import acceptance
+from paceline.speculative.sampling import Sampling
+from paceline.system.identity import cpu_name, file_fingerprint
+
+MAX_RUNS = 200  # of the history, the newest
+N_ITEMS, N_TOKENS = 3, 96  # of a short run
+MAX_PROMPT_CHARACTERS = 1200
+CATEGORIES = {"math": ("maths",), "summary": ("grounded",)}  # further categories of suites by task
+
+Note = Callable[[str], object]
+
+
+def known(
+    target: ModelFacts,
+    request: AdviceRequest,
+    settings: Mapping[str, Any],
+    *,
+    history: Path,
+    note: Note,
+    now: Mapping[Path | None, Measured] | None = None,
+) -> MeasuredFacts:
+    """Return the facts measured on this machine.
+
+    settings: of the backend. history: the file of benches, which need not exist. note: called about an
+    unreadable history. now: results of this command, by the draft's path.
+    """
+    runs = _runs(history, note)
+    machine = {"processor": cpu_name(), "threads": settings["threads"]}
+
+    def costs(draft: ModelFacts | None) -> DecodingCosts | None:
+        large = known_costs(BackendSpec(target.path, settings), "target")
+        small = None if draft is None else known_costs(BackendSpec(draft.path, settings), "draft")
+        if large is None or (draft is not None and small is None):
+            return None
+        return DecodingCosts(large.cost, None if small is None else small.cost, large.step)
+
+    def measured(draft: ModelFacts | None) -> Measured | None:
+        path = None if draft is None else draft.path
+        if now and path in now:
+            return now[path]
+        if not runs or not target.path.is_file():
+            return None
+        # With a draft model, auto is what `paceline run` does.
+        systems = [("suffix",), ("lookup",)] if draft is None else [("model", "auto")]
+        fingerprint = None if draft is None else file_fingerprint(draft.path)
+        found = (
+            newest_result(runs, file_fingerprint(target.path), fingerprint, names, request.task, machine)
+            for names in systems
+        )
+        return next((one for one in found if one is not None), None)
+
+    return MeasuredFacts(costs, measured, available_memory(gpus=bool(settings["gpu_layers"])))
+
+
+def _runs(path: Path, note: Note) -> list[dict[str, Any]]:
+    """Return the newest runs of a history, which is not created."""
+    if not path.is_file():
+        return []
+    from paceline.bench.history import History
+
+    try:
+        return History(path).runs(MAX_RUNS)
+    except HistoryError as error:
+        note(str(error))
+        return []
+
+
+def measure(
+    target: Path,
+    drafts: Sequence[DraftCandidate],
+    request: AdviceRequest,
+    settings: dict[str, Any],
+    done: Callable[[], object],
+    note: Note,
+) -> dict[Path | None, Measured]:
+    """Decode a few answers of the task plainly, by copying alone, and with each of the drafts.
+
+    Costs of passes are measured on loading, and stored. settings: further arguments of `load`. done: called
+    after each draft. note: called about drafts that cannot be loaded.
+    """
+    found: dict[Path | None, Measured] = {}
+    for one in (None, *drafts):
+        path = None if one is None else one.facts.path
+        drafting: dict[str, Any] = {"draft": path}
+        if one is None:
+            drafting = {"drafters": "suffix,lookup", "policy": "rate"}
+        elif one.verdict == MAPPABLE:
+            drafting["cross_vocab"] = "auto"
+        try:
+            found[path] = _run(target, request, settings | drafting)
+        except PacelineError as error:
+            if one is None:
+                raise
+            note(f"not measured: {error}")
+        done()
+    return found
+
+
+def _run(target: Path, request: AdviceRequest, settings: dict[str, Any]) -> Measured:
+    from paceline.bench.prompts import RequestBuilder
+    from paceline.bench.suites import workload
+    from paceline.loading import load
+
+    # A text has no fewer characters than tokens.
+    longest = min(MAX_PROMPT_CHARACTERS, settings["n_ctx"] - N_TOKENS)
+    suite = workload.load(TASKS[request.task])
+    items = [item for item in suite if not item.session and workload.length(item) <= longest]
+    if not items:
+        raise UsageError(f"a context of {settings['n_ctx']} tokens (-c) is too short for the task's texts")
+    seconds = dict.fromkeys((True, False), 0.0)
+    accepted = rejected = 0
+    with load(target, **settings) as llm:
+        prompts = RequestBuilder(llm, n=N_TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
+        for item in workload.sample_items(items, N_ITEMS):
+            tokens = prompts.ask(item, {}).tokens
+            for plain in (True, False):
+                answer = llm.generate(
+                    tokens, max_tokens=N_TOKENS, ignore_eos=True, plain=plain, remember=False
+                )
+                seconds[plain] += answer.seconds
+                if not plain:
+                    accepted += answer.stats.accepted
+                    rejected += answer.stats.rejected
+    speedup = seconds[True] / max(seconds[False], 1e-9)
+    return Measured(speedup, None, None, acceptance(accepted, rejected), "measured")
+
+
+def available_memory(*, gpus: bool = False) -> int:
+    """Return the bytes that processes can get, within the container's limit. gpus: add their free memory."""
+    from paceline.hardware.containers import read
+    from paceline.hardware.files import SystemFiles
+    from paceline.hardware.gpus import read as read_gpus
+
+    memory = read_memory(read(SystemFiles()))
+    free = memory.available if memory.limit is None else min(memory.available, memory.limit)
+    if gpus:
+        free += sum(gpu.free or 0 for gpu in read_gpus(SystemFiles()) if not gpu.shared)
+    return free
+
+
+def newest_result(
+    runs: Iterable[Mapping[str, Any]],
+    target: str,
+    draft: str | None,
+    drafters: tuple[str, ...],
+    task: str,
+    machine: Mapping[str, Any],
+) -> Measured | None:
+    """Return the result of the newest bench of these models that measured one of the drafters alone.
+
+    Of several drafters or settings it is the fastest. runs: newest first. target, draft: fingerprints. task:
+    of the suite; ANY_TASK for all of it. machine: the required processor and threads.
+    """
+
+    def fingerprint(made: Mapping[str, Any], role: str) -> str | None:
+        model = made.get(role)
+        return model.get("fingerprint") if isinstance(model, Mapping) else None
+
+    # A suite of one task has no result for all tasks.
+    categories = ("",) if task == ANY_TASK else (task, *CATEGORIES.get(task, ()))
+    for run in runs:
+        made = run["provenance"]
+        if run["status"] != "done" or fingerprint(made, "target") != target:
+            continue
+        here = {"processor": (made.get("machine") or {}).get("processor"), "threads": made.get("threads")}
+        if here != machine or (draft is not None and fingerprint(made, "draft") != draft):
+            continue
+        results = [
+            _measured(run, result)
+            for result in run["results"]
+            if result["system"].partition(":")[0] in drafters
+            and result["lossless"]
+            and result["category"] in categories
+        ]
+        if found := [one for one in results if one is not None]:
+            return max(found, key=lambda one: one.speedup)
+    return None
+
+
+def _measured(run: Mapping[str, Any], result: Mapping[str, Any]) -> Measured | None:
+    try:
+        drafting = parse(result["system"], run["plan"].get("drafting", {})).drafting
+    except (PacelineError, TypeError):  # of another version
+        return None
+    gain = result["speedup"]
+    if gain is None or (gain["value"] < 1.0 and drafting.policy != "rate"):
+        return None  # the loss of a policy that always drafts says nothing about one that can decline
+    return Measured(gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench {run['id']}")
