@@ -181,7 +181,8 @@ class SideBySide:
             return [(name, (float(run.tokens), run.seconds)) for name, run in runs]
 
     def over(self, name: str, other: str) -> Interval | None:
-        return speedup(self.speeds[name], self.speeds[other])
+        speeds, base = ([one for rounds in self.speeds[n] for one in rounds] for n in (name, other))
+        return speedup([at for at, rounds in enumerate(self.speeds[name]) for _ in rounds], speeds, base)
 
     def speed(self, name: str) -> float:
         """Tokens a second."""

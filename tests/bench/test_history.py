@@ -32,9 +32,12 @@ def test_runs_are_numbered_in_their_order_and_newest_first(path: Path) -> None:
     assert [history.begin({"n": n}, {"suite": "code"}) for n in range(3)] == [1, 2, 3]
     history.finish(2, "done", [plain(), drafted("lookup", (2.0, 1.9, 2.1))])
     runs = History(path).runs(2)
-    assert [(run.id, run.status, run.plan["n"]) for run in runs] == [(3, "running", 2), (2, "done", 1)]
-    assert [one["system"] for one in runs[1].results] == ["plain", "lookup"]
-    assert history.run("last").id == 3
+    assert [(run["id"], run["status"], run["plan"]["n"]) for run in runs] == [
+        (3, "running", 2),
+        (2, "done", 1),
+    ]
+    assert [one["system"] for one in runs[1]["results"]] == ["plain", "lookup"]
+    assert history.run("last")["id"] == 3
     with pytest.raises(UsageError, match="has no run 7"):
         history.run(7)
     assert path.stat().st_mode & 0o077 == 0

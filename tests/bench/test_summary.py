@@ -61,11 +61,13 @@ def test_several_categories_are_told_one_by_one_and_together() -> None:
 
 
 def test_equal_measurements_leave_no_doubt() -> None:
-    twice = [[(10.0, 1.0)] * 3] * 4
-    plain = [[(10.0, 2.0)] * 3] * 4
-    gain = speedup(twice, plain)
+    gain = speedup("aaabbbccc", [(10.0, 1.0)] * 9, [(10.0, 2.0)] * 9)
     assert gain is not None
     assert (gain.value, gain.low, gain.high) == (2.0, 2.0, 2.0)
+
+
+def test_a_system_that_decoded_nothing_has_no_speedup() -> None:
+    assert speedup("ab", [(0.0, 0.0)] * 2, [(10.0, 2.0)] * 2) is None
 
 
 @pytest.mark.parametrize(

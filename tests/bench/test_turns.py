@@ -156,7 +156,7 @@ def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
     record = Bench(plan, history=history).measure()
     assert [one.items for one in record.results] == [1, 1, 1]
     history.finish(1, "interrupted", [])
-    stored = replace(BenchPlan.read(history.run(1).plan), minutes=5.0)
+    stored = replace(BenchPlan.read(history.run(1)["plan"]), minutes=5.0)
     again = Bench(stored, history=history, run=1).measure()
     assert len(history.groups(1)) == 3
     assert (again.status, rows(again)) == ("done", rows(Bench(BenchPlan(**asked)).measure()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -18,20 +17,16 @@ OURS, THEIRS = "a" * 64, "b" * 64
 FIXED = "model:policy=fixed"
 
 
-@dataclass(frozen=True)
-class Run:
-    id: int
-    provenance: dict[str, Any]
-    results: tuple[dict[str, Any], ...]
-    status: str = "done"
-    plan: dict[str, Any] = field(default_factory=dict)
+Run = dict[str, Any]
 
 
 def run(number: int, *results: Any, target: str = OURS, draft: str | None = THEIRS, **more: Any) -> Run:
     said = record([plain(), *results])
     provenance = said["provenance"] | {"target": {"fingerprint": target}}
     provenance["draft"] = None if draft is None else {"fingerprint": draft}
-    return Run(number, provenance | more.pop("known", {}), tuple(said["results"]), **more)
+    provenance |= more.pop("known", {})
+    known = {"id": number, "status": "done", "plan": {}, "provenance": provenance}
+    return known | {"results": said["results"]} | more
 
 
 def found(

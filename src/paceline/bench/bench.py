@@ -333,7 +333,7 @@ class Bench:
         if history is not None and record.run is None:
             record.run = history.begin(plan.as_dict(), record.provenance)
         elif history is not None and record.run is not None:
-            earlier, now = history.run(record.run).provenance, json.loads(json.dumps(record.provenance))
+            earlier, now = history.run(record.run)["provenance"], json.loads(json.dumps(record.provenance))
             if unlike := [name for name in now if now[name] != earlier.get(name)]:
                 raise UsageError(
                     f"run {record.run} cannot go on, its {', '.join(unlike)} differed: measure anew"

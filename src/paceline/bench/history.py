@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -22,20 +22,6 @@ from paceline.system.home import home
 
 Status = Literal["running", "done", "interrupted", "failed"]
 FORMAT = 1  # raised when a field changes its meaning or is removed
-
-
-@dataclass(frozen=True)
-class HistoryRun:
-    """A stored bench. started: UTC, ISO 8601. results: with the names of `BenchResult`; empty until the
-    end."""
-
-    id: int
-    started: str
-    status: Status
-    paceline: str
-    plan: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-    results: tuple[Mapping[str, Any], ...]
 
 
 def default_path() -> Path:
@@ -74,18 +60,21 @@ class History:
                 out.setdefault((group.round, group.item), group)
         return list(out.values())
 
-    def runs(self, limit: int | None = 20) -> list[HistoryRun]:
-        """Return the last runs, newest first."""
+    def runs(self, limit: int | None = 20) -> list[dict[str, Any]]:
+        """Return the last runs, newest first, each as `paceline bench list --json` prints it.
+
+        started: UTC, ISO 8601. results: with the names of `BenchResult`; empty until the end."""
         ends = {line["run"]: line for line in self._lines() if "results" in line}
         out = []
         for number, line in enumerate((line for line in self._lines() if "plan" in line), 1):
-            last = ends.get(line["run"], {"status": "running", "results": ()})
+            last = ends.get(line["run"], {"status": "running", "results": []})
             values = {name: line[name] for name in ("started", "paceline", "plan", "provenance")}
-            out.append(HistoryRun(number, status=last["status"], results=tuple(last["results"]), **values))
+            ending = {"status": last["status"], "results": last["results"]}
+            out.append({"id": number, "run": number, **values, **ending})
         return out[::-1][:limit]
 
-    def run(self, which: int | Literal["last"]) -> HistoryRun:
-        stored = next((one for one in self.runs(None) if which in ("last", one.id)), None)
+    def run(self, which: int | Literal["last"]) -> dict[str, Any]:
+        stored = next((one for one in self.runs(None) if which in ("last", one["id"])), None)
         if stored is None:
             raise UsageError(
                 f"the bench history {self.path} has no run {which}: `paceline bench list` shows those it has"

@@ -84,18 +84,13 @@ def bootstrap_ratios(
 
 
 def speedup(
-    method: Sequence[Sequence[tuple[float, float]]], plain: Sequence[Sequence[tuple[float, float]]]
+    items: Sequence[object], speeds: Sequence[tuple[float, float]], base: Sequence[tuple[float, float]]
 ) -> Interval | None:
-    """Return the ratio of two speeds, given as (tokens, seconds) by item and round; None if one is undefined.
+    """Return the ratio of two speeds, given as (tokens, seconds) of each answer; None if it is undefined.
 
-    The interval covers other items of the kind."""
-    table = [
-        [*np.sum(rounds, axis=0), *np.sum(base, axis=0)] for rounds, base in zip(method, plain, strict=True)
-    ]
-    columns = np.array(table).T.tolist()
-    (gain,) = bootstrap_ratios(
-        columns, range(len(table)), [lambda sums: sums[0] * sums[3] / (sums[1] * sums[2])]
-    )
+    items: of the answers. The interval covers other items of the kind."""
+    columns = [*zip(*speeds, strict=True), *zip(*base, strict=True)]
+    (gain,) = bootstrap_ratios(columns, items, [lambda sums: sums[0] * sums[3] / (sums[1] * sums[2])])
     return gain if gain.low > 0 and gain.high < math.inf else None
 
 
@@ -182,12 +177,8 @@ def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
 def ratio(groups: Sequence[ItemMeasurements], system: str, to: str) -> Interval | None:
     """Return the speedup of a system over another, from the groups that have both."""
     both = [group for group in groups if {system, to} <= set(group.measurements)]
-    return speedup(_by_item(both, system), _by_item(both, to)) if both else None
-
-
-def _by_item(groups: Sequence[ItemMeasurements], system: str) -> list[list[tuple[float, float]]]:
-    out: dict[str, list[tuple[float, float]]] = {}
-    for group in groups:
-        m = group.measurements[system]
-        out.setdefault(group.item, []).append((m["tokens"], m["seconds"]))
-    return list(out.values())
+    speeds, base = (
+        [(m["tokens"], m["seconds"]) for m in (group.measurements[name] for group in both)]
+        for name in (system, to)
+    )
+    return speedup([group.item for group in both], speeds, base) if both else None

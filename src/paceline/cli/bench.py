@@ -213,18 +213,14 @@ def list_runs(
     """List the runs of the history."""
     from paceline.report.bench import write_runs
 
-    runs = [_as_record(run) for run in _open_history(history).runs(limit)]
+    runs = _open_history(history).runs(limit)
     if as_json:
         print_json(runs)
     else:
         write_runs(runs, sys.stdout)
 
 
-def _as_record(run: Any) -> dict[str, Any]:
-    return {**vars(run), "run": run.id, "results": list(run.results)}
-
-
-def _stored(history: History, text: str) -> Any:
+def _stored(history: History, text: str) -> dict[str, Any]:
     """Return the run with this number, or the last. Raises UsageError."""
     if text != "last" and not text.isdecimal():
         raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last")
@@ -236,7 +232,7 @@ def show(
     which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
 ) -> None:
     """Print a run again."""
-    _write(_as_record(_stored(_open_history(history), which)), as_json)
+    _write(_stored(_open_history(history), which), as_json)
 
 
 @app.command(cls=GroupedCommand)
@@ -248,6 +244,7 @@ def resume(
 
     runs = _open_history(history)
     stored = _stored(runs, which)
-    if stored.status == "done":
-        raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
-    return _run(BenchPlan.read(stored.plan), runs, stored.id, as_json)
+    id_ = stored["id"]
+    if stored["status"] == "done":
+        raise UsageError(f"run {id_} is complete: `paceline bench show {id_}` prints it")
+    return _run(BenchPlan.read(stored["plan"]), runs, id_, as_json)

@@ -76,7 +76,7 @@ def known(
     return MeasuredFacts(costs, measured, available_memory(gpus=bool(settings["gpu_layers"])))
 
 
-def _runs(path: Path, note: Note) -> list[Any]:
+def _runs(path: Path, note: Note) -> list[dict[str, Any]]:
     """Return the newest runs of a history, which is not created."""
     if not path.is_file():
         return []
@@ -163,7 +163,7 @@ def available_memory(*, gpus: bool = False) -> int:
 
 
 def newest_result(
-    runs: Iterable[Any],
+    runs: Iterable[Mapping[str, Any]],
     target: str,
     draft: str | None,
     drafters: tuple[str, ...],
@@ -183,15 +183,15 @@ def newest_result(
     # A suite of one task has no result for all tasks.
     categories = ("",) if task == ANY_TASK else (task, *CATEGORIES.get(task, ()))
     for run in runs:
-        made = run.provenance
-        if run.status != "done" or fingerprint(made, "target") != target:
+        made = run["provenance"]
+        if run["status"] != "done" or fingerprint(made, "target") != target:
             continue
         here = {"processor": (made.get("machine") or {}).get("processor"), "threads": made.get("threads")}
         if here != machine or (draft is not None and fingerprint(made, "draft") != draft):
             continue
         results = [
             _measured(run, result)
-            for result in run.results
+            for result in run["results"]
             if result["system"].partition(":")[0] in drafters
             and result["lossless"]
             and result["category"] in categories
@@ -201,12 +201,12 @@ def newest_result(
     return None
 
 
-def _measured(run: Any, result: Mapping[str, Any]) -> Measured | None:
+def _measured(run: Mapping[str, Any], result: Mapping[str, Any]) -> Measured | None:
     try:
-        drafting = parse(result["system"], run.plan.get("drafting", {})).drafting
+        drafting = parse(result["system"], run["plan"].get("drafting", {})).drafting
     except (PacelineError, TypeError):  # of another version
         return None
     gain = result["speedup"]
     if gain is None or (gain["value"] < 1.0 and drafting.policy != "rate"):
         return None  # the loss of a policy that always drafts says nothing about one that can decline
-    return Measured(gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench {run.id}")
+    return Measured(gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench {run['id']}")

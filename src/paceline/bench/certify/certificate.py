@@ -74,16 +74,11 @@ def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
     """Return the number of ticks of `certify` for each check."""
     draft = plan.sequences if llm.draft is not None else 0
     return {
-        "greedy": len(plan.prompts) * (1 + uses_goodput_policy(llm)),
+        "greedy": len(plan.prompts) * (1 + (llm.drafting.policy == "rate")),
         "state": plan.sequences,
         "draft state": draft,
         "sampled": plan.contexts * math.ceil(plan.runs / CHUNK),
     }
-
-
-def uses_goodput_policy(llm: LLM) -> bool:
-    """True if a policy decides whether to draft."""
-    return llm.drafting.policy == "rate"
 
 
 def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -102,7 +97,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
         text = prompt_tokens(llm, prompt)
         greedy.append(check_greedy(llm, text, plan.n, at_zero))
         tick("greedy")
-        if uses_goodput_policy(llm):
+        if llm.drafting.policy == "rate":  # it decides whether to draft
             every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
             tick("greedy")
     texts = extend_texts([one.text for one in greedy], llm.target.caps.n_ctx)

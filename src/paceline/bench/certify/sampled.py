@@ -15,6 +15,7 @@ from paceline.speculative.loop import ActiveRequest, advance_requests, start_req
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, argmax
+from paceline.speculative.stats import Step
 
 FALSE_ALARM = 1e-3  # probability that an exact system fails the check
 CHUNK = 100  # runs of each context between two evaluations
@@ -77,10 +78,10 @@ class ContextRuns:
         for _ in range(times):
             shallow, policy = self.policies[self.n % len(self.policies)]
             request = start_sampled_request(loop, self.context, int(self._random.integers(2**32)))
-            step = advance_requests(loop.target, loop.drafter, policy, [request])[0][1]
+            step = next_step(loop, policy, request)
             tokens = step.tokens
             if len(tokens) == 1:
-                tokens += advance_requests(loop.target, loop.drafter, policy, [request])[0][1].tokens
+                tokens += next_step(loop, policy, request).tokens
             request.close()
             self.n += 1
             self.drafted += request.stats.drafted
@@ -148,6 +149,10 @@ def start_sampled_request(loop: SamplingSetup, context: Context, seed: int) -> A
     return start_request(loop.target, loop.drafter, request, rule=loop.rule)
 
 
+def next_step(loop: SamplingSetup, policy: FixedPolicy, request: ActiveRequest) -> Step:
+    return advance_requests(loop.target, loop.drafter, policy, [request])[0][1]
+
+
 def count_overruns(loop: SamplingSetup, contexts: Sequence[Context], seed: int) -> int:
     """Return the number of texts that continued after their end: the token most often drafted and
     accepted."""
@@ -160,7 +165,7 @@ def count_overruns(loop: SamplingSetup, contexts: Sequence[Context], seed: int) 
         for seed_of_run in np.random.default_rng([seed, number, 1]).integers(2**32, size=ENDINGS).tolist():
             request = start_sampled_request(loop, context, seed_of_run)
             request.eos = frozenset({end})
-            step = advance_requests(loop.target, loop.drafter, policy, [request])[0][1]
+            step = next_step(loop, policy, request)
             request.close()
             last = len(step.tokens) - 1
             if end in step.tokens and (step.tokens.index(end) < last or step.stop_reason != "eos"):
@@ -176,7 +181,7 @@ def count_wrong_ties(loop: SamplingSetup, contexts: Sequence[Context]) -> int:
     policy, wrong = FixedPolicy(loop.budget), 0
     for context in contexts:
         request = start_sampled_request(greedy, context, 0)
-        tokens = advance_requests(rounded, loop.drafter, policy, [request])[0][1].tokens
+        tokens = next_step(greedy, policy, request).tokens
         request.close()
         for i, token in enumerate(tokens):
             row = rounded.rows[loop.place.row(tokens[:i], len(rounded.rows))]
