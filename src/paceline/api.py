@@ -18,7 +18,7 @@ from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.text.chat_template import control_text, encode_chat
+from paceline.text.chat_template import control_texts, encode_chat
 from paceline.text.grammar_check import parse_grammar
 from paceline.text.grammar_source import Schema
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
@@ -91,7 +91,7 @@ class LLM:
 
     def control_text(self, text: str) -> str:
         """Return the first control token (<|im_end|>) that a text spells, or "". Prompts treat it as text."""
-        return control_text(self.target.text, self.target.vocab, text)
+        return next(iter(control_texts(self.target.text, self.target.vocab, text)), "")
 
     @property
     def has_chat_template(self) -> bool:

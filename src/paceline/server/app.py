@@ -179,7 +179,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     open_to_all = ("/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     if rules.proxies:
-        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))  # type: ignore[arg-type]
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app
 
 
