@@ -16,12 +16,7 @@ def plain(speed: float = 40.0, category: str = "") -> BenchResult:
     )  # fmt: skip
 
 
-def drafted(
-    system: str,
-    gain: tuple[float, float, float],
-    category: str = "",
-    **more: Any,
-) -> BenchResult:
+def drafted(system: str, gain: tuple[float, float, float], category: str = "", **more: Any) -> BenchResult:
     """gain: the speedup over a plain system of 40 tokens/s, and its interval."""
     told: dict[str, Any] = {
         "speed": 40 * gain[0],

@@ -214,10 +214,7 @@ def loop(
 ) -> SamplingSetup:
     """What `certify` makes of these settings, with drafts changed on their way."""
     drafter = model.ModelDrafter(
-        draft,
-        target.vocab.size,
-        temperature=drafting.temperature,
-        top_k=drafting.top_k,
+        draft, target.vocab.size, temperature=drafting.temperature, top_k=drafting.top_k
     )
     return SamplingSetup(target, Changed(drafter, change), place, drafting.budget, sampling, drafting.verify)
 

@@ -11,7 +11,7 @@ from paceline.backends.interface import Backend
 from paceline.config import Drafting, validate_drafting
 from paceline.engine import InferenceEngine, OnPrefill, Stream
 from paceline.request_handle import Generation, RequestHandle
-from paceline.request_options import RequestOptions, SamplingSettings
+from paceline.request_options import RequestOptions
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import BatchError, ContextError, UsageError
 from paceline.speculative.interfaces import UNLIMITED, Drafter
@@ -168,7 +168,7 @@ class LLM:
         ignore_eos: bool = False,
         logprobs: int | None = None,
         remember: bool = True,
-        **sampling: Unpack[SamplingSettings],
+        **sampling: Any,
     ) -> GenerationRequest:
         """Make the request that `stream` decodes.
 

@@ -55,8 +55,8 @@ def render(
     if len(template) > MAX_TEMPLATE:
         raise ModelError(f"the model's chat template is too long (over {MAX_TEMPLATE:,} characters)")
     try:
-        given = {"messages": messages, "tools": tools, "documents": None, "bos_token": bos, "eos_token": eos}
-        given |= {"add_generation_prompt": True, **(variables or {})}
+        given: dict[str, Any] = {"messages": messages, "tools": tools, "documents": None}
+        given |= {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True, **(variables or {})}
         answer = _renderer.call(json.dumps([template, given]).encode())
     except WorkerEndedError as ended:
         reason = "runs for too long" if ended.slow else "takes too much memory"
