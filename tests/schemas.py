@@ -8,17 +8,10 @@ from typing import Any
 def chain(length: int) -> dict[str, Any]:
     """Return a schema of so many objects, each of which refers to the next."""
     nodes: dict[str, Any] = {
-        f"d{n}": {
-            "type": "object",
-            "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}},
-            "required": ["x"],
-        }
+        f"d{n}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}, "required": ["x"]}
         for n in range(length)
     }
-    return {
-        "$defs": {**nodes, f"d{length}": {"type": "null"}},
-        "$ref": "#/$defs/d0",
-    }
+    return {"$defs": {**nodes, f"d{length}": {"type": "null"}}, "$ref": "#/$defs/d0"}
 
 
 # Takes all memory, and years.

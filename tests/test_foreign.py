@@ -94,12 +94,7 @@ def test_a_text_goes_on_being_drafted_for_beyond_the_drafts_context(
 
 @pytest.mark.parametrize(
     ("merges", "settings", "chosen"),
-    [
-        (2000, {}, "slem"),
-        (2000, {"width": 2}, "tli"),
-        (2000, {"temperature": 0.5}, "tli"),
-        (6000, {}, "tli"),
-    ],
+    [(2000, {}, "slem"), (2000, {"width": 2}, "tli"), (2000, {"temperature": 0.5}, "tli"), (6000, {}, "tli")],
 )
 def test_auto_takes_tli_where_the_draft_has_nearly_every_usual_token_or_must(
     tmp_path: Path, merges: int, settings: dict[str, Any], chosen: str

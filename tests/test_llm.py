@@ -53,24 +53,17 @@ def test_a_chat_begins_with_one_bos_where_the_model_wants_it(
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
-        ({"seed": -1}, "seed -1: must be at least 0"),
         ({"logit_bias": {258: 1.0}}, "logit_bias for token 258: the model's tokens are 0 to 257"),
         ({"warmth": 1}, "unknown setting warmth"),
         ({"stop": [""]}, "an empty stop string"),
         ({"max_tokens": 0}, "max_tokens 0: must be at least 1"),
-        ({"logprobs": -1}, "logprobs -1: must be at least 0"),
         ({"logprobs": 259}, "logprobs 259: must be between 0 and the model's 258 tokens"),
         ({"json_schema": {}, "regex": "a"}, "a text can follow only one of them"),
         ({"json_schema": {"type": "text"}}, "the JSON schema cannot be used: Invalid type: text"),
         ({"regex": "a", "ignore_eos": True}, "a grammar says where the text ends"),
-        ({"max_tokens": "5"}, "max_tokens '5': must be a whole number"),
         ({"seed": 1.5}, "seed 1.5: must be a whole number"),
-        ({"logprobs": 1 << 70}, "logprobs 1180591620717411303424: must be between 0 and"),
         ({"stop": [1]}, "stop 1: must be text"),
-        ({"stop": 5}, "stop 5: must be text, or a list of texts"),
         ({"stop": ["a", "b\ud800"]}, r"stop is not UTF-8 text \(character 1\)"),
-        ({"ignore_eos": "no"}, "ignore_eos 'no': must be True or False"),
-        ({"regex": "a\ud800"}, r"the regular expression is not UTF-8 text \(character 1\)"),
         ({"json_schema": 5}, "the JSON schema 5: must be JSON text, a mapping, True or False"),
         ({"json_schema": '{"const": "\\ud800"}'}, r"the JSON schema is not UTF-8 text"),
         ({"temperature": 1e39}, "temperature 1e\\+39: must be between 0 and"),
@@ -80,10 +73,7 @@ def test_a_chat_begins_with_one_bos_where_the_model_wants_it(
 def test_a_request_that_cannot_work_is_refused(
     models: Path, request_: dict[str, Any], complaint: str
 ) -> None:
-    with (
-        paceline.load(models / "target.gguf", threads=1) as llm,
-        pytest.raises(UsageError, match=complaint),
-    ):
+    with paceline.load(models / "target.gguf", threads=1) as llm, pytest.raises(UsageError, match=complaint):
         llm.generate([1, 2], **request_)
 
 

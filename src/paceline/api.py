@@ -11,14 +11,14 @@ from paceline.backends.interface import Backend
 from paceline.config import Drafting, validate_drafting
 from paceline.engine import InferenceEngine, OnPrefill, Stream
 from paceline.request_handle import Generation, RequestHandle
-from paceline.request_options import RequestOptions, SamplingSettings
+from paceline.request_options import RequestOptions
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import BatchError, ContextError, UsageError
 from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.text.chat_template import control_text, encode_chat
+from paceline.text.chat_template import control_texts, encode_chat
 from paceline.text.grammar_check import parse_grammar
 from paceline.text.grammar_source import Schema
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
@@ -91,7 +91,7 @@ class LLM:
 
     def control_text(self, text: str) -> str:
         """Return the first control token (<|im_end|>) that a text spells, or "". Prompts treat it as text."""
-        return control_text(self.target.text, self.target.vocab, text)
+        return next(iter(control_texts(self.target.text, self.target.vocab, text)), "")
 
     @property
     def has_chat_template(self) -> bool:
@@ -168,7 +168,7 @@ class LLM:
         ignore_eos: bool = False,
         logprobs: int | None = None,
         remember: bool = True,
-        **sampling: Unpack[SamplingSettings],
+        **sampling: Any,
     ) -> GenerationRequest:
         """Make the request that `stream` decodes.
 

@@ -8,8 +8,8 @@ from typing import TypedDict
 from paceline.text.grammar_source import Schema
 
 
-class SamplingSettings(TypedDict, total=False):
-    """The fields of Sampling."""
+class RequestOptions(TypedDict, total=False):
+    """The options of `LLM.request`: the fields of Sampling, and others."""
 
     temperature: float
     top_k: int
@@ -23,11 +23,6 @@ class SamplingSettings(TypedDict, total=False):
     frequency_penalty: float
     repeat_last_n: int
     logit_bias: Mapping[int, float]
-
-
-class RequestOptions(SamplingSettings, total=False):
-    """The options of `LLM.request`."""
-
     max_tokens: int
     seed: int
     stop: str | Sequence[str]

@@ -48,13 +48,7 @@ def test_a_file_that_is_no_model_is_refused_as_target_and_as_draft(
     run(capsys, target, "-md", odd / name, "hi").refused(code, str(odd / name), words)
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("run", "hi", "-m"),
-        ("doctor", "-m"),
-    ],
-)
+@pytest.mark.parametrize("args", [("run", "hi", "-m"), ("doctor", "-m")])
 def test_a_transformers_model_without_pytorch_is_one_line_that_says_what_to_install(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
@@ -86,12 +80,7 @@ def test_a_transformers_model_without_pytorch_is_one_line_that_says_what_to_inst
     ],
 )
 def test_a_named_pipe_where_a_file_has_to_be_is_refused_and_holds_nobody_up(
-    capsys: Capture,
-    target: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    args: list[str],
-    code: int,
+    capsys: Capture, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], code: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
@@ -162,14 +151,11 @@ def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch:
         ("-n many", "'-n' / '--n-predict'"),
         (f"-t {logical_cores() + 1}", f"this machine has {logical_cores()} cores"),
         ("-c 4294967297", "a context of 4,294,967,297 tokens: at most 2,147,483,647"),
-        ("--temp -1", "temperature -1.0: must be"),
         ("--draft none --compare", "nothing to compare"),
-        ("--draft-temp 0.8", "temperature of 0.8 is for a draft model: give one (draft, -md)"),
         ("--logit-bias 13=much", "--logit-bias 13=much: write TOKEN=BIAS"),
         ("--logit-bias 1000=2", "logit_bias for token 1000: the model's tokens are 0 to 257"),
         ("--logprobs 3", "--logprobs: prints with --json only; add it"),
         ("--xyzzy", "No such option: --xyzzy; see paceline run --help"),
-        ("second", "unexpected extra argument"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(capsys: Capture, target: Path, args: str, words: str) -> None:

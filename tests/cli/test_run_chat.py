@@ -56,14 +56,8 @@ def test_a_system_prompt_and_messages_stand_before_the_prompt(
     ],
 )
 def test_what_needs_a_template_is_refused_without_one(
-    capsys: Capture,
-    target: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    args: list[str],
-    code: int,
-    words: str,
+    capsys: Capture, target: Path, args: list[str], code: int, words: str
 ) -> None:
-    monkeypatch.setattr("paceline.loading.load", lambda **_: pytest.fail("it was loaded"))
     run(capsys, target, "hi", *args).refused(code, words)
     command(capsys, "run", "hi", *args).refused(code, words)  # the embedded model
 

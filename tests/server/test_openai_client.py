@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +21,6 @@ from real_model import smollm2
 from serving import LONG, Gate, Served, serving, until
 
 ASKED: Any = [{"role": "user", "content": "Name a colour."}]
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"enum": ["Tom", "Ann"]}, "age": {"type": "integer", "minimum": 1, "maximum": 99}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -126,27 +119,6 @@ def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:
     assert texts == [one[0].text, two[0].text]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_of_a_chat(stream: bool, client: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 5, "temperature": 0}
-    how |= {"logprobs": True, "top_logprobs": 3}
-    content: list[Any] = []
-    if stream:
-        for chunk in client.chat.completions.create(**how, stream=True):
-            if chunk.choices[0].logprobs is not None:
-                content += chunk.choices[0].logprobs.content or []
-    else:
-        likely = client.chat.completions.create(**how).choices[0].logprobs
-        assert likely is not None
-        content = likely.content or []
-    assert len(content) == 5
-    for token in content:
-        assert len(token.top_logprobs) == 3
-        assert token.top_logprobs[0].token == token.token  # greedy
-        assert token.logprob == token.top_logprobs[0].logprob <= 0
-        assert bytes(token.bytes or []).decode(errors="replace") == token.token
-
-
 def test_log_probabilities_of_a_completion(digits: OpenAI) -> None:
     (choice,) = digits.completions.create(
         model="toy", prompt="12", max_tokens=7, temperature=0, logprobs=8, extra_body={"ignore_eos": True}
@@ -157,31 +129,6 @@ def test_log_probabilities_of_a_completion(digits: OpenAI) -> None:
     assert [choice.text[at] for at in likely.text_offset] == likely.tokens
     for token, own, top in zip(likely.tokens, likely.token_logprobs, likely.top_logprobs, strict=True):
         assert top[token] == own == max(top.values())
-    with digits.completions.create(
-        model="toy", prompt="12", max_tokens=7, temperature=0, logprobs=1, stream=True,
-        extra_body={"ignore_eos": True},
-    ) as stream:  # fmt: skip
-        offsets = [
-            at for c in stream if c.choices[0].logprobs for at in c.choices[0].logprobs.text_offset or []
-        ]
-    assert offsets == likely.text_offset
-
-
-def test_an_answer_follows_its_schema(client: OpenAI) -> None:
-    form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
-    for temperature in (0.0, 1.0):
-        answer = client.chat.completions.create(
-            model="small",
-            messages=ASKED,
-            response_format=form,
-            temperature=temperature,
-            max_tokens=60,
-            seed=1,
-        )
-        person = json.loads(answer.choices[0].message.content or "")
-        assert person["name"] in ("Tom", "Ann")
-        assert 1 <= person["age"] <= 99
-        assert answer.choices[0].finish_reason == "stop"
 
 
 def test_models_are_listed(client: OpenAI) -> None:

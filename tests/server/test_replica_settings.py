@@ -10,12 +10,7 @@ from pydantic import ValidationError
 
 from paceline.server.cluster import check_cluster_resources
 from paceline.server.metrics import Metrics, prometheus_text
-from paceline.server.replicas import (
-    ReplicaSettings,
-    add_replica_label,
-    merge_metrics,
-    parse_replica_range,
-)
+from paceline.server.replicas import ReplicaSettings, add_replica_label, merge_metrics, parse_replica_range
 from paceline.speculative.errors import UsageError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.speculative.errors import ModelError
 from paceline.text import template_process
-from paceline.text.chat_template import render
+from paceline.text.template_process import render
 
 HI = [{"role": "user", "content": "<hi>"}]
 TEN_MB = "{% set b = 'ab' * 5000000 %}"

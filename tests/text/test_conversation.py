@@ -47,7 +47,6 @@ def test_arguments_become_mappings_and_results_get_names() -> None:
     ("arguments", "taken"),
     [
         ("", {}),
-        (None, {}),
         ({"a": (1, 2)}, {"a": [1, 2]}),
         ('{"a": 1', '{"a": 1'),
         ("[1]", "[1]"),
@@ -90,15 +89,12 @@ def calling(call: Any) -> list[Any]:
         ),
         ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: its content None: must be text"),
         ([{"content": "a"}], r"messages\[0\]: its role None: must be text"),
-        (calling(5), r"messages\[0\]: tool_calls\[0\] 5: must be a mapping"),
         (calling({"function": {"name": "a b"}}), "its name 'a b': must be of 1 to 64 letters"),
         (calling({"function": {"name": "f", "arguments": [1]}}), "must be JSON text or a mapping"),
         (calling({"id": 1, "function": {"name": "f"}}), "its id 1: must be text"),
         ([{"role": "assistant", "tool_calls": {"a": 1}}], "its tool_calls .*: must be a list"),
-        ([{"role": "tool", "tool_call_id": 5, "content": ""}], "its tool_call_id 5: must be text"),
         ([{**USER, "x": object}], "its x .*: must be what JSON has"),
         ([{**USER, "x": float("nan")}], "its x nan: must be what JSON has"),
-        ([{**USER, "x": "\ud800"}], "its x is not UTF-8 text"),
         ([{**USER, "x": nested(41)}], "its x: lists and mappings within one another, over 40 levels"),
         ([{1: 2}], r"messages\[0\]: the name 1: must be text"),
     ],
@@ -112,7 +108,6 @@ def test_what_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
     ("tools", "complaint"),
     [
         (F, "tools .*: must be a list of function descriptions"),
-        ([{"name": "f"}], r"tools\[0\] .*: must be a mapping"),
         ([{"type": "web_search", "function": {"name": "f"}}], r"tools\[0\] .*: must be a mapping"),
         ([F, {"function": {"name": ""}}], r"tools\[1\]: its name '': must be of 1 to 64"),
         ([F, F], r"tools\[1\]: there is another one named f"),
@@ -134,7 +129,6 @@ def test_tools_are_taken_as_they_are_but_for_what_is_null() -> None:
     ("choice", "chosen"),
     [
         (None, ToolChoice([F, G])),
-        ("auto", ToolChoice([F, G])),
         ("none", ToolChoice([])),
         ("required", ToolChoice([F, G], ("f", "g"))),
         ({"type": "function", "function": {"name": "g"}}, ToolChoice([F, G], ("g",))),
@@ -148,7 +142,6 @@ def test_a_choice_says_what_may_be_called_and_what_must(choice: Any, chosen: Too
     ("tools", "choice", "complaint"),
     [
         ([], "required", "tool_choice asks for a call, and there are no tools"),
-        (None, {"function": {"name": "f"}}, "tool_choice asks for a call, and there are no tools"),
         ([F], "any", 'tool_choice \'any\': must be "none", "auto", "required" or'),
         ([F], {"name": "f"}, "tool_choice .*: must be"),
         ([F], {"function": {"name": "h"}}, "tool_choice: the function 'h': must be one of the tools: f"),

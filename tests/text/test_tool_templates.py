@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from paceline.text.chat_template import render
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool, parse_messages
+from paceline.text.template_process import render
 from paceline.text.tools.formats import HERMES, format_of
 from paceline.text.tools.parser import ToolCallParser
 from paceline.text.tools.support import adapt_messages, detect_tool_support

@@ -7,7 +7,6 @@ and sampled text has the same distribution, with other random draws.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -24,17 +23,7 @@ from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import DraftTree
 
 MAX_SESSIONS = 64  # rows of a batch
-MODEL_ATTRIBUTE = "_paceline"  # holds the CachedEngine, which is freed with the model
-
-
-@dataclass
-class CachedEngine:
-    """The state between two calls with a model: KV caches, what drafters have learned, costs."""
-
-    engine: Any
-    drafter: Drafter
-    policy: DraftPolicy
-    settings: tuple[Any, ...]
+MODEL_ATTRIBUTE = "_paceline"  # holds the settings and the drafting, which is freed with the model
 
 
 def hf_generate(
@@ -67,8 +56,8 @@ def hf_generate(
     require_supported(generation_config)
     if stop_strings is not None:
         stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
-    loaded = cached_engine(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
-    engine: Any = loaded.engine
+    settings = Drafting(drafters=tuple(drafters), **(drafting or {}))
+    engine, drafter, policy = cached_engine(model, settings, draft_model)
     target: Any = ProcessedTarget(engine, logits_processor, input_ids.device) if logits_processor else engine
     sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0)
     prompts = unpadded(input_ids, given.get("attention_mask"))
@@ -92,8 +81,8 @@ def hf_generate(
                 should_stop=StoppingCriteriaAdapter(input_ids[row], tokens, stopping_criteria),
                 ignore_eos=True,  # the criteria include it
             )
-            requests.append(start_request(target, loaded.drafter, request))
-        for _request, step in decode(target, loaded.drafter, loaded.policy, requests):
+            requests.append(start_request(target, drafter, request))
+        for _request, step in decode(target, drafter, policy, requests):
             if stream_to is not None and step.tokens:
                 stream_to.put(torch.tensor(step.tokens))
     finally:
@@ -135,15 +124,17 @@ def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
     return [list(compress(row, mask)) for row, mask in zip(rows, masks, strict=True)]
 
 
-def cached_engine(model: Any, drafting: Drafting, draft_model: Any) -> CachedEngine:
-    """Return the model's engine and drafter; they are made anew if the settings have changed."""
+def cached_engine(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any, Drafter, DraftPolicy]:
+    """Return the model's engine, drafter and policy, which are cached; new settings make them anew.
+
+    They hold KV caches, what drafters have learned, and costs."""
     from paceline.backends.transformers.target import HfTarget
 
     is_name = draft_model is None or isinstance(draft_model, str)
     settings = (drafting, draft_model if is_name else id(draft_model))
-    cached: CachedEngine | None = model.__dict__.get(MODEL_ATTRIBUTE)
-    if cached is not None and cached.settings == settings:
-        return cached
+    known, *cached = model.__dict__.get(MODEL_ATTRIBUTE, (None,))
+    if known == settings:
+        return cached[0], cached[1], cached[2]
     engine: Any = HfTarget.around(model, sessions=MAX_SESSIONS)
     small: Any = None
     if isinstance(draft_model, str):
@@ -154,9 +145,9 @@ def cached_engine(model: Any, drafting: Drafting, draft_model: Any) -> CachedEng
     drafter, drafting = make_drafter(drafting, engine, small, costs=costs)
     if costs is not None:
         refresh(costs, small)
-    loaded = CachedEngine(engine, drafter, make_policy(drafting, costs), settings)
-    model.__dict__[MODEL_ATTRIBUTE] = loaded
-    return loaded
+    policy = make_policy(drafting, costs)
+    model.__dict__[MODEL_ATTRIBUTE] = settings, engine, drafter, policy
+    return engine, drafter, policy
 
 
 class StoppingCriteriaAdapter:

@@ -41,7 +41,7 @@ class GracefulServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        return await super().on_tick(counter) or self._service.has_failed
+        return await super().on_tick(counter) or self._service.failure is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         timer = asyncio.get_running_loop().call_later(self._grace, self._service.abort_all)
@@ -163,5 +163,5 @@ def run(app: Any, service: ServingEngine, listening: socket.socket, grace: float
         if not service.close(patience=FINAL_GRACE_SECONDS):
             log.warning("the pass under way takes longer than the grace: the process ends without it")
             exit_now(0)
-    if service.has_failed:
+    if service.failure is not None:
         raise PacelineError(service.problem)

@@ -121,10 +121,6 @@ class ServingEngine:
         return self._scheduler.idle and not self._handles
 
     @property
-    def has_failed(self) -> bool:
-        return self.failure is not None
-
-    @property
     def problem(self) -> str:
         """The reason why no request can be submitted; empty without one."""
         if self.failure is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.messages import Message, Tool, texts_in
 
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from paceline.text.interface import Text
 
 ChatInput = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, template variables
-
-NO_TEMPLATE = (
-    "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
-    "without --chat)"
-)
 
 
 def encode_chat(
@@ -75,7 +70,8 @@ def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:
             raise UsageError(
                 f"a message or a tool is read as {name}, a control token of this model: change it"
             )
-    if not controls and (name := control_text(text, vocab, contents)):
+    if not controls and (together_names := control_texts(text, vocab, contents)):
+        name = together_names[0]
         raise UsageError(f"two messages side by side make {name}, a control token of this model: change one")
     return controls
 
@@ -98,34 +94,3 @@ def control_texts(text: Text, vocab: Vocab, message: str) -> list[str]:
         return []
     silent = (token for token in special if not vocab.piece(token))
     return [vocab.text(token).decode(errors="replace") for token in silent]
-
-
-def control_text(text: Text, vocab: Vocab, message: str) -> str:
-    """Return the first control token that a message contains as text, or ""."""
-    return next(iter(control_texts(text, vocab, message)), "")
-
-
-def render(
-    template: str,
-    messages: list[Message],
-    tools: list[Tool] | None = None,
-    variables: Mapping[str, Any] | None = None,
-    *,
-    bos: str = "",
-    eos: str = "",
-) -> str:
-    """Render a chat template. variables: additional ones. Raises ModelError as in template_process."""
-    from paceline.text import template_process
-
-    if not template:
-        raise ModelError(NO_TEMPLATE)
-    given = {
-        "messages": messages,
-        "tools": tools,
-        "documents": None,
-        "bos_token": bos,
-        "eos_token": eos,
-        "add_generation_prompt": True,
-        **(variables or {}),
-    }
-    return template_process.render(template, given)

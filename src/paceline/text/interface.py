@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.messages import Message, Tool
+from paceline.text.template_process import render
 
 
 class Text(Protocol):
@@ -53,8 +54,6 @@ class Text(Protocol):
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Render `messages` up to the answer. Raises ModelError without a usable template."""
-        from paceline.text.chat_template import render
-
         bos, eos = self.bos_and_eos()
         return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
 

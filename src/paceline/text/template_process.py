@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
+from paceline.text.messages import Message, Tool
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ MAX_COPIES = 64
 MAX_REASON = 200  # characters of a template's error message
 
 
+NO_TEMPLATE = (
+    "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
+    "without --chat)"
+)
+
+
 class TooMuchTextError(Exception):
     """The rendered text is too long."""
 
@@ -31,12 +38,26 @@ class TooMuchTextError(Exception):
 _renderer = WorkerProcess(__name__, "the chat template cannot be rendered", DEADLINE_SECONDS)
 
 
-def render(template: str, variables: dict[str, Any]) -> str:
-    """Render a template. Raises ModelError if it refuses the messages, is broken, or exceeds a limit."""
+def render(
+    template: str,
+    messages: list[Message],
+    tools: list[Tool] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    bos: str = "",
+    eos: str = "",
+) -> str:
+    """Render a chat template, with additional variables.
+
+    Raises ModelError if it is missing, refuses the messages, is broken, or exceeds a limit."""
+    if not template:
+        raise ModelError(NO_TEMPLATE)
     if len(template) > MAX_TEMPLATE:
         raise ModelError(f"the model's chat template is too long (over {MAX_TEMPLATE:,} characters)")
     try:
-        answer = _renderer.call(json.dumps([template, variables]).encode())
+        given: dict[str, Any] = {"messages": messages, "tools": tools, "documents": None}
+        given |= {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True, **(variables or {})}
+        answer = _renderer.call(json.dumps([template, given]).encode())
     except WorkerEndedError as ended:
         reason = "runs for too long" if ended.slow else "takes too much memory"
         raise ModelError(f"the model's chat template {reason}") from None

@@ -24,8 +24,9 @@ HEADERS = {
 
 
 def assets() -> dict[str, tuple[bytes, str]]:
-    """What the page consists of: by the path of the request ("/", "/page.js", ...) the bytes of the file and
-    its media type. Every file goes out with `HEADERS`, and without a key: it holds nothing of the user's."""
+    """Return the bytes and media type of each file, by its URL path ("/", "/page.js", ...).
+
+    Files are sent with `HEADERS`, and need no key: they hold no user data."""
     found = {}
     for file in files(__name__).iterdir():
         media_type = TYPES.get(file.name[file.name.rfind(".") :])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.text.messages import Tool
-from paceline.text.tools.formats import ToolFormat, parameters_by_name
+from paceline.text.tools.formats import ToolFormat
 
 MAX_HEAD = 300  # characters up to the end of a function's or parameter's name
 MAX_DEPTH = 100  # nested lists and objects
@@ -48,7 +48,9 @@ class CallParser:
     text: the text without dropped beginnings. start: position of `text` in the whole."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:
-        self._format, self._tools = form, parameters_by_name(tools)
+        functions = [tool["function"] for tool in tools]
+        self._format = form
+        self._tools = {one["name"]: one.get("parameters") or {} for one in functions}
         self.text, self.start, self.ended = "", 0, False
         # A JSON value's start, the position up to which it was scanned, and the depth there.
         self._scanned = (-1, 0, 0)

@@ -6,14 +6,14 @@ These are the JSON formats of llama.cpp's common/chat.cpp and vLLM's tool parser
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
-from paceline.text.messages import Tool, ToolChoice
+from paceline.text.messages import ToolChoice
 
 _FENCE = "```json"
 _NAME = r"(?P<name>[A-Za-z0-9_.-]+?)"
@@ -242,14 +242,3 @@ def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", **(function.get("parameters") or {"properties": {}})}
-
-
-def start_pattern(form: ToolFormat) -> re.Pattern[str]:
-    """Return the pattern of the beginnings of calls: markers, and a brace or bracket of plain JSON."""
-    marks: Iterable[str] = map(re.escape, sorted(form.start_markers, key=len, reverse=True))
-    return re.compile("|".join([*marks, r"[{\[]"] if form.accepts_plain_json else marks))
-
-
-def parameters_by_name(tools: Collection[Tool]) -> dict[str, Any]:
-    """Return the parameters of each function by its name."""
-    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.text.detokenizer import certain
 from paceline.text.messages import Tool
 from paceline.text.tools.call_parser import Call, CallParser, IncompleteError
-from paceline.text.tools.formats import ToolFormat, start_pattern
+from paceline.text.tools.formats import ToolFormat
 
 LETTERS = string.ascii_letters + string.digits
 ID_LENGTH = 9  # Mistral's templates take no other
@@ -81,7 +81,8 @@ class ToolCallParser:
         self._format, self._ids = form, ids
         self._parser = CallParser(form, tools)
         self._parser.text = prefix
-        self._openers = re.compile(f"{start_pattern(form).pattern}|{THOUGHT}")
+        marks = [*map(re.escape, sorted(form.start_markers, key=len, reverse=True)), THOUGHT]
+        self._openers = re.compile("|".join([*marks, r"[{\[]"] if form.accepts_plain_json else marks))
         self._deltas: list[MessageDelta] = []
         self._thinking = False
         self._at_line_start = True  # no content since the beginning or the last call
