@@ -64,6 +64,7 @@ def test_a_store_in_use_continues_after_it_was_forgotten(store: AnswerHistory, p
     forget(project)
     store.add([2])
     assert list(store.outputs()) == [[2]] == kept(project)
+    assert [one.outputs for one in describe(project)] == [1]
 
 
 def test_a_disk_that_cannot_be_written_is_told_once(project: Path, home: Path) -> None:
