@@ -74,7 +74,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: 
     with pytest.raises(UsageError) as caught:
         file_of("zoo:smollm2")
     assert str(caught.value) == f"zoo:smollm2 is not on this machine: {INSTALL}"
-    listed = {one["name"]: one for one in zoo.records()}
+    listed = {record["name"]: record for record in zoo.records()}
     assert (listed["smollm2"]["path"], listed["smollm2"]["missing"]) == (None, INSTALL)
     assert listed["target"]["path"] == str(zoo.target_path())
     assert "zoo:smollm2" not in zoo.installed_real_models()

@@ -196,7 +196,7 @@ def newest_result(
             and result["lossless"]
             and result["category"] in categories
         ]
-        if found := [one for one in results if one is not None]:
+        if found := [result for result in results if result is not None]:
             return max(found, key=lambda one: one.speedup)
     return None
 

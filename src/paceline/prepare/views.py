@@ -220,7 +220,7 @@ def search_views(
 def short_items(suite: str, n_items: int) -> list[workload.Item]:
     """Return short items of all categories. Raises UsageError if a suite has none."""
     items = workload.load(suite)
-    short = [one for one in items if not one.session and workload.length(one) <= MAX_PROMPT_CHARACTERS]
+    short = [item for item in items if not item.session and workload.length(item) <= MAX_PROMPT_CHARACTERS]
     if not short:
         raise UsageError(f"suite {suite}: holds no item of at most {MAX_PROMPT_CHARACTERS:,} characters")
     return workload.sample_items(short, n_items)

@@ -83,7 +83,7 @@ def write_record(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, ot
 
 def make_private_folder(path: Path) -> None:
     """Create a folder and its missing parents, readable by the user only. Raises OSError."""
-    missing = [one for one in path.parents if not one.exists()]
+    missing = [parent for parent in path.parents if not parent.exists()]
     for one in (*reversed(missing), path):
         one.mkdir(mode=0o700, exist_ok=True)
 

@@ -20,7 +20,7 @@ def weights(tmp_path: Path) -> Path:
 
 def found(folder: Path) -> tuple[dict[str, Path], list[str]]:
     search = FolderSearch()
-    return {one.reference: one.path for one in candidates(folder, search)}, search.notes
+    return {candidate.reference: candidate.path for candidate in candidates(folder, search)}, search.notes
 
 
 def test_files_are_known_by_repository_and_quantisation(tmp_path: Path, weights: Path) -> None:

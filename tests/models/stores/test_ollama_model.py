@@ -87,7 +87,7 @@ def test_what_is_listed_is_what_a_name_leads_to(
         manifest.write_text(manifest.read_text().replace(HEX, HEX.upper()))
     else:
         ollama_model(first, name.replace("registry.ollama.ai", "ollama.com"), tmp_path / "others")
-    listed = [one for root in two_stores for one in candidates(root, FolderSearch())]
+    listed = [candidate for root in two_stores for candidate in candidates(root, FolderSearch())]
     assert {one.reference for one in listed} == {"ollama:small:latest"}
     found = find_ollama_model(parse("ollama:small"))
     assert found.path == listed[0].path

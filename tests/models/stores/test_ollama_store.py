@@ -24,7 +24,7 @@ def weights(tmp_path: Path) -> Path:
 
 def found(root: Path) -> tuple[dict[str, Path], list[str]]:
     search = FolderSearch()
-    return {one.reference: one.path for one in candidates(root, search)}, search.notes
+    return {candidate.reference: candidate.path for candidate in candidates(root, search)}, search.notes
 
 
 def test_links_to_manifests_and_lists_of_them_are_read(tmp_path: Path, weights: Path) -> None:

@@ -92,7 +92,9 @@ def rewritten(
     import gguf
 
     reader = gguf.GGUFReader(source)
-    tensors = {one.name: gguf.quants.dequantize(one.data, one.tensor_type) for one in reader.tensors}
+    tensors = {
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors
+    }
     more: dict[str, Any] = {}
     change(tensors, more)
     writer = gguf.GGUFWriter(str(out), str(more.pop("general.architecture", "llama")))
@@ -139,7 +141,7 @@ def test_whatever_the_source_is_the_same_weights_say_the_same(
     assert len(set(said)) > 4
     assert greedy(tmp_path / "larger.gguf", 12) == said
     made = gguf.GGUFReader(tmp_path / "larger.gguf")
-    assert sum(int(one.n_elements) for one in made.tensors) == larger.parameters
+    assert sum(int(tensor.n_elements) for tensor in made.tensors) == larger.parameters
     found = read_layout(GGUFFile(tmp_path / "larger.gguf"))
     assert found.eps == pytest.approx(larger.eps / 1.5)
     assert replace(found, eps=larger.eps) == larger

@@ -81,6 +81,7 @@ def test_pairs_finds_its_draft(capsys: Capture) -> None:
     smollm2()
     smollm2_draft()
     found = {
-        one["reference"]: one for one in command(capsys, "pairs", "zoo:smollm2", "--json").json["drafts"]
+        draft["reference"]: draft
+        for draft in command(capsys, "pairs", "zoo:smollm2", "--json").json["drafts"]
     }
     assert found["zoo:smollm2-draft"]["fits"]

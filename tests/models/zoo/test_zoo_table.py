@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("row", ZOO_ENTRIES, ids=lambda row: row.name)
 def test_a_row_has_the_parameters_of_its_file(row: ZooEntry) -> None:
-    here = {one["name"]: one["path"] for one in zoo.records()}
+    here = {record["name"]: record["path"] for record in zoo.records()}
     if (path := here[row.name]) is None:
         pytest.skip(f"{row.name} is not here")
     assert read_model_facts(path, tokens=False).parameters == row.parameters

@@ -60,13 +60,13 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
         commit = str(info.sha)
         if not _COMMIT.fullmatch(commit):
             raise ValueError("no commit")
-        ggufs = (one for one in info.siblings or () if one.rfilename.lower().endswith(".gguf"))
-        files = [_remote(one) for one in ggufs if one.lfs]  # small files without LFS are no models
+        ggufs = (sibling for sibling in info.siblings or () if sibling.rfilename.lower().endswith(".gguf"))
+        files = [_remote(gguf) for gguf in ggufs if gguf.lfs]  # small files without LFS are no models
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise PacelineError(
             f"{host()}: does not answer as a Hugging Face hub does; see HF_ENDPOINT"
         ) from error
-    return commit, {one.name: one for one in files if one.size > 0}
+    return commit, {file.name: file for file in files if file.size > 0}
 
 
 def _remote(value: Any) -> RemoteFile:

@@ -72,7 +72,7 @@ class Inventory:
 
     def as_dict(self) -> dict[str, Any]:
         places = [{"store": store, "path": str(path)} for store, path in self.places]
-        return {"models": [one.as_dict() for one in self.models], "places": places, "notes": self.notes}
+        return {"models": [model.as_dict() for model in self.models], "places": places, "notes": self.notes}
 
 
 def list_models(

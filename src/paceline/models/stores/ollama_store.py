@@ -78,7 +78,7 @@ def find_ollama_model(reference: Reference) -> LocalFile:
 def manifests_of(root: Path, host: str, namespace: str, model: str, tag: str) -> list[Path]:
     """Return the possible paths of a name's manifest, in Ollama's order."""
     hosts = [host, *(other for other in USUAL_HOSTS if host in USUAL_HOSTS and other != host)]
-    return [root / folder / one / namespace / model / tag for folder in MANIFESTS for one in hosts]
+    return [root / folder / host / namespace / model / tag for folder in MANIFESTS for host in hosts]
 
 
 def _typeable(name: str) -> bool:

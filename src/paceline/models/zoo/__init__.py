@@ -75,7 +75,8 @@ def row(name: str) -> ZooEntry:
     for entry in ZOO_ENTRIES:
         if entry.name == name:
             return entry
-    raise UsageError(f"the zoo has no {name!r}: choose from {', '.join(one.name for one in ZOO_ENTRIES)}")
+    names = ", ".join(entry.name for entry in ZOO_ENTRIES)
+    raise UsageError(f"the zoo has no {name!r}: choose from {names}")
 
 
 def path(name: str) -> Path:
