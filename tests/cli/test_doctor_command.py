@@ -50,8 +50,8 @@ def test_json_is_what_costs_are_read_from_with_where_it_came_from(
     assert (costs.target.rows, costs.draft.rows) == ((1, 2, 4), (1, 2, 4))
     assert costs.target.depths == (16,)
     assert set(record["noise"]) == {"target", "draft"}
-    assert record["made"]["target"]["file"] == "target.gguf"
-    assert record["kept"] == []
+    assert record["provenance"]["target"]["file"] == "target.gguf"
+    assert record["stored"] == []
     assert record["diagnosis"]["run"]["run"]["stats"]["steps"] > 0
     file = tmp_path / "curve.json"
     file.write_text(json.dumps(record))
@@ -66,7 +66,7 @@ def test_what_was_measured_with_as_much_effort_is_shown_again(
     first = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     done = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True)
     assert done.json["target"] == first["target"]
-    assert (done.json["kept"], done.json["noise"]) == (["target", "draft"], {})
+    assert (done.json["stored"], done.json["noise"]) == (["target", "draft"], {})
     assert done.err == "target and draft: as measured before and updated by use; --refresh measures anew\n"
 
 
@@ -76,7 +76,7 @@ def test_what_asks_for_more_is_measured(
 ) -> None:
     doctor(capsys, models, tmp_path, *QUICK)
     record = doctor(capsys, models, tmp_path, *QUICK, *more, "--json").json
-    assert record["kept"] == []
+    assert record["stored"] == []
     if "400" in more[-1]:
         assert DecodingCosts.read(record).target.depths == (17, 400)
 

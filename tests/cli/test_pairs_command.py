@@ -79,7 +79,7 @@ def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
     for name in ("draft.gguf", "suffix, lookup"):
         assert rows[name]["measured"]["source"] == "measured"
         assert rows[name]["measured"]["speedup"] > 0
-        assert rows[name]["needed"] > 0
+        assert rows[name]["break_even"] > 0
     assert len([note for note in record["notes"] if note.startswith("not measured: ")]) == 1
     assert len([note for note in record["notes"] if "is damaged" in note]) == 1
     again = run(capsys, folder, folder / "target.gguf", "--json").json

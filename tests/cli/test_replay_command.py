@@ -36,7 +36,7 @@ def curve(tmp_path: Path) -> Path:
     said = DecodingCosts(
         PassCosts.flat(0.02, 0.001), PassCosts.flat(0.001, 0.0001, rows=8), step=0.0005
     ).as_dict()
-    file.write_text(json.dumps({"format": 1, "made": {"processor": "another one"}} | said))
+    file.write_text(json.dumps({"format": 1, "provenance": {"processor": "another one"}} | said))
     return file
 
 
@@ -130,7 +130,7 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     done = replay(capsys, *args, "-t", "1", home=home)
     assert "\ncosts     as measured on this machine before\n" in done.out
     known = replay(capsys, *args, "-t", "1", "--json", home=home).json
-    assert known["cost_curve"] == "kept"
+    assert known["cost_curve"] == "stored"
     assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(4.0)
     for other in (("-t", "2"), ("-t", "1", "-md", models / "draft.gguf", "--methods", "model")):
         assert "not speed" in replay(capsys, *args, *other, home=home).out

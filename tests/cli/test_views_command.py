@@ -52,9 +52,9 @@ def test_what_a_search_finds_is_kept_and_drafts(said: Said, model: Path, suite: 
     found = done.json
     assert {one["method"] for one in found["tried"]} == {"evenly", "similar"}
     assert len(found["tried"]) == 4
-    assert found["kept"]["tries"] == 4
-    assert found["kept"]["judged"] == 12  # the second of the three answers
-    words = found["kept"]["words"]
+    assert found["best"]["tries"] == 4
+    assert found["best"]["judged"] == 12  # the second of the three answers
+    words = found["best"]["words"]
     run = said("run", "-m", model, "-md", "view:", "--draft", "model", "--json", "abc", "-n", "8")
     named = said("run", "-m", model, "-md", f"view:{words}", "--draft", "model", "--json", "abc", "-n", "8")
     plain = said("run", "-m", model, "--draft", "none", "--json", "abc", "-n", "8")

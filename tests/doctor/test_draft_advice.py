@@ -62,18 +62,18 @@ def test_of_what_was_not_measured_kin_comes_first_then_what_needs_least_then_wha
 def test_costs_tell_what_is_needed_and_nothing_is_guessed_without_them() -> None:
     advice = ranked(*fitting("draft"), how=known(0.1, {"draft": 0.25}))
     its, copied = row(advice, "draft"), row(advice, "suffix, lookup")
-    assert its["token"] == pytest.approx(0.25)
-    assert copied["needed"] is not None
-    assert its["needed"] is not None
-    assert 0.05 < copied["needed"] < its["needed"] < 1
-    assert its["needed"] == pytest.approx(0.35, abs=0.01)  # drafts of one token: (1.1 + 0.25) / 1 - 1
+    assert its["draft_cost"] == pytest.approx(0.25)
+    assert copied["break_even"] is not None
+    assert its["break_even"] is not None
+    assert 0.05 < copied["break_even"] < its["break_even"] < 1
+    assert its["break_even"] == pytest.approx(0.35, abs=0.01)  # drafts of one token: (1.1 + 0.25) / 1 - 1
     assert advice["two_rows"] == pytest.approx(1.1)
-    assert row(ranked(*fitting("draft"), how=known(1.0)), "draft")["needed"] == NEVER_PAYS
+    assert row(ranked(*fitting("draft"), how=known(1.0)), "draft")["break_even"] == NEVER_PAYS
     unmeasured = ranked(*fitting("draft"), how=known(None))
     assert (
         unmeasured["two_rows"],
-        row(unmeasured, "draft")["needed"],
-        row(unmeasured, "draft")["token"],
+        row(unmeasured, "draft")["break_even"],
+        row(unmeasured, "draft")["draft_cost"],
     ) == (None,) * 3
 
 

@@ -41,9 +41,7 @@ def test_what_was_asked_the_table_and_one_line_of_advice() -> None:
         "costs    2 tokens in a pass cost 1.10x one",
     ]
     cells = " ".join(lines[5].split())
-    assert cells == (
-        "/models/draft.gguf same 850 MB its own 0.010 0.11 0.50 1.50x [1.40, 1.60] bench 12 9.4 GB"
-    )
+    assert cells == ("/models/draft.gguf same 850 MB same 0.010 0.11 0.50 1.50x [1.40, 1.60] bench 12 9.4 GB")
     assert lines[6].split()[:2] == ["suffix,", "lookup"]
     command = "use: paceline run -m /models/target.gguf -md /models/draft.gguf"
     assert lines[-1] == f"{command} (1.50x [1.40, 1.60] measured)"

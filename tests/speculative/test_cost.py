@@ -303,7 +303,7 @@ def test_anything_else_is_refused_too(said: Any) -> None:
 
 def test_the_costs_of_a_step_are_read_back_whatever_stands_beside_them() -> None:
     costs = DecodingCosts(jagged(), PassCosts.flat(0.1), 0.002)
-    again = DecodingCosts.read(json.loads(json.dumps(costs.as_dict())) | {"format": 1, "made": {}})
+    again = DecodingCosts.read(json.loads(json.dumps(costs.as_dict())) | {"format": 1, "provenance": {}})
     assert again.as_dict() == costs.as_dict()
     alone = DecodingCosts.read({"target": GOOD})
     assert (alone.draft, alone.step) == (None, 0.0)

@@ -56,8 +56,8 @@ def doctor(*, models: Any, measuring: Any, as_json: options.AsJson = False) -> i
         print_json(record)
     else:
         doctor_machine.write(record)
-    if record["kept"]:
-        roles = " and ".join(record["kept"])
+    if record["stored"]:
+        roles = " and ".join(record["stored"])
         print_note(f"{roles}: as measured before and updated by use; --refresh measures anew")
     return 0
 

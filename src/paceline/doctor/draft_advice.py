@@ -151,7 +151,7 @@ def _order(row: Record) -> tuple[Any, ...]:
         row["verdict"] == MAPPABLE,
         -(1.0 if row["measured"] is None else row["measured"]["speedup"]),
         not row["kin"],
-        1.0 if row["needed"] is None else row["needed"],
+        1.0 if row["break_even"] is None else row["break_even"],
         row["size"],
         row["reference"],
     )
@@ -162,8 +162,8 @@ def _row(
 ) -> Record:
     """Return the record of a draft model, or of the drafters that copy for None.
 
-    kin: of the target's family. token: the cost of a drafted token relative to a pass of the target, or None.
-    needed: the lowest acceptance rate that gains, or None; NEVER_PAYS if none does. memory: bytes of both
+    kin: of the target's family. draft_cost: of a token, relative to a pass of the target, or None.
+    break_even: the lowest acceptance rate that gains, or None; NEVER_PAYS if none does. memory: bytes of both
     models; memory_known: False for a lower bound.
     """
     draft = None if candidate is None else candidate.facts
@@ -183,8 +183,8 @@ def _row(
         "parameters": None if draft is None else draft.parameters,
         "quantisation": "" if draft is None else draft.quantisation,
         "kin": draft is not None and bool(draft.family) and draft.family == target.family,
-        "token": token,
-        "needed": None if costs is None else break_even_acceptance(costs, request.depth),
+        "draft_cost": token,
+        "break_even": None if costs is None else break_even_acceptance(costs, request.depth),
         "measured": None if measured is None else asdict(measured),
         "memory": memory,
         "memory_known": memory_known,

@@ -34,8 +34,8 @@ def report_costs(
 ) -> dict[str, Any]:
     """Measure and store the costs that were not measured before with as much effort.
 
-    Return the record of `doctor --json`, which DecodingCosts.read reads. kept: the models whose costs were
-    known. doubts: by model, why nothing is concluded from its costs. made: see provenance. tick: called with
+    Return the record of `doctor --json`, which DecodingCosts.read reads. stored: the models whose costs were
+    known. doubts: by model, why nothing is concluded from its costs. tick: called with
     the model and the completed share.
     """
     found, doubts, reused = dict[str, CachedCosts](), dict[str, str](), list[str]()
@@ -61,10 +61,10 @@ def report_costs(
     return {
         "format": FORMAT,
         **as_costs(found).as_dict(),
-        "kept": reused,
+        "stored": reused,
         "noise": {role: it.cost.timing_jitter for role, it in found.items() if role not in reused},
         "doubts": doubts,
-        "made": provenance(llm, asdict(effort) | {"again": again}),
+        "provenance": provenance(llm, asdict(effort) | {"again": again}),
     }
 
 

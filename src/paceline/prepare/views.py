@@ -211,7 +211,7 @@ def search_views(
                 vars(one) | {"view": one.view.spec, "left_out": one.view.n_skipped_blocks(layers)}
                 for one in tried
             ],
-            "kept": asdict(cached),
+            "best": asdict(cached),
             "speed": best.speed,
             "n_draft": best.n_draft,
         }

@@ -37,8 +37,8 @@ def write(record: Record, file: IO[str]) -> None:
 
 
 def table(rows: Sequence[Record]) -> Block:
-    columns = ("draft", "fits", "size", "family", "token", "needed", "acceptance", "speed-up", "by", "memory")
-    return Block("", columns, tuple(_cells(row) for row in rows), 2)
+    columns = ("draft", "fits", "size", "family", "draft cost", "break-even", "acceptance", "speed-up", "by")
+    return Block("", (*columns, "memory"), tuple(_cells(row) for row in rows), 2)
 
 
 def advice(record: Record) -> str:
@@ -56,7 +56,7 @@ def advice(record: Record) -> str:
         if best["drafter"] != "model":
             return f"no draft model is needed: paceline run -m {target} {message}"
         return f"use: paceline run -m {target}{_draft(best)} {message}"
-    if all(row["needed"] is not None and row["needed"] > 1.0 for row in fitting):
+    if all(row["break_even"] is not None and row["break_even"] > 1.0 for row in fitting):
         two_rows = f"a pass over 2 tokens costs {record['two_rows']:.1f}x one over 1"
         return f"don't speculate here: no draft pays, however often it is right; {two_rows}"
     if best is not None and len(measured) == len(fitting):
@@ -73,10 +73,12 @@ def advice(record: Record) -> str:
 def notes(record: Record) -> list[str]:
     rows = [*record["drafts"], *record["downloads"]]
     out = []
-    if any(row["needed"] is not None for row in rows):
-        out.append("token: of the draft, over a pass of the target; needed: the least acceptance that gains")
+    if any(row["break_even"] is not None for row in rows):
+        out.append(
+            "draft cost: of a token, in passes of the target; break-even: the lowest acceptance that gains"
+        )
     if any(not row["memory_known"] for row in rows):
-        out.append("+: and the context's part of the memory, which a header does not tell")
+        out.append("+: and the KV cache, whose size is not in the header")
     if short := [printable(abbreviate_home(row["reference"])) for row in record["drafts"] if not row["fits"]]:
         out.append(f"more memory than is free ({size(record['available'])}): {', '.join(short)}")
     if any(row["verdict"] == MAPPABLE for row in record["drafts"]):
@@ -102,14 +104,14 @@ def speed(measured: Record) -> str:
 
 
 def _cells(row: Record) -> tuple[str, ...]:
-    measured, needed = row["measured"], row["needed"]
+    measured, needed = row["measured"], row["break_even"]
     acceptance = None if measured is None else measured["acceptance"]
     return (
         printable(abbreviate_home(row["reference"])),
         row["verdict"],
         size(row["size"]) if row["size"] else NOT_MEASURED,
-        "its own" if row["kin"] else NOT_MEASURED,
-        number(row["token"], ".3f"),
+        "same" if row["kin"] else NOT_MEASURED,
+        number(row["draft_cost"], ".3f"),
         NOT_MEASURED if needed is None else "never" if needed > 1.0 else f"{needed:.2f}",
         number(acceptance, ".2f"),
         NOT_MEASURED if measured is None else speed(measured),

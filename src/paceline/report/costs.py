@@ -20,7 +20,7 @@ NEVER_PAYS = "never"
 
 
 def write(record: Record, file: IO[str]) -> None:
-    for name, text in header({"provenance": record["made"], "results": ()}):
+    for name, text in header({"provenance": record["provenance"], "results": ()}):
         file.write(f"{name:9} {text}\n")
     for block in blocks(record):
         file.write(f"\n{block.title}\n")

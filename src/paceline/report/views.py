@@ -11,7 +11,7 @@ from paceline.speculative.printable import printable
 
 def write(record: Mapping[str, Any], file: IO[str]) -> None:
     """Write the report. record: the output of `paceline views search --json`."""
-    view = record["kept"]
+    view = record["best"]
     rows = []
     for method in dict.fromkeys(one["method"] for one in record["tried"]):
         tried = [one for one in record["tried"] if one["method"] == method]

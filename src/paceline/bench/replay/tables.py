@@ -10,7 +10,7 @@ from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 NONE = "-"
-CACHED_COSTS = "kept"  # JSON value for costs measured on this machine
+CACHED_COSTS = "stored"  # JSON value for costs measured on this machine
 SOURCE = ("tried", "proposed", "right", "drafted", "accepted")
 
 
