@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -170,17 +169,12 @@ def test_a_partly_full_queue_takes_all_answers_or_none(toy: LLM, gate: Gate) -> 
 
 def test_a_client_with_fifty_requests_does_not_delay_another_client(toy: LLM, gate: Gate) -> None:
     ended = list[str]()
-
-    def note(client: str, _: int, output: StepOutput) -> None:
-        if output.finish:
-            ended.append(client)
-
     with ServingEngine(toy) as service:
         gate.shut()
-        for client, n in (("many", 50), ("one", 1)):
-            service.submit([ask(client=client)] * n, partial(note, client))
-            if client == "many":
-                gate.held()
+        many, one = [ask(client="many")] * 50, [ask(client="one")]
+        service.submit(many, lambda _, output: ended.append("many") if output.finish else None)
+        gate.held()
+        service.submit(one, lambda _, output: ended.append("one") if output.finish else None)
         gate.go()
         until(lambda: len(ended) == 51)
     assert ended.index("one") < 10
