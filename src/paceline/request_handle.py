@@ -11,7 +11,7 @@ from paceline.speculative.loop import Clock
 from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest
-from paceline.speculative.stats import Logprob, Stats, Step, StopReason
+from paceline.speculative.stats import TARGET, Logprob, Stats, Step, StopReason
 from paceline.text.detokenizer import Detokenizer, visible_pieces
 from paceline.text.grammar_pool import GrammarJob
 
@@ -170,7 +170,8 @@ class RequestHandle:
         if self._text is None:
             return ()
         taken = self._text.finish() if last else self._text.take_text()
-        parts = tuple((text, self.sources[min(at, len(self.sources) - 1)]) for text, at in taken)
+        sources = self.sources or [TARGET]  # empty if Ctrl-C came before the step was recorded
+        parts = tuple((text, sources[min(at, len(sources) - 1)]) for text, at in taken)
         self.parts += parts
         return parts
 

@@ -1,8 +1,8 @@
 """HTTP requests: OpenAI's fields, llama-server's and vLLM's samplers, and `speculative`.
 
 Unknown fields are refused, and so are OpenAI's fields that this server does not implement: ignoring them
-would be worse than an error. Messages may have further fields, for the chat template. Fields without effect
-on an answer (`user`, `store`) are ignored, and null counts as left out.
+would be worse than an error. Messages may have further fields, for the chat template. Fields that change
+nothing in an answer (`user`, `store`) are ignored, and null counts as left out.
 
 Validation of a list ends at its first error: the errors of a million items would fill the memory.
 """
