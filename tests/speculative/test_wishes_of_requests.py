@@ -98,7 +98,7 @@ def test_what_a_session_had_already_need_not_be_read() -> None:
 
         def extend(self, tokens: Sequence[int]) -> None:
             super().extend(tokens)
-            self._read = len(tokens) - 4
+            self.read(len(tokens) - 4)
 
     class Remembering(ToyTarget):
         def open(self, beside: Session | None = None) -> ToySession:
