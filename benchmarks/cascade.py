@@ -167,7 +167,7 @@ def fixed(bench: Bench, draft: PassCosts) -> None:
     print(f"{'':32}" + "".join(f"{second:>9}" for _, second in COLUMNS))
     bench.target.cost = bench.draft.cost = PassCosts.flat()
     for name, drafters in ways(bench.draft, bench.target.vocab.size, draft):
-        made = drafters[0] if len(drafters) == 1 else ComposedDrafter(drafters, least=3)
+        made = drafters[0] if len(drafters) == 1 else ComposedDrafter(drafters, min_tokens=3)
         print(f"  {name:30} {bench.run(made, FixedPolicy(Budget(7, 7, p_min=0.5)))}", flush=True)
 
 

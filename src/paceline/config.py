@@ -36,7 +36,7 @@ class Drafting:
     temperature: of the draft model; 0 is greedy, larger values sample from its top_k.
     verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree, or token and
     recursive for a large vocabulary (verify.py).
-    least: the number of tokens from which no further drafter is called.
+    min_draft_tokens: a draft of so many tokens ends the calls of further drafters.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
     window, level, guesses: lookahead's columns, length of n-grams and number of guesses; they replace n_draft
     and width.
@@ -52,7 +52,7 @@ class Drafting:
     temperature: float = 0.0
     top_k: int = 10
     verify: str = "auto"
-    least: int = 1
+    min_draft_tokens: int = 1
     ngram_min: int = 3
     ngram_max: int = 5
     window: int = 7
@@ -71,12 +71,20 @@ class Drafting:
         for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
             if getattr(self, name) == UNSET:
                 object.__setattr__(self, name, value)
-        lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
+        lows = {
+            "n_draft": 1,
+            "width": 1,
+            "top_k": 1,
+            "min_draft_tokens": 1,
+            "window": 0,
+            "level": 2,
+            "guesses": 1,
+        }
         for name, low in (lows | {"ngram_min": 1, "ngram_max": self.ngram_min}).items():
             value = getattr(self, name)
             if value < low:
                 raise require(name, value, f"at least {low}")
-            if value > MAX_TOKENS and name not in ("top_k", "least"):
+            if value > MAX_TOKENS and name not in ("top_k", "min_draft_tokens"):
                 raise require(name, value, f"at most {MAX_TOKENS:,}")
         for name, most in (("p_min", 1.0), ("p_split", 1.0), ("temperature", MAX_LOGIT)):
             value = getattr(self, name)

@@ -123,7 +123,7 @@ def make_drafter(
     drafters = [make(row.name, parts) for row in (usable if auto else drafting.rows)]
     if auto or drafting.policy == "rate":
         return PortfolioDrafter(drafters), drafting
-    return ComposedDrafter(drafters, drafting.least), drafting
+    return ComposedDrafter(drafters, drafting.min_draft_tokens), drafting
 
 
 def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: None) -> Backend:

@@ -44,20 +44,20 @@ class DrafterEntry:
 
 # In the order of their costs.
 _ROWS = (
-    DrafterEntry("suffix", "votes of all places like this one",
+    DrafterEntry("suffix", "suffix matches in the prompt and in earlier outputs",
                  learns=True, in_auto=True, colour="bright_blue"),
-    DrafterEntry("lookup", "the last place like this one", in_auto=True, colour="green"),
+    DrafterEntry("lookup", "prompt lookup: the last n-gram match in the text", in_auto=True, colour="green"),
     DrafterEntry("ngram", "llama.cpp's n-gram counts",
                  uses=(NGRAMS,), optional=True, learns=True, in_auto=True, colour="yellow"),
-    DrafterEntry("datastore", "places in a corpus", uses=(DATASTORE,), in_auto=True, colour="magenta"),
-    DrafterEntry("lookahead", "n-grams that the target makes itself",
+    DrafterEntry("datastore", "matches in a corpus", uses=(DATASTORE,), in_auto=True, colour="magenta"),
+    DrafterEntry("lookahead", "n-grams of the target's own parallel guesses",
                  alone="needs its window in every pass", window=True, colour="bright_green"),
     DrafterEntry("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
-    DrafterEntry("cascade", "a draft model that suffix drafts for",
+    DrafterEntry("cascade", "a draft model, with suffix drafting for it",
                  uses=(DRAFT,), learns=True, token_ids=True, colour="bright_cyan", source="later"),
-    DrafterEntry("auto", "all that there is something for, where it pays",
+    DrafterEntry("auto", "all available drafters, each used when it pays",
                  uses=(DRAFT, NGRAMS, DATASTORE), optional=True, learns=True,
-                 alone="is all drafters that there is something for"),
+                 alone="already has all available drafters"),
     DrafterEntry("none", "plain decoding", alone="means plain decoding"),
 )  # fmt: skip
 DRAFTERS = {row.name: row for row in _ROWS}

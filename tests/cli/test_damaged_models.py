@@ -59,7 +59,7 @@ DRAFTERS: dict[str, tuple[str, ...]] = {
     "auto": (),
     "model": ("--draft", "model"),
     "cascade": ("--draft", "cascade"),
-    "stack": ("--draft", "lookup,suffix,model", "--min-tokens", "3"),
+    "stack": ("--draft", "lookup,suffix,model", "--min-draft-tokens", "3"),
 }
 
 

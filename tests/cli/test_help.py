@@ -42,7 +42,7 @@ def test_help_of_run_groups_its_options(capsys: Capture) -> None:
     names = "Prompt: Models: Generation: Sampling: Grammar: Drafting: Output: Options:"
     assert " ".join(headings) == names
     assert "  -n, --n-predict N  Most tokens to generate.  [default: 256; x>=1]" in lines
-    assert "  --top-p X              The likeliest that sum to X; 1: off.  [default: 1]" in lines
+    assert "  --top-p X              Top-p (nucleus) sampling; 1: off.  [default: 1]" in lines
 
 
 @pytest.mark.parametrize("args", [[], ["zoo"]])
@@ -72,7 +72,7 @@ def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:
     """The command line spells them out only so that `--help` imports nothing."""
     options = {name: p.default for name, p in inspect.signature(run_command.run).parameters.items()}
     drafting, sampling = Drafting(), Sampling()
-    for name in ("p_min", "ngram_min", "ngram_max", "cross_vocab", "verify", "least"):
+    for name in ("p_min", "ngram_min", "ngram_max", "cross_vocab", "verify", "min_draft_tokens"):
         assert options[name] == getattr(drafting, name), name
     for left_open in ("draft", "policy", "n_draft", "width", "p_split"):
         assert options[left_open] is None
@@ -86,7 +86,7 @@ def test_an_old_name_of_an_option_is_accepted_with_a_note(capsys: Capture, model
     plain = ("hi", "-n", "2", "--draft", "none")
     done = run(capsys, models / "target.gguf", "--least=2", *plain)
     assert done.code == 0
-    assert done.err.startswith("paceline: --least is now --min-tokens\n2 tokens, ")
+    assert done.err.startswith("paceline: --least is now --min-draft-tokens\n2 tokens, ")
     for name in RENAMED_OPTIONS:
         command(capsys, "serve", "--", name).refused(2, f"{name}: arguments after -- are for another engine")
     helps = "".join("\n".join(help_of(capsys, name)) for name in ("run", "serve", "doctor", "replay"))

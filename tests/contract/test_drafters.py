@@ -122,7 +122,7 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "lookahead, no window": lambda: LookaheadDrafter(0, 3, 2),
     "lookup,lookahead": lambda: ComposedDrafter([LookupDrafter(2, 3), LookaheadDrafter(2, 3, 2)]),
     "suffix, taught": lambda: taught(SuffixDrafter()),
-    "suffix,model": lambda: ComposedDrafter([SuffixDrafter(), model()], least=3),
+    "suffix,model": lambda: ComposedDrafter([SuffixDrafter(), model()], min_tokens=3),
     "ngram, without a corpus": NgramDrafter,
     "ngram, taught": lambda: taught(NgramDrafter()),
     "lookup,datastore": lambda: ComposedDrafter([LookupDrafter(2, 3), datastore()]),

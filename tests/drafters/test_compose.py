@@ -131,7 +131,7 @@ def test_a_sampled_draft_is_not_chosen_by_its_length(first: bool) -> None:
     budget, states = Budget(2, 2, p_min=0.7), [model.open([1, 2], seed) for seed in range(20)]
     assert {len(tree) for tree in model.propose([(state, budget) for state in states])} == {1, 2}
     copy = Saying("copy", 1)
-    drafter = ComposedDrafter([model, copy] if first else [copy, model], least=2)
+    drafter = ComposedDrafter([model, copy] if first else [copy, model], min_tokens=2)
     drafted = drafted_distribution(target, drafter, [1, 2], budget, sampling, 3)
     assert distance(drafted, plain_distribution(target, [1, 2], sampling, 3)) < 1e-12
 

@@ -68,7 +68,7 @@ DRAFTERS: dict[str, Callable[[ToyTarget], Drafter]] = {
     ),
     "head": HeadDrafter,
     "lookup,model": lambda _: ComposedDrafter(
-        [LookupDrafter(2, 3), ModelDrafter(Watched(V, seed=2), V)], least=2
+        [LookupDrafter(2, 3), ModelDrafter(Watched(V, seed=2), V)], min_tokens=2
     ),
 }
 

@@ -40,7 +40,7 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
         ({"drafters": ("cascade", "model")}, "model and cascade draft with the same draft model: name one"),
         ({"drafters": ("cascade",), "cross_vocab": "slem"}, "'cascade' needs token ids: use cross_vocab tli"),
         ({"policy": "greedy"}, "unknown policy 'greedy': choose from fixed, p_min, rate"),
-        ({"drafters": ("auto", "lookup")}, "'auto' is all drafters .*: name it without other"),
+        ({"drafters": ("auto", "lookup")}, "'auto' already has all .*: name it without other"),
         ({"drafters": ("lookahead",), "policy": "rate"}, "use policy fixed or p_min"),
         ({"drafters": ("auto",), "verify": "block", "width": 2}, "verify block is for chains"),
         ({"cross_vocab": "slem", "width": 2}, "slem drafts greedily, .* use cross_vocab tli"),

@@ -56,7 +56,10 @@ COMMANDS: dict[Callable[..., Any], str] = {
 }
 # Options of earlier versions; they are still accepted in this one.
 RENAMED_OPTIONS = {
-    "--least": "--min-tokens",
+    "--least": "--min-draft-tokens",
+    "--window": "--lookahead-window",
+    "--level": "--lookahead-ngram",
+    "--guesses": "--lookahead-guesses",
     "--grace": "--shutdown-timeout",
     "--again": "--refresh",
     "--no-again": "--no-refresh",

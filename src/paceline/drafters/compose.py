@@ -82,13 +82,13 @@ class _Composition:
 
 
 class ComposedDrafter(_Composition):
-    """Drafters in order of preference. least: a draft of so many tokens is enough.
+    """Drafters in order of preference. min_tokens: a draft of so many tokens is enough.
     If none is enough, the largest draft is taken, of ties the first. A sampled draft is taken whatever its
     size, as a choice by the drawn tokens would bias the output."""
 
-    def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
+    def __init__(self, drafters: Sequence[Drafter], min_tokens: int = 1) -> None:
         super().__init__(drafters)
-        self._least = least
+        self._min_tokens = min_tokens
 
     def propose(self, batch: Sequence[tuple[ComposedState, Budget]]) -> list[DraftTree]:
         trees = [EMPTY] * len(batch)
@@ -98,7 +98,7 @@ class ComposedDrafter(_Composition):
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
                 if tree.q is None
-                and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
+                and len(tree.drafted) < min(self._min_tokens, budget.nodes, budget.depth)
                 and budget.may_call(drafter.name)
             ]
             if not places:
