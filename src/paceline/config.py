@@ -71,16 +71,9 @@ class Drafting:
         for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
             if getattr(self, name) == UNSET:
                 object.__setattr__(self, name, value)
-        lows = {
-            "n_draft": 1,
-            "width": 1,
-            "top_k": 1,
-            "min_draft_tokens": 1,
-            "window": 0,
-            "level": 2,
-            "guesses": 1,
-        }
-        for name, low in (lows | {"ngram_min": 1, "ngram_max": self.ngram_min}).items():
+        lows = {"window": 0, "level": 2, "ngram_max": self.ngram_min}
+        for name in ("n_draft", "width", "top_k", "min_draft_tokens", "guesses", "ngram_min", *lows):
+            low = lows.get(name, 1)
             value = getattr(self, name)
             if value < low:
                 raise require(name, value, f"at least {low}")
