@@ -12,15 +12,15 @@ import pytest
 from counting import Counting
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.slem import SlemDrafter
+from paceline.drafters.slem import SlemDrafter, SlemState
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.interfaces import Budget, Caps, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Caps, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.rng import GumbelNoise, SeededRng
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.stats import StepTimes
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.lexicon import Lexicon
@@ -243,6 +243,35 @@ def test_every_end_of_the_draft_is_an_end_of_the_target() -> None:
     assert propose(drafter, [3]) is EMPTY
     draft.vocab = replace(draft.vocab, eos=frozenset({BREAK, THEIR_END}))
     assert propose(SlemDrafter(draft, translation(ours, draft.vocab)), [3]).tokens == (END,)
+
+
+def observed(memory: SlemState, *tokens: int) -> list[int]:
+    """Return the draft's tokens for a step that emitted `tokens`."""
+    before = len(memory.read)
+    memory.update(Step(tokens, (), (), {}, {}, None, TIMES), Features())
+    return memory.read[before:]
+
+
+@pytest.mark.parametrize(
+    ("emitted", "read"),
+    [
+        ([4, 2], [0, 1, 2]),  # as drafted
+        ([4, 0], [0, 1, 0]),  # the last one otherwise
+        ([11], [0, 1, 2]),  # as drafted, to a boundary of both
+        ([4, 5], [0, 1, 3, 2]),
+        ([9], [5, 6]),  # otherwise from the start
+        ([4, END], [0, 1, THEIR_END]),
+        ([0, 7], [0, 5]),  # half a character
+    ],
+)
+def test_what_came_as_drafted_stays_as_drafted_and_the_rest_is_read_as_text(
+    emitted: list[int], read: list[int]
+) -> None:
+    drafter, _ = scripted((0, 0.9), (1, 0.9), (2, 0.9))
+    memory = drafter.open([3], 0)
+    drafter.propose([(memory, BUDGET)])
+    assert observed(memory, *emitted) == read
+    assert observed(memory, 4) == [0, 1]
 
 
 def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:

@@ -12,6 +12,7 @@ import codecs
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -33,10 +34,29 @@ class SlemState:
         self._translation = translation
         self.read = list(inner.tokens)
         self.context = list(prompt[-CONTEXT_TOKENS:])  # the target's tokens
+        self.drafted: list[int] = []  # the draft's, of the last proposal
 
     def update(self, step: Step, features: Features) -> None:
-        self.read += self._translation.text(step.tokens)
+        emitted = [self._translation.target.token_bytes[token] for token in step.tokens]
+        if all(emitted):
+            self._append_text(emitted)
+        else:
+            self.read += self._translation.text(step.tokens)
+        self.drafted = []
         self.context = [*self.context, *step.tokens][-CONTEXT_TOKENS:]
+
+    def _append_text(self, emitted: Sequence[bytes]) -> None:
+        """Append the emitted text, keeping the draft's tokens (and their cache) up to a boundary of both."""
+        text, boundaries = b"".join(emitted), set(accumulate(map(len, emitted)))
+        n = n_bytes = at = 0
+        for i, token in enumerate(self.drafted):
+            data = self._translation.draft.token_bytes[token]
+            if not text.startswith(data, at):
+                break
+            at += len(data)
+            if at in boundaries:
+                n, n_bytes = i + 1, at
+        self.read += self.drafted[:n] + self._translation.draft.encode(text[n_bytes:])
 
     def close(self) -> None:
         self.inner.close()
@@ -86,12 +106,13 @@ class SlemDrafter:
     def _rewrite(self, state: SlemState, budget: Budget, drafted: DraftTree) -> DraftTree:
         """Return the drafted text in the target's tokens."""
         text, ends, logs = b"", [0], [0.0]
-        closing: list[tuple[int, float]] = []
+        closing, state.drafted = [], []
         for token, score in zip(drafted.tokens, drafted.score, strict=True):
             data = self._translation.draft.token_bytes[token]
             if not data:
                 closing = [(self._closing[token], score)] if token in self._closing else []
                 break
+            state.drafted.append(token)
             text += data
             ends.append(len(text))
             logs.append(logs[-1] + math.log(score))

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.backends.common import parameters
-from paceline.backends.llama_cpp import gate
+from paceline.backends.llama_cpp import gate, pages
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_count
 from paceline.system.forks import ForkGuard
@@ -116,6 +116,7 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
+    params.progress_callback = cpp.llama_progress_callback(_loading)
     with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
@@ -136,6 +137,13 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
         cpp.llama_model_free(model)
         raise ModelError(f"{path}: is an encoder-decoder model ({arch}); give a decoder-only causal LM")
     return model
+
+
+def _loading(done: float, _user: object) -> bool:
+    """Advise huge pages at the first report of progress: memory is allocated, and not yet filled."""
+    if done == 0:
+        pages.advise_huge_pages()
+    return True  # continue
 
 
 def _reason(path: Path) -> str:
@@ -224,6 +232,7 @@ def make_context(
                 "ask for fewer (n_ctx, -c), or for the usual cache_type (--cache-type) and "
                 "flash_attention (-fa)"
             )
+    pages.advise_huge_pages()  # scratch space is allocated, and not yet touched
     return context
 
 

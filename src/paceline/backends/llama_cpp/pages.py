@@ -1,0 +1,44 @@
+"""Huge pages for llama.cpp's repacked weights, KV cache and scratch space.
+
+A pass reads all weights and looks up every 4 kB page. Linux gives 2 MB pages on request, which llama.cpp does
+not make (docs/log/costs.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import sys
+from pathlib import Path
+
+HUGE_PAGE_BYTES = 2 << 20  # of x86-64, and of arm64 with base pages of 4 kB
+MIN_MAPPING_BYTES = 16 << 20
+
+
+def advise_huge_pages() -> None:
+    """Request huge pages for large anonymous mappings. Pages that were touched already do not change."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        advise = ctypes.CDLL(None).madvise
+        advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for start, end in large_anonymous_mappings(Path("/proc/self/maps").read_text()):
+            advise(start, end - start, mmap.MADV_HUGEPAGE)
+
+
+def large_anonymous_mappings(maps: str) -> list[tuple[int, int]]:
+    """Return start and end of large mappings that are writable, private and anonymous, and of the heap."""
+    found = []
+    for line in maps.splitlines():
+        span, rights, _, _, inode, *name = line.split(maxsplit=5)
+        start, end = (int(x, 16) for x in span.split("-"))
+        start, end = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        if (
+            rights == "rw-p"
+            and inode == "0"
+            and name in ([], ["[heap]"])
+            and end - start >= MIN_MAPPING_BYTES
+        ):
+            found.append((start, end))
+    return found
