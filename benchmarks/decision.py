@@ -22,7 +22,7 @@ from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance_requests, start_request
-from paceline.speculative.policy.cost_measurement import BATCH_SIZES
+from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.request import GenerationRequest
@@ -120,7 +120,7 @@ def measure(name: str, steps: int) -> float:
         # On a clock where passes take what they cost, so that both are worth asking at every step.
         clock, cost = (
             VirtualClock(),
-            PassCosts({MIN_CONTEXT_BUCKET: {n: 0.02 + 0.0005 * n for n in BATCH_SIZES}}),
+            PassCosts({MIN_CONTEXT_BUCKET: {n: 0.02 + 0.0005 * n for n in TOKEN_COUNTS}}),
         )
         recorded = ReplayTarget(numeric_vocab(200), [Recording((1,), tuple(text))])
         target = SimulatedTarget(recorded, cost, clock)

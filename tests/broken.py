@@ -1,6 +1,6 @@
 """The field's classic mistakes, each as verification or drafting that looks right and is biased.
 
-They exist to be caught: by the enumeration in speculative/test_mistakes.py, and by the certificate.
+They exist to be caught: by the enumeration in speculative/test_planted_mistakes.py, and by the certificate.
 """
 
 from __future__ import annotations
@@ -274,4 +274,4 @@ def cut_at_the_end_of_the_step(request: Any, tree: DraftTree, verdict: Verdict, 
     tokens = (*(tree.tokens[node] for node in verdict.path), verdict.token)
     sources = (*(tree.source[node] for node in verdict.path), "target")
     request.n_tokens += len(tokens) - 1
-    return tokens, sources, request.verify(tokens[-1], n_ctx)
+    return tokens, sources, request.check_stop(tokens[-1], n_ctx)

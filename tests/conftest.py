@@ -35,15 +35,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 settings.register_profile("paceline", deadline=None)  # a busy machine is no fault
 settings.load_profile("paceline")
 
-UNTRACED = "test_rate_exact.py"  # repeats the same lines millions of times
-TRACED_TOO = "test_llm.py"  # calls speculative/validation.py in ways that no test of core does
+UNTRACED = "test_goodput_exact.py"  # repeats the same lines millions of times
+TRACED_TOO = "test_api.py"  # calls speculative/validation.py in ways that no test of core does
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Coverage of core and vocab is what their own tests reach. Tracing slows the loop down by more than
-    half, so it pauses during all other tests."""
+    """Measure coverage of `speculative` and `vocab` in their own tests only: tracing slows down all others."""
     for item in items:
-        name, own = item.path.name, item.path.parent.name in ("speculative", "vocab")
+        name, own = item.path.name, not {"speculative", "vocab"}.isdisjoint(item.path.parts)
         if not (own and name != UNTRACED) and name != TRACED_TOO:
             item.add_marker("no_cover")
 

@@ -198,7 +198,7 @@ def asking(n: int) -> list[Any]:
 def decider(curve: Mapping[int, float], **most: Any) -> GoodputPolicy:
     """Make a goodput policy in a process that has accepted long drafts."""
     rate = GoodputPolicy(DecodingCosts(PassCosts({MIN_CONTEXT_BUCKET: curve})), clock=lambda: 0.0, **most)
-    rate._earned = 1 << 10
+    rate._max_first_draft = 1 << 10
     return rate
 
 

@@ -104,7 +104,7 @@ def why(tried: Trial, curve: dict[int, float]) -> str:
     if real == 0:
         gain = theory.chain_speedup(a, free, c)
         return f"no K pays: were verifying free of charge, K = {free} would gain {gain:.2f}x"
-    gain = theory.with_verification_cost(a, real, c, curve[real + 1])
+    gain = theory.speedup_with_costs(a, real, c, curve[real + 1])
     return f"K = {real} pays: {gain:.2f}x"
 
 

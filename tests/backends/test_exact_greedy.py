@@ -13,7 +13,7 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.llama_cpp.passes import Decoder
+from paceline.backends.llama_cpp.passes import PassRunner
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
@@ -152,7 +152,7 @@ def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
 def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Decoder, "_decode_filled", Decoder._decode)
+    monkeypatch.setattr(PassRunner, "_decode_filled", PassRunner._decode)
     with pytest.raises(ModelError, match="depends on the rows beside it"):
         LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
 

@@ -57,7 +57,7 @@ def warning(taken: float, known: float = KNOWN) -> str:
         if target.on_forward is not None:
             target.on_forward(rows, 300, taken * known * (1 + rows) / 2)
     said = watch.warning()
-    assert costs.is_default == (said == "")  # what such a run has taught is not kept
+    assert costs.is_reliable == (said == "")  # what such a run has taught is not kept
     return said
 
 

@@ -17,7 +17,7 @@ from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
-from paceline.drafters.cascade import DEFERRED, AheadSession, CascadeDrafter, ReadAhead
+from paceline.drafters.cascade import DEFERRED, AheadSession, CascadeDrafter, CascadeTarget
 from paceline.drafters.lookup import LookupState
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
@@ -271,11 +271,13 @@ def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep:
     assert distance(drafted, plain_distribution(target, prompt, sampling, 4)) < 1e-12
 
 
-# ReadAhead as a target.
+# CascadeTarget as a target.
 
 
-def ahead(draft: ToyTarget, copier: Any, text: Sequence[int], depth: int) -> tuple[ReadAhead, AheadSession]:
-    target = ReadAhead(draft, copier, FREE)
+def ahead(
+    draft: ToyTarget, copier: Any, text: Sequence[int], depth: int
+) -> tuple[CascadeTarget, AheadSession]:
+    target = CascadeTarget(draft, copier, FREE)
     session = target.open()
     session.begin_chain(copier.open(text, 0), depth)
     session.extend(text)

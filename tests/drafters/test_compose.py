@@ -119,7 +119,7 @@ def test_probes_are_no_guesses_but_better_than_nothing() -> None:
     for last, drafted in (([7, 8, 7], ("lookup",) * 3), ([7, 8], ())):
         drafter = ComposedDrafter([LookaheadDrafter(3, 4, 2), LookupDrafter(1, 1)])
         (tree,) = drafter.propose([(drafter.open(last, 0), Budget(3, 20, 8))])
-        assert tree.drafted == drafted
+        assert tree.drafter_names == drafted
         assert bool(tree.probe) == (not drafted)
 
 
@@ -159,7 +159,7 @@ def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> 
         tree = united(*drafts)
         assert (tree.tokens, tree.probe) == ((1, 2, 3), frozenset({2}))
         assert tree.votes[1] == (("b", 0.4),)
-        assert tree.drafted.count("b") + tree.drafted.count("a") == 2
+        assert tree.drafter_names.count("b") + tree.drafter_names.count("a") == 2
     assert united(probing, probing).probe == {1, 2}
 
 

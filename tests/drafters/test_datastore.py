@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.drafters.datastore import SMOOTHING_COUNT, DatastoreDrafter
+from paceline.drafters.datastore import HALF_TRUST_LENGTH, DatastoreDrafter
 from paceline.drafters.suffix_array import INDEX, SuffixArray
 from paceline.drafters.suffix_sort import build
 from paceline.speculative.interfaces import Budget
@@ -122,7 +122,7 @@ def test_every_node_is_scored_by_all_that_followed(
         agreeing = sum(rest[depth : depth + 1] == path[-1:] for rest in alive)
         assert agreeing > 0
         assert tree.score[node] == pytest.approx(
-            agreeing / (len(alive) + (SMOOTHING_COUNT / (length + depth)) ** 2)
+            agreeing / (len(alive) + (HALF_TRUST_LENGTH / (length + depth)) ** 2)
         )
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.drafters.suffix import MAX_MATCHES, SuffixDrafter
-from paceline.drafters.vote import MIN_PATH_PROBABILITY, SMOOTHING_COUNT
+from paceline.drafters.vote import MIN_PATH_PROBABILITY, VOTE_SMOOTHING
 from paceline.speculative.interfaces import Budget, Features, LearningDrafter
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
@@ -57,7 +57,7 @@ def shares(places: list[tuple[int, list[int]]], path: tuple[int, ...]) -> dict[i
             if token >= 0:
                 votes[token] += n**2 / (3 + rank)
     every = sum(votes.values())
-    return {token: weight / (every + SMOOTHING_COUNT) for token, weight in votes.items()}
+    return {token: weight / (every + VOTE_SMOOTHING) for token, weight in votes.items()}
 
 
 @given(

@@ -169,7 +169,7 @@ def test_a_curve_that_no_machine_has_is_not_believed_where_it_was_kept(
 
 def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:
     save(target, None, DecodingCosts(GOOD))
-    save(target, None, DecodingCosts(PassCosts.flat(1.0), is_default=False))
+    save(target, None, DecodingCosts(PassCosts.flat(1.0), is_reliable=False))
     assert costs_of(target).target.table == GOOD.table
 
 

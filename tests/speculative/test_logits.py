@@ -22,7 +22,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.slem import SlemDrafter
 from paceline.speculative.errors import ContractError, LogitsError, ModelError, UsageError
-from paceline.speculative.forward_output import LogitsOutput, node_position
+from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -118,10 +118,10 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
 
 
 def test_a_row_is_read_from_its_own_forward_only() -> None:
-    assert node_position(3, range(2, 5)) == 1
+    assert row_index(3, range(2, 5)) == 1
     for row, is_last, words in ((5, True, "row 5 is not among"), (3, False, "overwritten")):
         with pytest.raises(ContractError, match=words):
-            node_position(row, range(2, 5), is_last)
+            row_index(row, range(2, 5), is_last)
 
 
 def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() -> None:

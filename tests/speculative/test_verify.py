@@ -24,7 +24,7 @@ from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredO
 from paceline.speculative.sampling import Probabilities, Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES, sample_from, verify
+from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES, draft_distribution, verify
 from worlds import FIXED, SAMPLED, Plant, World, induced, plant
 from worlds import INDEPENDENT as DRAWN_INDEPENDENTLY
 
@@ -271,9 +271,9 @@ def test_a_q_the_token_cannot_have_been_drawn_from_is_refused(q: list[float]) ->
 
 def test_a_q_shorter_than_the_vocabulary_is_padded_and_a_longer_one_refused() -> None:
     short = chain([0], "x", q=[np.array([1.0])])
-    assert sample_from(short, 0, 3).tolist() == [1.0, 0.0, 0.0]  # type: ignore[union-attr]
+    assert draft_distribution(short, 0, 3).tolist() == [1.0, 0.0, 0.0]  # type: ignore[union-attr]
     with pytest.raises(ContractError, match="q covers 3 tokens"):
-        sample_from(chain([0], "x", q=[np.array([0.5, 0.5, 0.0])]), 0, 2)
+        draft_distribution(chain([0], "x", q=[np.array([0.5, 0.5, 0.0])]), 0, 2)
 
 
 @pytest.mark.parametrize("rule", VERIFICATION_RULES)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.forward_output import LogitsOutput, node_position
+from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -299,7 +299,7 @@ class ToyForward(LogitsOutput):
         return np.array(hidden), len(lead)
 
     def logits(self, row: int) -> Array:
-        node_position(row, range(self._first, len(self._states)), self._pass == self._target._passes)
+        row_index(row, range(self._first, len(self._states)), self._pass == self._target._passes)
         return self._target.logits(self._states[row][0])
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.forward_output import LogitsOutput, node_position
+from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Features, ForwardOutput, RequiredOutputs, Session, Target
 from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import Logits, filter_top_k
@@ -154,7 +154,7 @@ class CrossVocabForward(LogitsOutput):
             self.features = Features(top_k=top)
 
     def logits(self, row: int) -> Logits:
-        node_position(row, range(self._first, len(self._rows)))
+        row_index(row, range(self._first, len(self._rows)))
         theirs = self._out.logits(self._rows[row])
         ours: Logits = np.full(self._size, -np.inf, dtype=theirs.dtype)
         ours[self._common.target_ids] = theirs[self._common.draft_ids]

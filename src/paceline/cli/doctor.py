@@ -34,14 +34,14 @@ def doctor(*, models: Any, measuring: Any, as_json: options.AsJson = False) -> i
     models = resolve_models(models)
 
     from paceline.cli import doctor_machine
-    from paceline.speculative.policy.cost_measurement import BATCH_SIZES
+    from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
     from paceline.speculative.policy.cost_model import context_bucket
     from paceline.storage.costs import MeasurementEffort
 
     # Costs have one curve a bucket of context lengths: the longest in each is measured.
     given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
     lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
-    effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else BATCH_SIZES)
+    effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else TOKEN_COUNTS)
     hardware = doctor_machine.probe_hardware(models["target"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:

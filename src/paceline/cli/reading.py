@@ -83,5 +83,5 @@ class SlowPassMonitor:
         times = median(seconds / self._known.seconds(rows, depth) for rows, depth, seconds in self._passes)
         if times < SLOW:
             return ""
-        self._costs.is_default = False  # costs updated in a slow run are not stored
+        self._costs.is_reliable = False  # costs updated in a slow run are not stored
         return f"passes took {times:.1f} times what they usually take here; paceline doctor tells why"

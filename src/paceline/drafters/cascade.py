@@ -60,7 +60,7 @@ class CascadeDrafter(ComposedDrafter):
         warn: Warn = lambda _: None,
     ) -> None:
         self._copier = copier
-        ahead = ReadAhead(draft, copier, cost or DEFAULT_COSTS)
+        ahead = CascadeTarget(draft, copier, cost or DEFAULT_COSTS)
         self._model = ModelDrafter(ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
         super().__init__([self._model, copier])
         self.name = f"{MODEL_SOURCE},{DEFERRED}"
@@ -102,7 +102,7 @@ class CascadeDrafter(ComposedDrafter):
         )
 
 
-class ReadAhead:
+class CascadeTarget:
     """A draft model as a target for a chain that grows token by token.
     Each pass also computes the copier's next tokens, as far as they pay: a right guess saves a pass."""
 
@@ -147,7 +147,7 @@ class ReadAhead:
 class AheadSession:
     """A session whose inner session holds the chain and some of the copier's guesses behind it."""
 
-    def __init__(self, target: ReadAhead, reader: ResumableSession) -> None:
+    def __init__(self, target: CascadeTarget, reader: ResumableSession) -> None:
         self._target, self._reader = target, reader
         self.tokens: list[int] = []
         self.begin_chain(None, 0)

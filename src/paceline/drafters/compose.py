@@ -98,7 +98,7 @@ class ComposedDrafter(_Composition):
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
                 if tree.q is None
-                and len(tree.drafted) < min(self._min_tokens, budget.nodes, budget.depth)
+                and len(tree.drafter_names) < min(self._min_tokens, budget.nodes, budget.depth)
                 and budget.may_call(drafter.name)
             ]
             if not places:
@@ -107,7 +107,10 @@ class ComposedDrafter(_Composition):
             for at, tree in zip(places, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
                 # Probes alone are used where there is no guess.
-                size, best = (len(tree.drafted), len(tree)), (len(trees[at].drafted), len(trees[at]))
+                size, best = (
+                    (len(tree.drafter_names), len(tree)),
+                    (len(trees[at].drafter_names), len(trees[at])),
+                )
                 if tree.q is not None or size > best:
                     trees[at] = tree
         return [tree.proposed_by(names) for tree, names in zip(trees, called, strict=True)]

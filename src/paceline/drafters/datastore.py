@@ -18,7 +18,7 @@ from paceline.speculative.tree import EMPTY, DraftTree
 
 # A continuation seen once after a match of so many tokens is right half of the time; the doubt falls with the
 # square of the match length. Fitted by log-loss on code, and checked on agents' sessions.
-SMOOTHING_COUNT = 6.0
+HALF_TRUST_LENGTH = 6.0
 
 # (tokens, each one larger than its id; count) of the continuations that agree with a path.
 MatchingContinuations = list[tuple[tuple[int, ...], int]]
@@ -108,7 +108,7 @@ def _ranked_next_tokens(
             groups.setdefault(entry[0][depth], []).append(entry)
     counted = [(sum(n for _, n in group), token, group) for token, group in groups.items()]
     counted.sort(key=lambda entry: (-entry[0], entry[1]))
-    doubt = (SMOOTHING_COUNT / (length + depth)) ** 2
+    doubt = (HALF_TRUST_LENGTH / (length + depth)) ** 2
     for rank, (count, token, group) in enumerate(counted[: budget.width]):
         score = count / (total + doubt)
         if score < budget.p_min or (rank > 0 and score < budget.p_split):

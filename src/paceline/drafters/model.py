@@ -36,9 +36,9 @@ from paceline.speculative.sampling import (
     Probabilities,
     Rng,
     Sampling,
+    describe_invalid_logits,
     filter_top_k,
     probabilities,
-    sampling_error,
 )
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -239,7 +239,7 @@ class ModelDrafter:
 
     def _check(self, row: Logits) -> None:
         """Warn once about invalid logits."""
-        wrong = sampling_error(row.max())
+        wrong = describe_invalid_logits(row.max())
         if wrong and not self._warned:
             self._warned = True
             self._warn(

@@ -2,7 +2,7 @@
 
 Every place votes with the weight L**2 / (3 + rank), for as many tokens as its match length L allows. (On
 recorded traces more is accepted than with the exact counts of SuffixDecoding, arXiv:2411.04975.) A token's
-score is its share of the votes, smoothed by SMOOTHING_COUNT: few or short matches, however unanimous, are not
+score is its share of the votes, smoothed by VOTE_SMOOTHING: few or short matches, however unanimous, are not
 certain.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.drafters.suffix_history import SEPARATOR, Ints, compiled, find
 
-SMOOTHING_COUNT = 1.0
+VOTE_SMOOTHING = 1.0
 MIN_PATH_PROBABILITY = 0.1
 Floats = Any  # an array of floating-point numbers
 Rules = tuple[float, float]  # p_min and p_split of the budget
@@ -89,7 +89,7 @@ def expand(
         for j in range(1, tokens):
             if shares[j] > shares[best]:
                 best = j
-        score = shares[best] / (every + SMOOTHING_COUNT)
+        score = shares[best] / (every + VOTE_SMOOTHING)
         reach_probability = score * branch[REACH]
         least = p_split if rank else p_min
         if shares[best] == 0.0 or reach_probability < MIN_PATH_PROBABILITY or score < least:

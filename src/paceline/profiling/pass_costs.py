@@ -12,16 +12,16 @@ from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
 from paceline.speculative.policy.cost_cells import implausibility
-from paceline.speculative.policy.cost_measurement import BATCH_SIZES, measure
+from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, measure
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
-from paceline.speculative.policy.drafting_summary import MAX_BATCH_TOKENS, break_even_reason
+from paceline.speculative.policy.drafting_summary import MAX_SHOWN_ROWS, break_even_reason
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
 
 Warn = Callable[[str], None]
 # The effort when a model is first loaded. Use adds what it leaves out (speculative/policy/cost_model.py);
 # `paceline doctor` measures for longer.
 QUICK_EFFORT = {
-    "target": MeasurementEffort(4.0, (256, 1024), BATCH_SIZES),
+    "target": MeasurementEffort(4.0, (256, 1024), TOKEN_COUNTS),
     "draft": MeasurementEffort(0.7, (256,), (1, 2, 4, 8)),
 }
 MAX_TIMING_JITTER = 2.0  # costs measured on a busier machine are not stored
@@ -83,7 +83,7 @@ def jitter_warning(cost: PassCosts) -> str:
 def never_pays(cost: PassCosts) -> bool:
     """Return True if no acceptance rate makes a draft pay. False for a curve of one row."""
     return cost.max_batch_tokens > 1 and all(
-        break_even_reason(cost.curve(MAX_BATCH_TOKENS, depth), None).never for depth in cost.depths
+        break_even_reason(cost.curve(MAX_SHOWN_ROWS, depth), None).never for depth in cost.depths
     )
 
 
@@ -111,7 +111,7 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: 
     """Store the costs as updated by use, unless passes took far longer than usual. The last process wins."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
-        if cost is None or not costs.is_default or jitter_warning(cost):
+        if cost is None or not costs.is_reliable or jitter_warning(cost):
             continue
         key = cost_key(model, role)
         before = load(key, _silent)

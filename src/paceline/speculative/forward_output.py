@@ -11,7 +11,7 @@ from paceline.speculative.interfaces import NO_FEATURES, Features
 from paceline.speculative.sampling import Logits, Mask, Sampling, TokenDistribution
 
 
-def node_position(row: int, rows: range, is_last: bool = True) -> int:
+def row_index(row: int, rows: range, is_last: bool = True) -> int:
     """Return the index of `row` among the computed rows.
     is_last: false once the target has run another forward.
     Raises ContractError for a row outside `rows`, or once the rows are overwritten."""

@@ -15,7 +15,7 @@ from paceline.speculative.chunked_prefill import split_chunk
 from paceline.speculative.errors import ContractError, LogitsError
 from paceline.speculative.grammar_pruning import prune_tree
 from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, ForwardOutput, RequiredOutputs, Target
-from paceline.speculative.policy.interface import DraftPolicy, fits_tree
+from paceline.speculative.policy.interface import DraftPolicy, fits_budget
 from paceline.speculative.request import MAX_FUSED_PREFILL, ActiveRequest, start_request
 from paceline.speculative.sampling import logprob
 from paceline.speculative.stats import TARGET, Logprob, Step, StepTimes, StopReason
@@ -61,12 +61,12 @@ def advance_requests(
             requests, pending_tokens, min(chunk, target.caps.max_prefill_tokens)
         )
     n = len(decoding)
-    rows = sum([tokens for _, tokens in prefilling])
-    trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, timer)
+    n_prefill = sum([tokens for _, tokens in prefilling])
+    trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, n_prefill, chunk, timer)
     batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
     batch += [(request.session, tokens) for request, tokens in prefilling]
-    drafts = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
-    outs = target.forward(batch, drafter.required_outputs if drafts else NO_OUTPUTS)
+    drafting_on = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
+    outs = target.forward(batch, drafter.required_outputs if drafting_on else NO_OUTPUTS)
     forward_seconds = timer() / len(batch)
     shared = StepTimes(drafting / n, forward_seconds, other=deciding / n) if n else StepTimes()
     going, steps = list[ActiveRequest](), list[Step]()
@@ -80,7 +80,7 @@ def advance_requests(
     done = list(zip(going, steps, strict=True))
     for (request, _), out in zip(prefilling, outs[n:], strict=True):
         done.append((request, prefill(request, out, StepTimes(forward=forward_seconds))))
-    if steps and drafts:
+    if steps and drafting_on:
         policy.update(going, steps)
         carried_over = timer() / n
         for request in going:
@@ -178,7 +178,7 @@ def verify_and_commit(
         path=path,
         tree=tree,
         proposal=proposal,
-        drafted=Counter(tree.drafted) if tree.tokens else NO_COUNTS,
+        drafted=Counter(tree.drafter_names) if tree.tokens else NO_COUNTS,
         accepted=Counter([tree.source[node] for node in verdict.path]) if verdict.path else NO_COUNTS,
         stop_reason=reason,
         times=StepTimes(
@@ -204,7 +204,7 @@ def truncate_at_stop(
     for token, source in [*((tree.tokens[i], tree.source[i]) for i in verdict.path), (verdict.token, TARGET)]:
         tokens.append(token)
         sources.append(source)
-        reason = request.verify(token, n_ctx)
+        reason = request.check_stop(token, n_ctx)
         if reason is not None:
             break
     return tuple(tokens), tuple(sources), reason
@@ -237,7 +237,7 @@ def check_proposals(
     for tree, budget in zip(trees, budgets, strict=True):
         if len(tree) == 0:
             continue
-        if not fits_tree(tree, budget):
+        if not fits_budget(tree, budget):
             raise ContractError(f"{drafter.name}: proposed more than its budget {budget}")
         if min(tree.tokens) < 0 or max(tree.tokens) >= size:
             raise ContractError(f"{drafter.name}: proposed a token outside the target's {size:,}")

@@ -184,7 +184,7 @@ class ActiveRequest:
             allowed_drafters=request.drafters,
         )
 
-    def verify(self, token: int, n_ctx: int) -> StopReason | None:
+    def check_stop(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; return the reason to stop after it, if any."""
         self.n_tokens += 1
         if token in self.eos:

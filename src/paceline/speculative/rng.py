@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.sampling import (
-    TIE_MARGIN_LOGITS,
+    CANDIDATE_MARGIN_LOGITS,
     Logits,
     Probabilities,
     Sampling,
@@ -115,7 +115,7 @@ class GumbelNoise:
         """Return the tokens that may win `depth` tokens behind the root, with perturbed log-probabilities.
         The largest is drawn; all are shifted by one constant. Tokens far below the likeliest are left out."""
         temperature = self.sampling.temperature
-        ids = np.flatnonzero(logits > logits.max() - TIE_MARGIN_LOGITS * max(1.0, temperature))
+        ids = np.flatnonzero(logits > logits.max() - CANDIDATE_MARGIN_LOGITS * max(1.0, temperature))
         if self.sampling.filtered or temperature < MIN_TEMPERATURE:
             row = target_distribution(logits[ids], self.sampling, ())
             ids = ids[row.ids]

@@ -23,7 +23,9 @@ Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
 Probabilities = NDArray[np.float64]  # [n_vocab], or one per token left by the filters
 Mask = NDArray[np.bool_]  # [n_vocab]
 
-TIE_MARGIN_LOGITS = 8.0  # distance from the largest logit within which the top tokens are looked for first
+CANDIDATE_MARGIN_LOGITS = (
+    8.0  # distance from the largest logit within which the top tokens are looked for first
+)
 MAX_LOGIT = 1e15  # of biases, penalties and temperature: their sum stays far below float32's limit of 3e38
 
 
@@ -97,7 +99,7 @@ def _within(name: str, value: float, low: float, high: float | None = None) -> N
         raise require(name, value, f"between {low:g} and {high:g}")
 
 
-def sampling_error(largest: float) -> str:
+def describe_invalid_logits(largest: float) -> str:
     """Return what is wrong with a row, given its largest logit (NaN if any logit is); "" if nothing is.
     Single logits may be minus infinity: such tokens are impossible."""
     if math.isfinite(largest):
@@ -110,7 +112,7 @@ def sampling_error(largest: float) -> str:
 def require_numbers(largest: float) -> None:
     """Raise LogitsError if the largest logit shows that a row is invalid."""
     if not math.isfinite(largest):
-        raise LogitsError(f"its logits are not numbers ({sampling_error(largest)})")
+        raise LogitsError(f"its logits are not numbers ({describe_invalid_logits(largest)})")
 
 
 def adjust_logits(
@@ -233,7 +235,7 @@ def filter_top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     if math.isnan(largest):
         return np.arange(k)
     # A large vocabulary has few tokens near the top, and it is cheaper to find those first.
-    near = np.flatnonzero(logits > largest - TIE_MARGIN_LOGITS)
+    near = np.flatnonzero(logits > largest - CANDIDATE_MARGIN_LOGITS)
     if k <= len(near) < len(logits):
         return near[filter_top_k(logits[near], k)]
     threshold = np.partition(logits, len(logits) - k)[len(logits) - k]

@@ -64,8 +64,8 @@ class DraftTree:
         return self.parents == (CHAIN_PARENTS[n] if n < len(CHAIN_PARENTS) else tuple(range(ROOT, n - 1)))
 
     @property
-    def drafted(self) -> tuple[str, ...]:
-        """The sources of all nodes but the probes."""
+    def drafter_names(self) -> tuple[str, ...]:
+        """The drafters of all nodes except probes."""
         if not self.probe:
             return self.source
         return tuple(name for node, name in enumerate(self.source) if node not in self.probe)

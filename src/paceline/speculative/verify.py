@@ -116,13 +116,13 @@ def verify(
     rows = TargetRows(tree, out, sampling, history, grammar)
     # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
     if tree.q is None or sampling.greedy:
-        return verify_greedy(rows, rng)
+        return verify_match(rows, rng)
     if rule == "auto":
         rule = "traversal" if sampling.top_k > 0 or rows.n_vocab <= MAX_DENSE_VOCAB else "recursive"
     return VERIFICATION_RULES[rule](rows, rng)
 
 
-def verify_greedy(rows: TargetRows, rng: Rng) -> Verdict:
+def verify_match(rows: TargetRows, rng: Rng) -> Verdict:
     """Draw every token by its position alone, so that a seed gives the same text with and without drafts."""
     path: list[int] = []
     node = ROOT
@@ -141,7 +141,7 @@ def verify_recursive(rows: TargetRows, rng: Rng) -> Verdict:
     while True:
         p = rows.p(node)
         for child in tree.children(node):
-            q = sample_from(tree, child, rows.n_vocab)
+            q = draft_distribution(tree, child, rows.n_vocab)
             if rng.accept(acceptance_probability(p, q, tree.tokens[child])):
                 break
             p, _ = residual_distribution(p, q, tree.tokens[child])
@@ -152,7 +152,7 @@ def verify_recursive(rows: TargetRows, rng: Rng) -> Verdict:
 
 
 @dataclass(slots=True)
-class _Stop:
+class _PathNode:
     """A node on the current path.
     q: the distribution the node was drawn from.
     acc: the probability that the path ends here or below, given the rejections so far.
@@ -169,7 +169,7 @@ class _Stop:
 def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:
     """Try whole paths first, from the leaves up."""
     tree = rows.tree
-    stack = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
+    stack = [_PathNode(ROOT, None, 1.0, list(tree.children(ROOT)))]
     while True:
         top = stack[-1]
         if top.waiting and top.p is None:
@@ -179,10 +179,10 @@ def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:
                 top.waiting = []
         if top.waiting and top.p is not None:
             child = top.waiting[0]
-            q, x = sample_from(tree, child, rows.n_vocab), tree.tokens[child]
+            q, x = draft_distribution(tree, child, rows.n_vocab), tree.tokens[child]
             acc = acceptance_probability(top.p, q, x, top.acc)
             if acc > 0.0:
-                stack.append(_Stop(child, q, acc, list(tree.children(child))))
+                stack.append(_PathNode(child, q, acc, list(tree.children(child))))
             else:  # nothing below it can be accepted either
                 _reject_first(top, top.p, q, x)
             continue
@@ -195,7 +195,7 @@ def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:
         _reject_first(parent, parent.p, top.q, tree.tokens[top.node])
 
 
-def _reject_first(stop: _Stop, p: TokenDistribution, q: Probabilities | None, x: int) -> None:
+def _reject_first(stop: _PathNode, p: TokenDistribution, q: Probabilities | None, x: int) -> None:
     """Reject the first waiting child, x ~ q, with its subtree; the parent keeps the residual distribution."""
     stop.waiting.pop(0)
     stop.p, mass = residual_distribution(p, q, x, stop.acc)
@@ -213,7 +213,7 @@ VERIFICATION_RULES: dict[str, Callable[[TargetRows, Rng], Verdict]] = {
 CHAIN_ONLY_RULES = frozenset({"token", "block"})
 
 
-def sample_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
+def draft_distribution(tree: DraftTree, node: int, size: int) -> Probabilities | None:
     """Return the q [size] of a node, None if it is one-hot.
     A shorter q is padded with zeros, as the target's vocabulary may be larger than the draft's.
     Raises ContractError for a q that cannot have produced the token."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
 from paceline.speculative.errors import UsageError
-from paceline.speculative.forward_output import LogitsOutput, node_position
+from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
 from paceline.speculative.sampling import filter_top_k
 
@@ -106,5 +106,5 @@ class LlamaForward(LogitsOutput):
 
     def logits(self, row: int) -> NDArray[np.float32]:
         rows = range(self._first, self._first + len(self._rows))
-        out: NDArray[np.float32] = self._rows[node_position(row, rows, self._is_last())]
+        out: NDArray[np.float32] = self._rows[row_index(row, rows, self._is_last())]
         return out

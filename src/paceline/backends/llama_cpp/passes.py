@@ -22,7 +22,7 @@ N_BATCH = CHUNK + MAX_ROWS
 _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
 
-class Decoder:
+class PassRunner:
     """The passes over the sessions of a cache. exact_rows: see LlamaTarget."""
 
     def __init__(

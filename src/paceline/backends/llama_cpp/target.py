@@ -16,7 +16,7 @@ from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
-from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, Decoder
+from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.speculative.errors import ModelError, UsageError
@@ -125,7 +125,7 @@ class LlamaTarget:
             shares=not stateful and not exact_rows and not windowed,
             windowed=windowed,
         )
-        self._decoder = Decoder(
+        self._decoder = PassRunner(
             self.path, self.cache, self.vocab.size, exact_rows=exact_rows, kernels=self.kernels
         )
         self._make_context(sessions)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.speculative.forward_output import LogitsOutput, node_position
+from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
 from paceline.speculative.sampling import (
     Mask,
@@ -43,7 +43,7 @@ class HfForward(LogitsOutput):
         super().__init__(computed, features)
 
     def _place(self, row: int) -> int:
-        return node_position(row, range(self._first, self._first + len(self._rows)), self._is_last())
+        return row_index(row, range(self._first, self._first + len(self._rows)), self._is_last())
 
     def argmax(self, row: int) -> int:
         at = self._place(row)

@@ -33,7 +33,7 @@ class PassInput:
         return self.start + len(self.tokens)
 
 
-class BatchSlot(CacheSlot):
+class HfSlot(CacheSlot):
     """A cache and its tokens. rewinds: the last tokens can be dropped; otherwise all are."""
 
     def __init__(self, make: Callable[[], Any], rewinds: bool) -> None:
@@ -58,9 +58,9 @@ class CacheSlots:
     """The caches of a model's sessions."""
 
     def __init__(self, n: int, make: Callable[[], Any], rewinds: bool) -> None:
-        self._slots = [BatchSlot(make, rewinds) for _ in range(n)]
+        self._slots = [HfSlot(make, rewinds) for _ in range(n)]
 
-    def take(self, owner: object, tokens: list[int]) -> tuple[BatchSlot, int]:
+    def take(self, owner: object, tokens: list[int]) -> tuple[HfSlot, int]:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
         best = max(free_slots(self._slots), key=lambda slot: common_prefix(slot.cached, tokens))
         best.owner = weakref.ref(owner)
@@ -72,7 +72,7 @@ class CacheSlots:
                 slot.clear()
 
 
-class HfSession(CachedSession[BatchSlot]):
+class HfSession(CachedSession[HfSlot]):
     """A session in one of `slots`. rewinds: the cache can drop its last positions."""
 
     def __init__(self, slots: CacheSlots, n_ctx: int, rewinds: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from paceline.backends.common import common_prefix
-from paceline.backends.transformers.session import BatchSlot, HfSession, PassInput
+from paceline.backends.transformers.session import HfSession, HfSlot, PassInput
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -31,7 +31,7 @@ class ViewSession(HfSession):
         self._beside = beside
 
     @property
-    def slot(self) -> BatchSlot:
+    def slot(self) -> HfSlot:
         return self._beside.slot
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from paceline.speculative.policy.calibration import (
-    MAX_LOGIT,
+    MAX_PREDICTED_LOGIT,
     N_POSITIONS,
     Calibrator,
     logit_at,
@@ -74,7 +74,7 @@ class AcceptanceModel:
         everyone = frozenset([name for who in votes for name, _ in who])
         if len(everyone) == 1:
             return [Guess(logits[0]) for logits in own_logits]
-        means = [min(sum(logits) / len(logits), MAX_LOGIT) for logits in own_logits]
+        means = [min(sum(logits) / len(logits), MAX_PREDICTED_LOGIT) for logits in own_logits]
         guesses = []
         for at, (who, x) in enumerate(zip(votes, means, strict=True)):
             proposers = frozenset([name for name, _ in who])

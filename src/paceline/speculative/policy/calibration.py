@@ -17,9 +17,9 @@ N_POSITIONS = 4  # 1, 2, 3, and all deeper positions
 DECAY = 0.99  # a memory of about a hundred outcomes
 NEWTON_STEP = 0.7  # a fraction of a full step, as single outcomes are noisy
 PRIOR_WEIGHT = 4.0  # the initial weights count as so many undecided outcomes
-INITIAL_SLOPE = 1.5  # of the trend; it converges to values from 0 to 3
+INITIAL_TREND = 1.5  # of the trend; it converges to values from 0 to 3
 MIN_SCORE, MAX_SCORE = 0.01, 0.99  # scores are clipped to this range
-MAX_LOGIT = 6.0  # predicted probabilities are at most 0.9975
+MAX_PREDICTED_LOGIT = 6.0  # predicted probabilities are at most 0.9975
 LOGIT_TABLE_SIZE = 1000
 
 
@@ -39,7 +39,16 @@ def logit_at(score: float) -> float:
 
 
 def sigmoid(z: float) -> float:
-    return 1.0 / (1.0 + math.exp(-z if -MAX_LOGIT < z < MAX_LOGIT else MAX_LOGIT if z < 0.0 else -MAX_LOGIT))
+    return 1.0 / (
+        1.0
+        + math.exp(
+            -z
+            if -MAX_PREDICTED_LOGIT < z < MAX_PREDICTED_LOGIT
+            else MAX_PREDICTED_LOGIT
+            if z < 0.0
+            else -MAX_PREDICTED_LOGIT
+        )
+    )
 
 
 class Calibrator:
@@ -47,7 +56,7 @@ class Calibrator:
 
     __slots__ = ("_curvature", "weights")
 
-    def __init__(self, slope: float = 1.0, trend: float = INITIAL_SLOPE, bias: float = 0.0) -> None:
+    def __init__(self, slope: float = 1.0, trend: float = INITIAL_TREND, bias: float = 0.0) -> None:
         self.weights = [slope, trend] + [bias] * N_POSITIONS
         self._curvature = [PRIOR_WEIGHT] * len(self.weights)
 
@@ -70,7 +79,7 @@ class Calibrator:
         place = 1 + (depth if depth < N_POSITIONS else N_POSITIONS)
         z = weights[0] * x + weights[1] * y + weights[place]
         p = sigmoid(z)
-        if (z >= MAX_LOGIT and accepted) or (z <= -MAX_LOGIT and not accepted):
+        if (z >= MAX_PREDICTED_LOGIT and accepted) or (z <= -MAX_PREDICTED_LOGIT and not accepted):
             return z  # saturated: growing weights would only have to be unlearned
         step, variance = NEWTON_STEP * (accepted - p), p * (1.0 - p)
         # Unrolled for speed: every guess passes here.

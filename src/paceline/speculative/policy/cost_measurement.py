@@ -11,9 +11,9 @@ from paceline.speculative.interfaces import Target
 from paceline.speculative.policy.cost_model import PassCosts, context_bucket
 from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, cold_tokens
 
-BATCH_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
+TOKEN_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
 CONTEXT_LENGTHS = (256, 1024, 4096)
-PRIORITY_BATCH_SIZES = frozenset({1, 2, 3, 4, 8, 16})  # these get twice the time of others
+PRIORITY_TOKEN_COUNTS = frozenset({1, 2, 3, 4, 8, 16})  # these get twice the time of others
 MIN_SAMPLES = {1: 3, 2: 1}  # by rows, taken even without time; three are needed for the jitter
 FIRST_SAMPLE_PRIORITY = 4  # factor for first samples: use corrects a cell, but a gap hides an edge
 MIN_JITTER_SAMPLES = 4  # samples of several rows from which jitter is estimated
@@ -29,7 +29,7 @@ def measure(
     *,
     seconds: float = 3.0,
     depths: Sequence[int] = CONTEXT_LENGTHS,
-    rows: Sequence[int] = BATCH_SIZES,
+    rows: Sequence[int] = TOKEN_COUNTS,
     clock: Clock = perf_counter,
     progress: Progress = cold_tokens,
 ) -> PassCosts:
@@ -128,7 +128,7 @@ def _priority(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     taken, plausible = samples.get(n, ()), _plausible(n, samples)
     may_be_hiccup = len(taken) == 1 and taken[0] > plausible
     few = len(taken) < MIN_SAMPLES.get(n, 1) or may_be_hiccup
-    weight = (2 if n in PRIORITY_BATCH_SIZES else 1) * (FIRST_SAMPLE_PRIORITY if few else 1)
+    weight = (2 if n in PRIORITY_TOKEN_COUNTS else 1) * (FIRST_SAMPLE_PRIORITY if few else 1)
     return (len(taken) + 1) * plausible / weight
 
 

@@ -37,7 +37,7 @@ MIN_OBSERVATIONS = 3  # passes that make a new cell
 OVERDUE_PASSES = 512  # a cell not seen for so many passes is replaced by three that contradict it
 CURVE_REFRESH_UPDATES = 64  # passes between rebuilt curves; cells move by half a percent meanwhile
 
-MAX_BATCH_TOKENS = 1 << 16  # rows of a pass
+MAX_TABLE_ROWS = 1 << 16  # rows of a pass
 MIN_SECONDS, MAX_SECONDS = 1e-12, 1e9  # valid pass times
 NO_CURVE = (
     "no cost curve: it needs rows, depths and seconds above 0 by depth and rows, one row among them; "
@@ -231,8 +231,8 @@ def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
     """Raise UsageError for impossible measurements."""
     numbers = [(n, s) for cells in table.values() for n, s in cells.items()]
     counts = [k for some in (samples or {}).values() for k in some.values()]
-    if not all(isinstance(n, int) and 1 <= n <= MAX_BATCH_TOKENS and is_valid_seconds(s) for n, s in numbers):
-        raise UsageError(f"costs must be seconds above 0, of passes of 1 to {MAX_BATCH_TOKENS:,} rows")
+    if not all(isinstance(n, int) and 1 <= n <= MAX_TABLE_ROWS and is_valid_seconds(s) for n, s in numbers):
+        raise UsageError(f"costs must be seconds above 0, of passes of 1 to {MAX_TABLE_ROWS:,} rows")
     if all(n != 1 for n, _ in numbers):
         raise UsageError("what a pass of one row costs is missing: measure again (paceline doctor)")
     if not all(isinstance(k, int) and k >= 1 for k in (*table, *counts)) or not 1 <= noise <= MAX_SECONDS:
@@ -246,12 +246,12 @@ class DecodingCosts:
     """The costs of decoding.
     target, draft: pass costs of the two models.
     step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown.
-    is_default: false once passes took far longer than known, which the next process must not learn."""
+    is_reliable: false once passes took far longer than known, which the next process must not learn."""
 
     target: PassCosts
     draft: PassCosts | None = None
     step: float = 0.0
-    is_default: bool = True
+    is_reliable: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {

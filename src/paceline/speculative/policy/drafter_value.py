@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 CONFIDENCE_LEVELS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # edges between kinds of steps
 EMA_WEIGHT = 1 / 8  # weight of the last call in the expected time of a call
 # Outcomes behind an expected gain: at first an optimistic prior, so that drafters are tried; later the last.
-MIN_RETRY_STEPS, MAX_RETRY_STEPS = 8, 64
+PRIOR_OUTCOMES, MAX_OUTCOMES = 8, 64
 TRIAL_CALLS = 4  # calls before a drafter is judged, which measure the time of a call
 MAX_PROBING_SHARE = 0.01  # of all time, for calls of drafters that did not pay
 
@@ -25,7 +25,7 @@ class DrafterValue:
     credit: seconds saved up for a trial call of a drafter that does not seem to pay."""
 
     tokens: list[float] = field(default_factory=lambda: [1.0] * (len(CONFIDENCE_LEVELS) + 1))
-    outcomes: list[int] = field(default_factory=lambda: [MIN_RETRY_STEPS] * (len(CONFIDENCE_LEVELS) + 1))
+    outcomes: list[int] = field(default_factory=lambda: [PRIOR_OUTCOMES] * (len(CONFIDENCE_LEVELS) + 1))
     seconds: float = 0.0
     level: float = 0.0
     calls: int = 0
@@ -42,7 +42,7 @@ class DrafterValue:
         if self.credit < self.seconds:
             return False
         self.credit = 0.0
-        self.outcomes[kind] = min(self.outcomes[kind], MIN_RETRY_STEPS)  # so that a change shows soon
+        self.outcomes[kind] = min(self.outcomes[kind], PRIOR_OUTCOMES)  # so that a change shows soon
         return True
 
     def update(self, kind: int, tokens: float, seconds: float, levels: int, *, reads: bool = False) -> float:
@@ -56,6 +56,6 @@ class DrafterValue:
             self.level += share * (seconds / max(1, levels) - self.level)
             self.calls += 1
         # Close to a plain mean: most calls gain nothing, and a run of those must not exclude the drafter.
-        self.outcomes[kind] += self.outcomes[kind] < MAX_RETRY_STEPS
+        self.outcomes[kind] += self.outcomes[kind] < MAX_OUTCOMES
         self.tokens[kind] += (tokens - self.tokens[kind]) / self.outcomes[kind]
         return seconds

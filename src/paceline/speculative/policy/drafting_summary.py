@@ -10,7 +10,7 @@ from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 MIN_OUTCOMES = 20  # for a measured acceptance
-MAX_BATCH_TOKENS = 16  # largest pass considered for a reason
+MAX_SHOWN_ROWS = 16  # largest pass considered for a reason
 USUAL_DRAFTING_SHARE = 0.5  # of the steps; no reason is given above it
 MAX_ACCEPTANCE = 0.95  # hardly any draft reaches it
 
@@ -65,7 +65,7 @@ class DraftingSummary:
     def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
         """Return a copy with the reason by current costs."""
         measured = self.was_right / self.left_out if self.left_out >= MIN_OUTCOMES else None
-        return replace(self, reason=break_even_reason(costs.curve(MAX_BATCH_TOKENS, depth), measured))
+        return replace(self, reason=break_even_reason(costs.curve(MAX_SHOWN_ROWS, depth), measured))
 
     @property
     def why(self) -> str:

@@ -26,7 +26,7 @@ from paceline.speculative.policy.acceptance_model import AcceptanceModel
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.policy.goodput_budget import DrafterCalls, GoodputBudget, LossLedger, RowPrices
-from paceline.speculative.policy.interface import most_probable, within_limits
+from paceline.speculative.policy.interface import by_reach_probability, within_limits
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
@@ -37,7 +37,7 @@ GOODPUT_DISCOUNT = 0.95  # the goodput of a few recent steps is an optimistic es
 EMA_DECAY = 0.88  # a memory of about eight steps
 FIRST_DRAFT_TOKENS = 4  # limit of the first drafts; later ones may double the longest accepted path
 # Retries of passes that would pay at half of their old measurement: most nodes, and share of the time.
-RETRY_TOKENS, RETRY_PROBABILITY = 8, 0.01
+RETRY_TOKENS, RETRY_TIME_SHARE = 8, 0.01
 MAX_SHARED_REQUESTS = 8  # the rows considered for a pass grow up to so many requests
 
 
@@ -67,9 +67,9 @@ class GoodputPolicy:
         self._calls = DrafterCalls(self.acceptance, self._clock)
         self._ledgers: WeakKeyDictionary[ActiveRequest, LossLedger] = WeakKeyDictionary()
         self._tokens = self._seconds = 0.0  # of recent passes
-        self._spare = 0.0  # seconds saved up for retries
+        self._retry_seconds = 0.0  # seconds saved up for retries
         self._counts = DraftingSummary()
-        self._earned = FIRST_DRAFT_TOKENS
+        self._max_first_draft = FIRST_DRAFT_TOKENS
         # Of the current pass:
         self._limited: set[int] = set()  # ids of the ledgers beyond the loss limit
         self._context_length = 1  # length of the longest sequence
@@ -92,7 +92,7 @@ class GoodputPolicy:
 
     def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
-        depth = min(depth, self._earned)
+        depth = min(depth, self._max_first_draft)
         n = len(requests)
         self._prefill_tokens = prefill_tokens
         self._fused_prefill = sum([request.session.pending_tokens for request in requests])
@@ -146,7 +146,7 @@ class GoodputPolicy:
                 rows += len(draft)  # always verified
                 self._calls.sampling.update(draft.source)
             elif not (isinstance(budget, GoodputBudget) and budget.is_limited):
-                fitting = within_limits(most_probable(draft, reach_probability), draft, budget)
+                fitting = within_limits(by_reach_probability(draft, reach_probability), draft, budget)
                 queue += [(-reach_probability[node], at, node) for node in fitting]
         if len(drafts) > 1:
             queue.sort()
@@ -165,7 +165,7 @@ class GoodputPolicy:
         n, cost, ledgers = len(steps), self.costs.target, [self.ledger(request) for request in requests]
         for request, ledger, step in zip(requests, ledgers, steps, strict=True):
             self.acceptance.learn(ledger.recent_acceptance, step.proposal, step.tokens)
-            self._earned = max(self._earned, 2 * len(step.path))
+            self._max_first_draft = max(self._max_first_draft, 2 * len(step.path))
             if not request.n_draft:  # plain by request, which says nothing about drafts
                 continue
             self._counts.steps += 1
@@ -196,7 +196,9 @@ class GoodputPolicy:
             counted = min(overhead, pass_) / n  # per request, without drafting
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         elapsed = pass_ + min(drafting + overhead, pass_)
-        self._spare = min(self._spare + RETRY_PROBABILITY * elapsed, RETRY_TOKENS * self._plain_pass)
+        self._retry_seconds = min(
+            self._retry_seconds + RETRY_TIME_SHARE * elapsed, RETRY_TOKENS * self._plain_pass
+        )
         self._tokens = EMA_DECAY * self._tokens + tokens
         self._seconds = EMA_DECAY * self._seconds + elapsed
         self._calls.save(elapsed)
@@ -236,8 +238,8 @@ class GoodputPolicy:
             extra = prices.pace * (prices.curve[rows + n] - prices.curve[rows])
             pays = gained > 0.5 * prices.rate * extra
             if pays and self.costs.target.is_overdue(rows + n, self._context_length):
-                if extra > self._spare:
+                if extra > self._retry_seconds:
                     return 0
-                self._spare -= extra
+                self._retry_seconds -= extra
                 return n
         return 0

@@ -65,7 +65,7 @@ class FixedPolicy:
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None: ...
 
 
-def most_probable(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
+def by_reach_probability(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
     """Return the nodes by descending reach probability, parents first."""
     nodes = range(len(reach_probability))
     if draft.is_chain and not draft.probe:
@@ -75,7 +75,7 @@ def most_probable(draft: DraftTree, reach_probability: Sequence[float]) -> Seque
 
 def within_limits(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
     """Return the nodes of `order`, likeliest first, that fit the budget with their parents."""
-    if fits_tree(draft, budget):
+    if fits_budget(draft, budget):
         return order  # the common case
     parents, depths = draft.parents, draft.depths()
     selected, included, inner, leaves = list[int](), {ROOT}, set[int](), 0
@@ -92,7 +92,7 @@ def within_limits(order: Sequence[int], draft: DraftTree, budget: Budget) -> Seq
     return selected
 
 
-def fits_tree(draft: DraftTree, budget: Budget) -> bool:
+def fits_budget(draft: DraftTree, budget: Budget) -> bool:
     """Return whether the whole draft is within the budget."""
     if draft.is_chain:
         return len(draft.tokens) <= min(budget.nodes, budget.depth) and (budget.width > 0 or not draft.tokens)
@@ -103,5 +103,5 @@ def fits_tree(draft: DraftTree, budget: Budget) -> bool:
 
 def truncate_tree(draft: DraftTree, budget: Budget) -> DraftTree:
     """Return the likeliest nodes that fit the budget."""
-    selected = within_limits(most_probable(draft, draft.reach_probability), draft, budget)
+    selected = within_limits(by_reach_probability(draft, draft.reach_probability), draft, budget)
     return draft if len(selected) == len(draft) else draft.subset(sorted(selected), draft.reach_probability)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-BISECTION_STEPS = 2**40  # resolution between 0 and 1
+BISECTION_RESOLUTION = 2**40  # resolution between 0 and 1
 
 
 def acceptance(accepted: int, rejected: int) -> float | None:
@@ -30,10 +30,10 @@ def expected_tokens(acceptance: float, n_draft: int) -> float:
 
 def chain_speedup(acceptance: float, n_draft: int, cost: float) -> float:
     """Return (1 - a^(K+1)) / ((1 - a)(cK + 1)), theorem 3.8: verification costs as much as one row."""
-    return with_verification_cost(acceptance, n_draft, cost, 1.0)
+    return speedup_with_costs(acceptance, n_draft, cost, 1.0)
 
 
-def with_verification_cost(acceptance: float, n_draft: int, cost: float, verify: float) -> float:
+def speedup_with_costs(acceptance: float, n_draft: int, cost: float, verify: float) -> float:
     """Return (1 - a^(K+1)) / ((1 - a)(cK + v)): theorem 3.8 with the real cost of verification."""
     return expected_tokens(acceptance, n_draft) / (cost * n_draft + verify)
 
@@ -46,7 +46,7 @@ def best_n_draft(
     gains = {0: 1.0}
     for k in range(1, longest + 1):
         v = 1.0 if verify is None else verify(k + 1)
-        gains[k] = with_verification_cost(acceptance, k, cost, v)
+        gains[k] = speedup_with_costs(acceptance, k, cost, v)
     return max(gains, key=gains.__getitem__)  # of ties the shortest draft
 
 
@@ -55,7 +55,7 @@ def break_even(verify: float, n_draft: int) -> float | None:
     Returns None if the pass costs more than K + 1 single passes."""
     if verify > n_draft + 1:
         return None
-    steps = range(BISECTION_STEPS)
+    steps = range(BISECTION_RESOLUTION)
     return bisect_left(steps, verify, key=lambda i: expected_tokens(i / len(steps), n_draft)) / len(steps)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from paceline.speculative.policy.acceptance_model import EMA_WEIGHT
 from paceline.speculative.policy.calibration import (
-    INITIAL_SLOPE,
+    INITIAL_TREND,
     Calibrator,
     logit_at,
     logit_of,
@@ -128,7 +128,7 @@ def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: fl
 
 @pytest.mark.parametrize("sure", [1.0, -1.0])
 def test_a_belief_as_firm_as_can_be_grows_no_firmer_and_gives_way_to_the_first_surprise(sure: float) -> None:
-    calibrator, firm = Calibrator(), [1.0, INITIAL_SLOPE, 10.0 * sure, 0.0, 0.0, 0.0]
+    calibrator, firm = Calibrator(), [1.0, INITIAL_TREND, 10.0 * sure, 0.0, 0.0, 0.0]
     calibrator.weights[:] = firm
     assert calibrator.update(0.5, 1, 0.0, sure > 0) == 10.0 * sure + 0.5
     assert calibrator.weights == firm

@@ -17,7 +17,7 @@ from paceline.speculative.policy.cost_cells import (
     MAX_SINGLE_TOKEN_FACTOR,
     implausibility,
 )
-from paceline.speculative.policy.cost_measurement import BATCH_SIZES, MAX_SAMPLES, measure
+from paceline.speculative.policy.cost_measurement import MAX_SAMPLES, TOKEN_COUNTS, measure
 from paceline.speculative.policy.cost_model import PassCosts
 from timed import TimedTarget
 
@@ -37,9 +37,9 @@ def measured(target: TimedTarget, **how: Any) -> PassCosts:
 def test_a_jagged_curve_is_found_as_it_is_and_nothing_is_left_behind() -> None:
     target = TimedTarget(costing(MS))
     cost = measured(target, seconds=60.0, depths=(256, 1024))
-    assert cost.rows == BATCH_SIZES
+    assert cost.rows == TOKEN_COUNTS
     assert cost.depths == (256, 1024)
-    for n in BATCH_SIZES:
+    for n in TOKEN_COUNTS:
         for depth in (256, 1024):
             assert cost.seconds(n, depth) == pytest.approx(target.seconds(n, 0))
     assert cost.timing_jitter == pytest.approx(1.0)
@@ -84,7 +84,7 @@ def test_a_text_that_takes_too_long_to_read_is_read_as_far_as_a_quarter_of_the_t
     cost = measured(target, seconds=4.0, depths=(1024, 4000))
     (depth,) = cost.depths
     assert 50 < depth < 256
-    assert cost.rows == BATCH_SIZES
+    assert cost.rows == TOKEN_COUNTS
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
@@ -116,7 +116,7 @@ def test_it_stays_within_the_context_and_the_rows_of_a_pass(n_ctx: int, rewind: 
     cost = measured(target, seconds=60.0)
     assert target.longest <= n_ctx
     assert cost.max_batch_tokens == (min(12, max(1, n_ctx // 2)) if rewind else 1)
-    assert set(cost.rows) <= set(BATCH_SIZES)
+    assert set(cost.rows) <= set(TOKEN_COUNTS)
 
 
 def test_a_target_that_cannot_go_back_is_measured_with_one_row_on_a_text_that_grows() -> None:

@@ -14,7 +14,7 @@ from paceline.speculative.policy.cost_model import (
     DecodingCosts,
     PassCosts,
 )
-from paceline.speculative.policy.goodput import RETRY_PROBABILITY, RETRY_TOKENS, GoodputPolicy
+from paceline.speculative.policy.goodput import RETRY_TIME_SHARE, RETRY_TOKENS, GoodputPolicy
 from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, chain
 from stage import Passing, Play, Prompter, asking, stage
@@ -134,9 +134,9 @@ def test_what_was_measured_too_dear_is_tried_again_and_drafted_for(kept: dict[in
 def test_to_try_costs_no_more_than_its_share_where_it_was_measured_right(right: float) -> None:
     linear = {n: float(n) for n in range(1, 65)}
     tried = play(linear, linear, 6000, right).perform()
-    assert tried.clock.now <= 6000 * (1 + RETRY_PROBABILITY) + RETRY_TOKENS
+    assert tried.clock.now <= 6000 * (1 + RETRY_TIME_SHARE) + RETRY_TOKENS
     drafted = play(linear, linear, 6000, right)
-    assert 0 < sum(len(step.tree) > 0 for _, step in drafted.steps()) < 6000 * RETRY_PROBABILITY
+    assert 0 < sum(len(step.tree) > 0 for _, step in drafted.steps()) < 6000 * RETRY_TIME_SHARE
 
 
 def test_what_is_not_likely_to_pay_at_half_the_price_is_not_tried() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
 from paceline.speculative.policy.cost_cells import SEQUENTIAL_LIMIT, implausibility
-from paceline.speculative.policy.cost_model import MAX_BATCH_TOKENS, OVERDUE_PASSES, DecodingCosts, PassCosts
+from paceline.speculative.policy.cost_model import MAX_TABLE_ROWS, OVERDUE_PASSES, DecodingCosts, PassCosts
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0}
@@ -68,7 +68,7 @@ def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_com
         ({256: {2: 1.0}}, "one row costs is missing"),
         ({256: {1: 0.0}}, "above 0"),
         ({256: {1: math.nan}}, "above 0"),
-        ({256: {1: 1.0, MAX_BATCH_TOKENS + 1: 1.0}}, "65,536"),
+        ({256: {1: 1.0, MAX_TABLE_ROWS + 1: 1.0}}, "65,536"),
         ({200: {1: 1.0}, 256: {1: 1.0}}, "200 and 256 are too much alike"),
     ],
 )
