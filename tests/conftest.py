@@ -40,7 +40,7 @@ TRACED_TOO = "test_api.py"  # calls speculative/validation.py in ways that no te
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure coverage of `speculative` and `vocab` in their own tests only: tracing slows down all others."""
+    """Measure coverage of `speculative` and `vocab` in their own tests only: tracing is slow."""
     for item in items:
         name, own = item.path.name, not {"speculative", "vocab"}.isdisjoint(item.path.parts)
         if not (own and name != UNTRACED) and name != TRACED_TOO:
