@@ -51,17 +51,12 @@ def shorten(
             name = f"blk.{places[block[1]]}.{tensor.name[block.end() :]}"
             parts.append(replace(copy_part(file, tensor), name=name))
     with write_output(out, force=force) as part:
-        with part.open("wb") as stream:
-            write_gguf(stream, shortened_metadata(file, n, selected), parts, file.alignment, tick)
+        write_gguf(part, shortened_metadata(file, n, selected), parts, file.alignment, tick)
         return part.stat().st_size
 
 
-def layers_of(source: Path) -> int:
-    """Return the number of layers. Raises ModelError."""
-    return layer_count(GGUFFile(source))
-
-
 def layer_count(file: GGUFFile) -> int:
+    """Return the number of layers. Raises ModelError."""
     count = file.values.get(f"{file.text('general.architecture')}.block_count")
     if not isinstance(count, int):
         raise ModelError(f"{file.path}: does not say how many layers it has: is it a language model?")
