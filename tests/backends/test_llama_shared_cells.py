@@ -67,7 +67,7 @@ def test_a_prefix_is_shared_with_a_session_in_use_whatever_becomes_of_that(targe
 
 def fresh_row(path: Path, tokens: list[int]) -> np.ndarray:
     with closing(LlamaTarget(path, n_ctx=256, threads=1)) as target:
-        return rows_of(target, read(target, tokens)[0])[0]
+        return np.array(rows_of(target, read(target, tokens)[0])[0])
 
 
 def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(unrounded: Path) -> None:

@@ -41,7 +41,7 @@ def target(request: pytest.FixtureRequest, models: Path) -> Iterator[LlamaTarget
 
 def fresh(target: LlamaTarget, text: Sequence[int]) -> np.ndarray:
     target.forget()
-    return text_rows(target, text)[0]
+    return np.array(text_rows(target, text)[0])
 
 
 def cells(target: LlamaTarget, sequence: int) -> int:

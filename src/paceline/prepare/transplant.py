@@ -24,9 +24,8 @@ from paceline.models.headers.gguf_file import (
     TensorRows,
     TensorToWrite,
     copy_part,
-    number_field,
+    metadata_field,
     quantise_part,
-    text_field,
     weight_type,
     write_gguf,
 )
@@ -169,10 +168,10 @@ class Transplant:
         old, vocab = self.file.fields, self.vocab_file.fields
         changed = {}
         if size_key in old:
-            changed[size_key] = number_field(size_key, len(pieces))
+            changed[size_key] = metadata_field(size_key, len(pieces))
         if (name := self.file.text(NAME)) and (other := self.vocab_file.text(NAME)):
             # llama.cpp's tokenizer depends on the model's name too (Phi-3's).
-            changed[NAME] = text_field(NAME, f"{name}, vocabulary of {other}")
+            changed[NAME] = metadata_field(NAME, f"{name}, vocabulary of {other}")
         fields = [
             changed.get(key, field) for key, field in old.items() if not key.startswith(TOKENIZER_PREFIX)
         ]

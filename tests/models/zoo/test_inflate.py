@@ -15,8 +15,8 @@ from gguf_files import convert, rewritten, write_llama
 from paceline.models.headers.gguf_file import (
     GGUFFile,
     TensorToWrite,
+    metadata_field,
     quantise_part,
-    text_field,
     weight_type,
 )
 from paceline.models.zoo import target_path
@@ -148,7 +148,7 @@ def vary(fields: Fields, _parts: Parts) -> None:
 
 
 def rename(fields: Fields, _parts: Parts) -> None:
-    fields["general.architecture"] = text_field("general.architecture", "qwen2")
+    fields["general.architecture"] = metadata_field("general.architecture", "qwen2")
 
 
 @pytest.mark.parametrize(

@@ -152,15 +152,15 @@ def quantise_part(
     return TensorToWrite(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
 
 
-def text_field(key: str, value: str) -> bytes:
-    data, name = value.encode(errors="replace"), key.encode()
-    return b"".join((struct.pack("<Q", len(name)), name, struct.pack("<IQ", STRING, len(data)), data))
-
-
-def number_field(key: str, value: int | float) -> bytes:
+def metadata_field(key: str, value: str | int | float) -> bytes:
+    """Return the raw bytes of a text, a uint32 or a float32."""
     name = key.encode()
-    number = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
-    return struct.pack("<Q", len(name)) + name + number
+    if isinstance(value, str):
+        data = value.encode(errors="replace")
+        raw = struct.pack("<IQ", STRING, len(data)) + data
+    else:
+        raw = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+    return struct.pack("<Q", len(name)) + name + raw
 
 
 def list_field(field: bytes, keep: Sequence[int]) -> bytes:

@@ -20,9 +20,8 @@ from paceline.models.headers.gguf_file import (
     GGUFFile,
     TensorRows,
     TensorToWrite,
-    number_field,
+    metadata_field,
     quantise_part,
-    text_field,
     weight_type,
     write_gguf,
 )
@@ -65,8 +64,7 @@ def widen_tensor(
 def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: int) -> list[bytes]:
     """Return the source's metadata fields with the new dimensions."""
     size = f"{layout.parameters / 1e6:.0f}M"
-    fields = dict(file.fields)
-    numbers: dict[str, int | float] = {
+    values: dict[str, str | int | float] = {
         "general.file_type": file_type,
         "llama.embedding_length": layout.width, "llama.block_count": layout.blocks,
         "llama.feed_forward_length": layout.feed_forward, "llama.attention.head_count": layout.heads,
@@ -74,15 +72,13 @@ def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: in
         "llama.attention.value_length": layout.head_dim,
         "llama.attention.layer_norm_rms_epsilon": layout.eps * scale**2,
     }  # fmt: skip
-    if "llama.rope.dimension_count" not in fields:
-        numbers["llama.rope.dimension_count"] = layout.head_dim
-    for key, number in numbers.items():
-        fields[key] = number_field(key, number)
+    if "llama.rope.dimension_count" not in file.fields:
+        values["llama.rope.dimension_count"] = layout.head_dim
     if name := file.text("general.name"):
-        fields["general.name"] = text_field("general.name", f"{name}, inflated to {size}")
+        values["general.name"] = f"{name}, inflated to {size}"
     if file.text("general.size_label"):
-        fields["general.size_label"] = text_field("general.size_label", size)
-    return list(fields.values())
+        values["general.size_label"] = size
+    return list((file.fields | {key: metadata_field(key, value) for key, value in values.items()}).values())
 
 
 def write_widened(

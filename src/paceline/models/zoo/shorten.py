@@ -12,8 +12,7 @@ from paceline.models.headers.gguf_file import (
     copy_part,
     is_number_list,
     list_field,
-    number_field,
-    text_field,
+    metadata_field,
     write_gguf,
 )
 from paceline.speculative.errors import ModelError, UsageError
@@ -70,7 +69,7 @@ def shortened_metadata(file: GGUFFile, n: int, selected: Sequence[int]) -> list[
         key: list_field(field, selected) if key.startswith(prefix) and is_number_list(field, n) else field
         for key, field in file.fields.items()
     }
-    fields[f"{prefix}block_count"] = number_field(f"{prefix}block_count", len(selected))
+    fields[f"{prefix}block_count"] = metadata_field(f"{prefix}block_count", len(selected))
     if name := file.text("general.name"):
-        fields["general.name"] = text_field("general.name", f"{name}, {len(selected)} of {n} layers")
+        fields["general.name"] = metadata_field("general.name", f"{name}, {len(selected)} of {n} layers")
     return list(fields.values())
