@@ -12,6 +12,8 @@ those of plain decoding to the last bit. Run it on an idle machine.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -20,7 +22,9 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import llama_cpp
 import numpy as np
+from gguf import LlamaFileType
 
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.logit_drift import teacher_forced_logits
@@ -28,7 +32,6 @@ from paceline.cli.zoo import parse_count
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
-from paceline.models.zoo.quantize import quantize
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
 
@@ -79,7 +82,10 @@ def model(kind: str, params: str) -> Path:
         inflate(zoo.path("smollm2"), whole, parse_count(params), "BF16")
     if not out.exists():
         print(f"writing {out}", file=sys.stderr)
-        quantize(whole, out, kind)
+        how = llama_cpp.llama_model_quantize_default_params()
+        how.ftype = LlamaFileType[f"MOSTLY_{kind}"]
+        if llama_cpp.llama_model_quantize(os.fsencode(whole), os.fsencode(out), ctypes.byref(how)):
+            raise SystemExit(f"llama.cpp cannot write {out}")
     return out
 
 

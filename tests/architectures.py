@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
-from gguf_files import add_bytes, byte_vocabulary
+from gguf_files import add_bytes, byte_vocabulary, finish
 
 WIDTH, HEADS, LAYERS = 64, 4, 2
 HEAD = WIDTH // HEADS
@@ -133,8 +133,5 @@ def _write(path: Path, arch: str, keys: Keys, rest: Shapes, layer: Shapes) -> Pa
         else:
             values = random.normal(size=shape, scale=0.5)
         writer.add_tensor(name, values.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

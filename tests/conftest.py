@@ -13,15 +13,12 @@ from hypothesis import settings
 
 import paceline
 from foreign import write_foreign
-from gguf_files import write_llama
+from gguf_files import convert, write_llama
 from paceline.api import LLM
 from paceline.backends.llama_cpp import kernels
 from paceline.backends.llama_cpp.kernels.build import library, recipe_for
 from paceline.bench import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import GGUFFile
-from paceline.models.zoo.inflate import write_plain
-from paceline.models.zoo.layout import read_layout
 from paceline.speculative.errors import KernelError
 from paceline.storage.costs import MeasurementEffort
 
@@ -120,10 +117,7 @@ def target(models: Path) -> Path:
 def unrounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded target in F32, where several rows at once differ from one by 1e-5 only."""
     out = tmp_path_factory.mktemp("f32") / "target.gguf"
-    file = GGUFFile(zoo.target_path())
-    layout = read_layout(file)
-    write_plain(file, layout, layout, out, "F32", 0, lambda phase, done: None)
-    return out
+    return convert(zoo.target_path(), out, "F32")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gguf_files import byte_tokens
+from gguf_files import byte_tokens, finish
 from paceline.models import zoo
 
 
@@ -43,8 +43,5 @@ def write_foreign(path: Path, *, merges: int = 2000, seed: int = 0) -> Path:
         if tensor.name == "token_embd.weight":
             data = np.ascontiguousarray(data[[old[token] for token in tokens]])
         writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

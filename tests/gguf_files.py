@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
+
+from paceline.models.headers.gguf_file import GGUFFile, TensorToWrite, copy_part, write_gguf
+from paceline.models.zoo.inflate import write_widened
+from paceline.models.zoo.layout import read_layout
+
+
+def finish(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def rewritten(
+    source: Path, out: Path, change: Callable[[dict[str, bytes], dict[str, TensorToWrite]], object]
+) -> Path:
+    """A copy of a GGUF file whose raw fields and tensors `change` may alter."""
+    file = GGUFFile(source)
+    fields = dict(file.fields)
+    parts = {name: copy_part(file, tensor) for name, tensor in file.tensors.items()}
+    change(fields, parts)
+    write_gguf(out, [*fields.values()], [*parts.values()], file.alignment)
+    return out
+
+
+def convert(source: Path, out: Path, ftype: str) -> Path:
+    """A Llama file with another type of weights."""
+    file = GGUFFile(source)
+    layout = read_layout(file)
+    write_widened(file, layout, layout, out, ftype)
+    return out
 
 
 def byte_tokens() -> list[str]:
@@ -50,13 +82,12 @@ def write_llama(
     inner = inner or 2 * width
     writer = GGUFWriter(path, arch)
     writer.add_name("random")
-    writer.add_context_length(512)
-    writer.add_embedding_length(width)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_rope_dimension_count(width // heads)
+    numbers = {
+        "context_length": 512, "embedding_length": width, "block_count": layers, "feed_forward_length": inner,
+        "head_count": heads, "head_count_kv": kv_heads, "rope_dimension_count": width // heads,
+    }  # fmt: skip
+    for key, number in numbers.items():
+        getattr(writer, f"add_{key}")(number)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(tokens))
     if experts:
@@ -79,24 +110,17 @@ def write_llama(
         add("token_embd.weight", len(tokens), width)
         add("output_norm.weight", width)
         add("output.weight", len(tokens), width)
+        of, each = ("_exps", (experts,)) if experts else ("", ())
+        layer: dict[str, tuple[int, ...]] = {
+            "attn_norm": (width,), "ffn_norm": (width,), "attn_q": (width, width),
+            "attn_k": (kv_width, width), "attn_v": (kv_width, width), "attn_output": (width, width),
+            **({"ffn_gate_inp": (experts, width)} if experts else {}), f"ffn_gate{of}": (*each, inner, width),
+            f"ffn_up{of}": (*each, inner, width), f"ffn_down{of}": (*each, width, inner),
+        }  # fmt: skip
         for i in range(layers):
-            add(f"blk.{i}.attn_norm.weight", width)
-            add(f"blk.{i}.ffn_norm.weight", width)
-            add(f"blk.{i}.attn_q.weight", width, width)
-            add(f"blk.{i}.attn_k.weight", kv_width, width)
-            add(f"blk.{i}.attn_v.weight", kv_width, width)
-            add(f"blk.{i}.attn_output.weight", width, width)
-            of, each = ("_exps", (experts,)) if experts else ("", ())
-            if experts:
-                add(f"blk.{i}.ffn_gate_inp.weight", experts, width)
-            add(f"blk.{i}.ffn_gate{of}.weight", *each, inner, width)
-            add(f"blk.{i}.ffn_up{of}.weight", *each, inner, width)
-            add(f"blk.{i}.ffn_down{of}.weight", *each, width, inner)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    if not vocab_only:
-        writer.write_tensors_to_file()
-    writer.close()
+            for name, shape in layer.items():
+                add(f"blk.{i}.{name}.weight", *shape)
+    finish(writer)
     return path
 
 
@@ -107,15 +131,13 @@ def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) 
     inner, state, rank, kernel = 2 * width, 4, 4, 4
     writer = GGUFWriter(path, "mamba")
     writer.add_name("random")
-    writer.add_context_length(512)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(0)
-    writer.add_head_count(0)
-    writer.add_block_count(layers)
-    writer.add_ssm_conv_kernel(kernel)
-    writer.add_ssm_inner_size(inner)
-    writer.add_ssm_state_size(state)
-    writer.add_ssm_time_step_rank(rank)
+    numbers = {
+        "context_length": 512, "embedding_length": width, "block_count": layers, "feed_forward_length": 0,
+        "head_count": 0, "ssm_conv_kernel": kernel, "ssm_inner_size": inner, "ssm_state_size": state,
+        "ssm_time_step_rank": rank,
+    }  # fmt: skip
+    for key, number in numbers.items():
+        getattr(writer, f"add_{key}")(number)
     writer.add_layer_norm_rms_eps(1e-5)
     add_bytes(writer, tokens)
 
@@ -136,10 +158,7 @@ def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) 
         writer.add_tensor(f"blk.{i}.ssm_a", -np.ones((inner, state), np.float32))
         add(f"blk.{i}.ssm_d", inner)
         add(f"blk.{i}.ssm_out.weight", width, inner)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -172,8 +191,5 @@ def write_parts(folder: Path, count: int = 3, name: str = "big") -> list[Path]:
         writer.add_int32("split.tensors.count", 2 * count)
         for j in range(2):
             writer.add_tensor(f"blk.{i}.{j}", np.ones((4, 8), np.float32))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
     return paths

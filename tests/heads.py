@@ -19,13 +19,11 @@ class HeadMemory:
     def __init__(self, prompt: Sequence[int]) -> None:
         self.tokens = list(prompt)
         self.hidden: dict[int, Any] = {}
-        self.shown: list[int] = []  # places, as they came
 
     def update(self, step: Step, features: Features) -> None:
         rows = [*range(features.lead), *(features.lead + node + 1 for node in (-1, *step.path))]
         for at, row in enumerate(rows[: len(features.hidden)], features.start):
             self.hidden[at] = features.hidden[row, 0]
-            self.shown.append(at)
         self.tokens += step.tokens
 
     def close(self) -> None: ...

@@ -34,17 +34,14 @@ class Asked:
 
 @dataclass
 class Hub:
-    """repos: by name the files' contents; those of at least `large` bytes are in LFS. breaks: of each of the
-    next answers from the storage how many bytes come before the connection is closed. ranges: whether the
-    storage knows them. wrong: what the storage has in place of a file. errors: by a word in the path the
-    status it is answered with, and the hub's code or words for it. answer: in place of what is known of a
-    repository. headers: of answers about a file, in place of the true ones. sent: is called when the storage
-    has sent something."""
+    """repos: the contents of files by repository and name, all in LFS. breaks: the bytes that come before the
+    connection is closed, of each of the storage's next answers. wrong: contents in place of a file's.
+    errors: status, and the hub's code or message, by a word in the path. answer: in place of the facts of a
+    repository. headers: of answers about a file, in place of the true ones. sent: called after each answer of
+    the storage."""
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    large: int = 1
     breaks: list[int] = field(default_factory=list)
-    ranges: bool = True
     wrong: dict[str, bytes] = field(default_factory=dict)
     errors: dict[str, tuple[int, str]] = field(default_factory=dict)
     answer: Any = None
@@ -67,19 +64,9 @@ class Hub:
     def info(self, name: str) -> dict[str, Any]:
         siblings = []
         for file, data in self.repos[name].items():
-            entry: dict[str, Any] = {"rfilename": file, "size": len(data), "blobId": git_hash(data)}
-            if len(data) >= self.large:
-                lfs = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
-                entry["lfs"] = lfs
-            siblings.append(entry)
-        return {
-            "id": name,
-            "modelId": name,
-            "sha": COMMIT,
-            "private": False,
-            "tags": [],
-            "siblings": siblings,
-        }
+            lfs = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+            siblings.append({"rfilename": file, "size": len(data), "blobId": "0" * 40, "lfs": lfs})
+        return {"id": name, "sha": COMMIT, "private": False, "tags": [], "siblings": siblings}
 
 
 def own_cache(patch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -91,10 +78,6 @@ def own_cache(patch: pytest.MonkeyPatch, cache: Path) -> None:
     patch.setenv("NO_PROXY", "127.0.0.1,localhost")
     # It asks the real hub what kinds of programs there are.
     patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
-
-
-def git_hash(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 @contextmanager
@@ -156,23 +139,19 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
             data = hub.repos.get(name, {}).get(file)
             if data is None:
                 return self.refuse(404, "EntryNotFound")
-            large = len(data) >= hub.large
             digest = hashlib.sha256(data).hexdigest()
-            self.send_response(302 if large else 200)
-            headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{git_hash(data)}"'}
-            if large:
-                elsewhere = hub.url.replace("127.0.0.1", "localhost")
-                headers |= {
-                    "X-Linked-Etag": f'"{digest}"',
-                    "X-Linked-Size": str(len(data)),
-                    "Location": f"{elsewhere}/storage/{digest}",
-                }
-            headers["Content-Length"] = "0" if large else str(len(data))
+            headers = {
+                "X-Repo-Commit": COMMIT,
+                "ETag": f'"{"0" * 40}"',
+                "X-Linked-Etag": f'"{digest}"',
+                "X-Linked-Size": str(len(data)),
+                "Location": f"{hub.url.replace('127.0.0.1', 'localhost')}/storage/{digest}",
+                "Content-Length": "0",
+            }
+            self.send_response(302)
             for header, value in (headers | hub.headers).items():
                 self.send_header(header, value)
             self.end_headers()
-            if not large and self.command == "GET":
-                self.wfile.write(hub.wrong.get(file, data))
             return None
 
         def store(self, digest: str) -> None:
@@ -180,9 +159,9 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if data is None:
                 return self.refuse(404, "")
             begin = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-            start = int(begin[1]) if begin and hub.ranges else 0
-            self.send_response(206 if begin and hub.ranges else 200)
-            if begin and hub.ranges:
+            start = int(begin[1]) if begin else 0
+            self.send_response(206 if begin else 200)
+            if begin:
                 self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
             self.send_header("Content-Length", str(len(data) - start))
             self.end_headers()

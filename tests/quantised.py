@@ -12,6 +12,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
+from gguf_files import finish
 from paceline.backends.llama_cpp import binding
 
 KEPT = ("norm.weight", "ffn_gate_inp.weight", "attn_sinks.weight")  # as llama.cpp keeps them
@@ -54,8 +55,5 @@ def _rewritten(source: Path, out: Path, change: Callable[[Any], tuple[NDArray[An
     for tensor in reader.tensors:
         data, kind = change(tensor)
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return out

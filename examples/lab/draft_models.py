@@ -21,7 +21,9 @@ from time import perf_counter
 import paceline
 from paceline.bench.text_comparison import judge
 from paceline.models import zoo
-from paceline.models.zoo.quantize import quantize
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.zoo.inflate import write_widened
+from paceline.models.zoo.layout import read_layout
 from paceline.report.table import ratio, write_table
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.policy import speedup_formulas as theory
@@ -36,9 +38,11 @@ REPEATS = 9
 
 def drafts(folder: Path, target: Path) -> Iterator[tuple[str, Path]]:
     yield "draft F16", zoo.draft_path()
+    file = GGUFFile(zoo.draft_path())
+    layout = read_layout(file)
     for ftype in ("Q8_0", "Q4_0"):
         out = folder / f"draft-{ftype}.gguf"
-        quantize(zoo.draft_path(), out, ftype)
+        write_widened(file, layout, layout, out, ftype)
         yield f"draft {ftype}", out
     yield "the target itself", target
 

@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 
 import paceline
-from gguf_files import write_llama
+from gguf_files import convert, write_llama
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.passes import PassRunner
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import GGUFFile
-from paceline.models.zoo.inflate import write_plain
-from paceline.models.zoo.layout import read_layout
-from paceline.models.zoo.quantize import quantize
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY, DraftTree
+from rows import rows_of, text_rows
 
 ROWS = 8
 KINDS = ("F16", "Q8_0", "Q4_0")
@@ -37,11 +32,8 @@ PROMPTS = [
 def weights(unrounded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the embedded target in each of KINDS."""
     folder = tmp_path_factory.mktemp("weights")
-    file = GGUFFile(zoo.target_path())
-    layout = read_layout(file)
-    write_plain(file, layout, layout, folder / "F16.gguf", "F16", 0, lambda phase, done: None)
-    for kind in ("Q8_0", "Q4_0"):
-        quantize(unrounded, folder / f"{kind}.gguf", kind)
+    for kind in KINDS:
+        convert(unrounded, folder / f"{kind}.gguf", kind)
     return folder
 
 
@@ -65,19 +57,11 @@ def tiny(models: Path) -> Iterator[LlamaTarget]:
     target.close()
 
 
-def rows(target: LlamaTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
-    out = target.forward([(session, tree)], RequiredOutputs())[0]
-    return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
-
-
 def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
     """The row after the last of `prompts`, each a session of its own."""
     for prompt in prompts:
-        session = target.open()
-        session.extend(prompt)
-        (row,) = rows(target, session)
-        session.close()
-    return row
+        (row,) = text_rows(target, prompt)
+    return np.array(row)
 
 
 def test_rows_are_equal_to_the_last_bit_however_many_a_pass_has(exact: LlamaTarget) -> None:
@@ -102,13 +86,13 @@ def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget
     tokens, session = list(range(1, 21)), tiny.open()
     session.extend(tokens[:10])
     for token in tokens[10:]:
-        rows(tiny, session)
+        rows_of(tiny, session)
         session.commit((), token)
     assert (session.slot.prompt_length, session.slot.cached) == (9, tokens[:-1])
     session.close()
     again = tiny.open()
     again.extend(tokens)
-    rows(tiny, again)
+    rows_of(tiny, again)
     assert (again.slot.prompt_length, again.slot.cached) == (19, tokens[:-1])
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import paceline
 from paceline.api import LLM
@@ -16,7 +15,8 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.models import zoo
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.tree import ROOT, DraftTree
+from rows import text_rows
 
 N = 96
 PROMPTS = {
@@ -120,17 +120,8 @@ def test_text_survives_tokens_whatever_its_bytes(small: LlamaTarget) -> None:
 def test_a_sibling_has_the_same_weights_and_a_cache_of_its_own(small: LlamaTarget) -> None:
     other = small.with_shared_weights(n_ctx=32, flash_attention=False)
     assert (other.caps.n_ctx, other.flash_attention, other._model) == (32, False, small._model)
-    first, second = last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3])
+    first, second = text_rows(small, [1, 2, 3]), text_rows(other, [1, 2, 3])
     np.testing.assert_allclose(first, second, atol=1e-2 * float(np.ptp(first)))
     other.close()
     small.forget()
-    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), first)  # which stay
-
-
-def last_row(target: LlamaTarget, tokens: list[int]) -> NDArray[np.float32]:
-    session = target.open()
-    session.extend(tokens)
-    (said,) = target.forward([(session, EMPTY)], RequiredOutputs())
-    row = np.array(said.logits(0))
-    session.close()
-    return row
+    np.testing.assert_array_equal(text_rows(small, [1, 2, 3]), first)  # which stay

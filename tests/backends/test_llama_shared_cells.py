@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from architectures import write_gemma2
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.target import LlamaTarget
-from paceline.models import zoo
-from paceline.models.zoo.quantize import quantize
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY, chain
+from paceline.speculative.tree import chain
+from rows import rows_of
 
 HEADER, LONG = list(range(50, 60)), list(range(100, 180))
 
 
-@pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In F32, where what is decoded together rounds as it does alone, with llama.cpp's kernels too."""
-    out = tmp_path_factory.mktemp("shared") / "target-F32.gguf"
-    quantize(zoo.target_path(), out, "F32")
-    return out
-
-
 @pytest.fixture
-def target(exact: Path) -> Iterator[LlamaTarget]:
-    opened = LlamaTarget(exact, n_ctx=256, sessions=3)
+def target(unrounded: Path) -> Iterator[LlamaTarget]:
+    opened = LlamaTarget(unrounded, n_ctx=256, sessions=3)
     yield opened
     opened.close()
 
@@ -58,8 +51,7 @@ def test_what_shares_a_header_takes_it_along_and_leaves_the_long_text_where_it_i
 
 def test_a_prefix_is_shared_with_a_session_in_use_whatever_becomes_of_that(target: LlamaTarget) -> None:
     first, _ = read(target, [*HEADER, *LONG, 1])
-    (out,) = target.forward([(first, EMPTY)], RequiredOutputs())
-    said = out.logits(0).copy()
+    said = rows_of(target, first)
     target.forward([(first, chain([4, 5, 6], "test"))], RequiredOutputs())  # drafted cells are not part of it
     second, cached = read(target, [*HEADER, *LONG, 1])
     assert cached == len(HEADER) + len(LONG)
@@ -68,26 +60,19 @@ def test_a_prefix_is_shared_with_a_session_in_use_whatever_becomes_of_that(targe
     target.forget()
     third, cached = read(target, [*HEADER, 3, 4])
     assert cached == len(HEADER)
-    (out,) = target.forward([(second, EMPTY)], RequiredOutputs())
-    assert (out.logits(0) == said).all()
+    assert (rows_of(target, second) == said).all()
     third.close()
     second.close()
 
 
-def fresh_row(path: Path, tokens: list[int]) -> list[float]:
-    target = LlamaTarget(path, n_ctx=256, threads=1)
-    try:
-        session, _ = read(target, tokens)
-        (out,) = target.forward([(session, EMPTY)], RequiredOutputs())
-        return list(out.logits(0))
-    finally:
-        target.close()
+def fresh_row(path: Path, tokens: list[int]) -> np.ndarray:
+    with closing(LlamaTarget(path, n_ctx=256, threads=1)) as target:
+        return np.array(rows_of(target, read(target, tokens)[0])[0])
 
 
-def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(exact: Path) -> None:
+def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(unrounded: Path) -> None:
     """Two that begin alike are computed together; a third one begins as both do, and goes on as the first."""
-    target = LlamaTarget(exact, n_ctx=256, sessions=3)
-    try:
+    with closing(LlamaTarget(unrounded, n_ctx=256, sessions=3)) as target:
         first, second = target.open(), target.open()
         first.extend([*HEADER, *LONG, 1])
         second.extend([*HEADER, 7, 8, 1])
@@ -95,20 +80,16 @@ def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(
         second.close()
         third, cached = read(target, [*HEADER, *LONG, 5, 6])
         assert cached == len(HEADER) + len(LONG)
-        (out,) = target.forward([(third, EMPTY)], RequiredOutputs())
-        row = list(out.logits(0))
+        row = rows_of(target, third)[0]
         first.close()
         third.close()
-    finally:
-        target.close()
     if target.caps.equal_rows:
-        assert row == fresh_row(exact, [*HEADER, *LONG, 5, 6])
+        assert (row == fresh_row(unrounded, [*HEADER, *LONG, 5, 6])).all()
 
 
 def test_cells_that_a_window_left_behind_and_others_took_are_computed_again(tmp_path: Path) -> None:
     path = write_gemma2(tmp_path / "windowed.gguf")
-    target = LlamaTarget(path, n_ctx=64, sessions=2)
-    try:
+    with closing(LlamaTarget(path, n_ctx=64, sessions=2)) as target:
         begin = [3 + at % 90 for at in range(60)]
         short, _ = read(target, [9 + at % 50 for at in range(40)])
         long_text, _ = read(target, begin)
@@ -118,9 +99,6 @@ def test_cells_that_a_window_left_behind_and_others_took_are_computed_again(tmp_
         long_text.close()
         again, cached = read(target, [*begin[:30], 8])
         assert cached == 0
-        (out,) = target.forward([(again, EMPTY)], RequiredOutputs())
-        row = list(out.logits(0))
+        row = rows_of(target, again)[0]
         again.close()
-    finally:
-        target.close()
     assert row == pytest.approx(fresh_row(path, [*begin[:30], 8]), abs=1e-3)

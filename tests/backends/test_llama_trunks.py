@@ -14,7 +14,8 @@ from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.target import LlamaTarget
 from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.speculative.tree import ROOT, DraftTree, chain
+from rows import begun, rows_of, text_rows
 
 TEXT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
 TREE = DraftTree((1, 2, 3, 4, 2), (ROOT, 0, 0, ROOT, 3), (0.5,) * 5, ("test",) * 5)
@@ -38,23 +39,9 @@ def target(request: pytest.FixtureRequest, models: Path) -> Iterator[LlamaTarget
     opened.close()
 
 
-def rows(target: LlamaTarget, session: LlamaSession, tree: DraftTree = EMPTY) -> np.ndarray:
-    out = target.forward([(session, tree)], RequiredOutputs())[0]
-    return np.stack([np.array(out.logits(row)) for row in range(len(tree) + 1)])
-
-
-def begun(target: LlamaTarget, text: Sequence[int]) -> LlamaSession:
-    session = target.open()
-    session.extend(text)
-    return session
-
-
 def fresh(target: LlamaTarget, text: Sequence[int]) -> np.ndarray:
     target.forget()
-    session = begun(target, text)
-    (out,) = rows(target, session)
-    session.close()
-    return np.array(out)
+    return np.array(text_rows(target, text)[0])
 
 
 def cells(target: LlamaTarget, sequence: int) -> int:
@@ -73,7 +60,7 @@ def holds_only_what_it_says(target: LlamaTarget) -> None:
 def abandoned(target: LlamaTarget, text: Sequence[int], tree: DraftTree) -> None:
     """A session that is gone before it could give anything back."""
     session = begun(target, text)
-    rows(target, session, tree)
+    rows_of(target, session, tree)
     del session
     gc.collect()
 
@@ -86,12 +73,12 @@ def test_a_trunk_that_was_abandoned_is_taken_without_drafted_cells(
     expected = fresh(target, text)
     target.forget()
     other = begun(target, [8, 8])  # so that the abandoned one is all that is free; it lends its beginning
-    rows(target, other)
+    rows_of(target, other)
     other.commit([], 8)
     abandoned(target, TEXT, tree)
     session = begun(target, text)
     holds_only_what_it_says(target)
-    assert np.abs(rows(target, session)[0] - expected).max() < ROUNDING
+    assert np.abs(rows_of(target, session)[0] - expected).max() < ROUNDING
     session.close()
     other.close()
 
@@ -99,13 +86,13 @@ def test_a_trunk_that_was_abandoned_is_taken_without_drafted_cells(
 def test_a_branch_that_becomes_the_trunk_leaves_the_other_one(target: LlamaTarget) -> None:
     session = begun(target, TEXT)
     for _ in range(3):
-        rows(target, session, TREE)
+        rows_of(target, session, TREE)
         session.commit([3, 4], 6)  # the second child of the root, and what follows it
         holds_only_what_it_says(target)
-    rows(target, session, chain([1, 2, 3], "test"))
+    rows_of(target, session, chain([1, 2, 3], "test"))
     session.commit([0], 6)  # and a trunk that is kept in part
     holds_only_what_it_says(target)
-    last, text = rows(target, session)[0], list(session.tokens)
+    last, text = rows_of(target, session)[0], list(session.tokens)
     assert text == [*TEXT, *[4, 2, 6] * 3, 1, 6]
     session.close()
     assert np.abs(last - fresh(target, text)).max() < ROUNDING
@@ -113,7 +100,7 @@ def test_a_branch_that_becomes_the_trunk_leaves_the_other_one(target: LlamaTarge
 
 def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = begun(target, TEXT), begun(target, TEXT[::-1])
-    rows(target, first)
+    rows_of(target, first)
     first.commit([], 6)
     decode = target._decoder.batch.decode
 
@@ -134,7 +121,7 @@ def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch
     assert (first.tokens, second.tokens) == ([*TEXT, 6], TEXT[::-1])
     with pytest.raises(ContractError, match="before forward"):
         first.commit([0], 1)
-    said = [rows(target, session)[0] for session in (first, second)]
+    said = [rows_of(target, session)[0] for session in (first, second)]
     first.close()
     second.close()
     for row, text in zip(said, ([*TEXT, 6], TEXT[::-1]), strict=True):

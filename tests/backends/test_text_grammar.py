@@ -16,19 +16,8 @@ from paceline.text.grammar_source import from_pattern
 
 # Overlapping tokens, one of them twice, parts of a character, one that says nothing; then two ends of text.
 PIECES = [
-    b"a",
-    b"b",
-    b"ab",
-    b"ba",
-    b"abb",
-    b"a",
-    b"",
-    b"\xc3",
-    b"\xa9",
-    "é".encode(),
-    "aé".encode(),
-    b"",
-    b"</s>",
+    *(b"a", b"b", b"ab", b"ba", b"abb", b"a", b"", b"\xc3", b"\xa9"),
+    *("é".encode(), "aé".encode(), b"", b"</s>"),
 ]
 END, OTHER_END = 11, 12
 V = len(PIECES)

@@ -17,6 +17,7 @@ from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.target import HfTarget
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from rows import begun, table, text_rows
 
 TEXTS = ([5, 9, 14, 5, 9], [20, 33, 5, 9, 14, 20, 7, 7, 8, 41, 3, 17, 60, 61, 2], [80, 4])
 FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
@@ -43,26 +44,16 @@ def counted(target: HfTarget) -> list[int]:
     return rows
 
 
-def table(out: Any, tree: DraftTree) -> np.ndarray:
-    return np.stack([out.logits(row) for row in range(len(tree) + 1)])
-
-
 def alone(target: HfTarget, text: Sequence[int], tree: DraftTree) -> np.ndarray:
     target.forget()
-    session = target.open()
-    session.extend(text)
-    rows = table(target.forward([(session, tree)], RequiredOutputs())[0], tree)
-    session.close()
-    return rows
+    return text_rows(target, text, tree)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_one_pass_and_says_what_each_says_alone(kind: str, attention: str, folder: Path) -> None:
     target = opened(kind, folder, attention=attention)
-    sessions = [target.open() for _ in TEXTS]
-    for session, text in zip(sessions, TEXTS, strict=True):
-        session.extend(text)
+    sessions = [begun(target, text) for text in TEXTS]
     passes = counted(target)
     first = target.forward(list(zip(sessions, TREES, strict=True)), RequiredOutputs(top_k=2))
     said = [table(out, tree) for out, tree in zip(first, TREES, strict=True)]
@@ -88,9 +79,7 @@ def test_a_batch_is_one_pass_and_says_what_each_says_alone(kind: str, attention:
 
 def test_a_batch_that_is_interrupted_leaves_every_text(folder: Path) -> None:
     target = opened("llama", folder)
-    sessions = [target.open() for _ in TEXTS]
-    for session, text in zip(sessions, TEXTS, strict=True):
-        session.extend(text)
+    sessions = [begun(target, text) for text in TEXTS]
     target.forward([(session, EMPTY) for session in sessions], RequiredOutputs())
     for session in sessions:
         session.commit([], 6)

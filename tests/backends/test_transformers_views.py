@@ -25,6 +25,7 @@ from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from rows import begun, rows_of, text_rows
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
 FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
@@ -53,15 +54,6 @@ def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
     return [token for step in steps for token in step.tokens], steps
 
 
-def row(target: HfTarget, text: list[int], beside: Any = None, tree: DraftTree = EMPTY) -> np.ndarray:
-    session = target.open(beside)
-    session.extend(text)
-    out = target.forward([(session, tree)], RequiredOutputs())[0]
-    rows = np.stack([out.logits(node) for node in range(len(tree) + 1)])
-    session.close()
-    return rows
-
-
 @pytest.mark.parametrize("words", ["exit=2", "attention=1,feed_forward=1", "feed_forward=0"])
 def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, words: str) -> None:
     view = target.view(viewed(target, words))
@@ -74,8 +66,7 @@ def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, words: s
 
 def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget) -> None:
     view = target.view(ModelView(2))
-    whole = target.open()
-    whole.extend(PROMPT)
+    whole = begun(target, PROMPT)
     target.forward([(whole, FORK)], RequiredOutputs())
     whole.commit([0, 2], 11)
     session = view.open(whole)
@@ -84,21 +75,19 @@ def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget)
     out = view.forward([(session, FORK)], RequiredOutputs())[0]
     assert out.computed == 1 + len(FORK)
     # What the view left behind the text is not seen by the whole model, and what it said is its own.
-    after = target.forward([(whole, FORK)], RequiredOutputs())[0]
-    rows = np.stack([after.logits(node) for node in range(len(FORK) + 1)])
+    rows = rows_of(target, whole, FORK)
     whole.close()
     target.forget()
-    assert np.abs(rows - row(target, [*PROMPT, 7, 9, 11], tree=FORK)).max() < 1e-4
+    assert np.abs(rows - text_rows(target, [*PROMPT, 7, 9, 11], FORK)).max() < 1e-4
 
 
 def test_an_early_exit_beside_its_target_computes_the_rows_it_computes_alone(target: HfTarget) -> None:
     view = target.view(ModelView(2))
-    alone = row(view, PROMPT, tree=FORK)
-    whole = target.open()
-    whole.extend(PROMPT)
-    before = row(view, PROMPT, whole, FORK)  # the whole model has computed nothing yet
+    alone = text_rows(view, PROMPT, FORK)
+    whole = begun(target, PROMPT)
+    before = text_rows(view, PROMPT, FORK, whole)  # the whole model has computed nothing yet
     target.forward([(whole, EMPTY)], RequiredOutputs())
-    after = row(view, PROMPT, whole, FORK)
+    after = text_rows(view, PROMPT, FORK, whole)
     whole.close()
     assert np.abs(alone - before).max() < 1e-4
     assert np.abs(alone - after).max() < 1e-4
@@ -135,7 +124,7 @@ def test_a_view_says_what_the_model_says_whose_blocks_add_nothing(
         with pytest.raises(UsageError, match="cannot be skipped one by one; skip whole layers"):
             target.view(view)
         return
-    reduced = row(target.view(view), PROMPT)
+    reduced = text_rows(target.view(view), PROMPT)
     decoder = target._model.get_decoder()
     kept = view.active_blocks(target.layers)
     with torch.inference_mode():
@@ -145,7 +134,7 @@ def test_a_view_says_what_the_model_says_whose_blocks_add_nothing(
                     for weight in layer.get_submodule(part).parameters():
                         weight.zero_()
     target.forget()
-    whole = row(target, PROMPT)
+    whole = text_rows(target, PROMPT)
     assert np.abs(reduced - whole).max() < 1e-4
     assert np.abs(whole).max() > 1e-2
 

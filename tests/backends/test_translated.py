@@ -11,12 +11,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.backends.toy import Array, ToyTarget
+from paceline.backends.toy import ToyTarget
 from paceline.backends.translated import CrossVocabTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from rows import text_rows
 from tongues import speaking, translation
 
 EXACT = 1e-12
@@ -95,17 +96,10 @@ def test_any_partial_mapping_is_lossless(
     assert distance(drafted, plain_distribution(target(seed), PROMPT, sampling, n=2)) < EXACT
 
 
-def rows(of: Any, text: Sequence[int], tree: DraftTree = EMPTY) -> list[Array]:
-    session = of.open()
-    session.extend(text)
-    out = of.forward([(session, tree)], RequiredOutputs())[0]
-    return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
-
-
 def test_tokens_without_a_counterpart_are_impossible_and_the_others_keep_their_logits() -> None:
     draft = foreign("xbya", seed=4)
-    (row,) = rows(view(draft), [0, 1])
-    (theirs,) = rows(draft, [3, 1])
+    (row,) = text_rows(view(draft), [0, 1])
+    (theirs,) = text_rows(draft, [3, 1])
     assert row.tolist() == [theirs[3], theirs[1], -np.inf]
 
 
@@ -119,8 +113,8 @@ def test_a_token_that_is_several_of_the_drafts_is_read_as_those_in_text_and_tree
     tree = DraftTree((2, 0, 3, 1), (ROOT, 0, 0, 2), (0.5,) * 4, ("test",) * 4)
     text = [a, a, b]  # "a" and the root "ab"
     expected = [text, [*text, a, b], [*text, a, b, a], [*text, a, b, b, b], [*text, a, b, b, b, b]]
-    for row, read in zip(rows(ours, [0, 2], tree), expected, strict=True):
-        (theirs,) = rows(draft, read)
+    for row, read in zip(text_rows(ours, [0, 2], tree), expected, strict=True):
+        (theirs,) = text_rows(draft, read)
         assert row.tolist() == [theirs[a], theirs[b], -np.inf, -np.inf]
 
 
@@ -132,7 +126,7 @@ def test_another_tree_that_reads_like_the_last_one_has_all_its_rows() -> None:
     ours.forward([(session, chain([1], "test"))], RequiredOutputs())
     out = ours.forward([(session, chain([2, 0], "test"))], RequiredOutputs())[0]
     said = [out.logits(row).tolist() for row in range(3)]
-    assert said == [row.tolist() for row in rows(ours, [0], chain([2, 0], "test"))]
+    assert said == [row.tolist() for row in text_rows(ours, [0], chain([2, 0], "test"))]
 
 
 def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> None:
@@ -146,7 +140,7 @@ def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> N
         session.extend(text[n - 1 : n])
         said = ours.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0).tolist()
         kept = n if n <= 8 else 5 + (n - 9) % 4
-        (expected,) = rows(draft, [theirs[token] for token in text[n - kept : n]])
+        (expected,) = text_rows(draft, [theirs[token] for token in text[n - kept : n]])
         assert said == [expected[theirs[token]] for token in range(3)]
         (tree,) = drafter.propose([(drafter.open(text[:n], 0), Budget(20, 20))])
         assert len(tree) == 7

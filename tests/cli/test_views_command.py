@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from command_line import HOME, Done, command
 from hf_models import folder_of
 from paceline.models import zoo
-from paceline.models.zoo.shorten import layers_of
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.zoo.shorten import layer_count
 from paceline.storage.views import CachedView, load_view, store_view
 
 
@@ -21,19 +24,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder_of("llama", tmp_path_factory.mktemp("model"), num_hidden_layers=6)
 
 
-class Said:
-    """The command line, in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *args: str | Path) -> Done:
-        return command(self._capsys, *args, PACELINE_THREADS="1", PACELINE_FLASH_ATTN="on")
+Said = Callable[..., Done]
 
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    return Said(capsys)
+    return partial(command, capsys, PACELINE_THREADS="1", PACELINE_FLASH_ATTN="on")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +79,7 @@ def test_views_that_cannot_be_are_refused(said: Said, model: Path, tmp_path: Pat
 
 def test_a_part_of_a_gguf_file_drafts_for_it(said: Said, tmp_path: Path) -> None:
     out = tmp_path / "part.gguf"
-    n = layers_of(zoo.target_path())
+    n = layer_count(GGUFFile(zoo.target_path()))
     done = said("views", "materialise", "-m", zoo.target_path(), "--view", f"exit={n - 1}", out)
     assert (done.code, done.out.strip()) == (0, str(out)), done.err
     assert f"{n - 1} of {n} layers" in done.err

@@ -18,7 +18,7 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.epyc(tmp_path)), engine="CPU : AVX = 1", offload=False)
     assert found.features is not None
     assert found.features.used == ("AVX",)
-    assert found.read_errors == ()
+    assert found.unread == ()
     said = found.as_dict()
     assert said["cores"] | {"allowed": None} == {
         "physical": 16,
@@ -36,16 +36,16 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
 def test_a_containers_limits_decide(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.docker(tmp_path)))
     assert found.cores.allowed == frozenset({1, 2})
-    assert found.advice.threads == 2
+    assert found.threads.threads == 2
     found = probe(SystemFiles(trees.container(tmp_path / "pod")))
-    assert found.advice.threads == 1
+    assert found.threads.threads == 1
     assert found.memory is not None
     assert found.memory.usable <= 2 << 30
 
 
 def test_broken_files_are_told_one_by_one(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.broken(tmp_path)))
-    assert [line.partition(":")[0] for line in found.read_errors] == [
+    assert [line.partition(":")[0] for line in found.unread] == [
         "container limits",
         "which processors share a core",
         "what the processor can do",
@@ -89,4 +89,4 @@ def test_whatever_files_say_it_is_told(said: dict[str, bytes]) -> None:
             path.write_bytes(data)
         found = probe(SystemFiles(Path(folder)))
     json.dumps(found.as_dict(), allow_nan=False)
-    assert found.advice.threads >= 1
+    assert found.threads.threads >= 1

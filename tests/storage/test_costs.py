@@ -21,20 +21,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-class Said(list[str]):
-    def __call__(self, line: str) -> None:
-        self.append(line)
-
-
 def kept() -> CachedCosts:
     return CachedCosts(PassCosts({256: {1: 0.1, 2: 0.15}, 1024: {1: 0.2}}), 0.01, EFFORT)
 
 
 def test_what_is_kept_comes_back() -> None:
-    said = Said()
-    assert load(KEY, said) is None
-    assert store(KEY, kept(), said)
-    found = load(KEY, said)
+    said: list[str] = []
+    assert load(KEY, said.append) is None
+    assert store(KEY, kept(), said.append)
+    found = load(KEY, said.append)
     assert found is not None
     assert found.cost.as_dict() == kept().cost.as_dict()
     assert (found.step, found.effort) == (0.01, EFFORT)
@@ -58,31 +53,31 @@ def changed(**parts: Any) -> bytes:
     ],
 )
 def test_a_file_that_is_damaged_or_foreign_is_said_and_can_be_replaced(damage: Any) -> None:
-    store(KEY, kept(), Said())
+    store(KEY, kept(), print)
     path_of(KEY).write_bytes(damage())
-    said = Said()
-    assert load(KEY, said) is None
+    said: list[str] = []
+    assert load(KEY, said.append) is None
     (line,) = said
     assert str(path_of(KEY)) in line
     assert "measured again" in line
     assert "\n" not in line
-    store(KEY, kept(), said)
-    assert load(KEY, said) is not None
+    store(KEY, kept(), said.append)
+    assert load(KEY, said.append) is not None
     assert len(said) == 1
 
 
 def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    store(KEY, kept(), Said())
+    store(KEY, kept(), print)
 
     def full(*args: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    said = Said()
+    said: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
-        assert not store(KEY, CachedCosts(PassCosts.flat(3.0)), said)
+        assert not store(KEY, CachedCosts(PassCosts.flat(3.0)), said.append)
     assert "No space left on device" in said[0]
-    found = load(KEY, said)
+    found = load(KEY, said.append)
     assert found is not None
     assert found.cost.seconds(1, 256) == 0.1
     assert len(list(path_of(KEY).parent.iterdir())) == 1

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from paceline.models.zoo import MODELS
-from paceline.models.zoo.quantize import FTYPES, quantize
-from paceline.system.scratch import scratch_file
 from paceline.system.whole import atomic_write
 from tools.embedded.corpus import END
 from tools.embedded.network import DRAFT, TARGET, Shape
@@ -83,10 +81,11 @@ def write_gguf(
     import gguf
 
     kind = gguf.GGMLQuantizationType[ftype]
+    file_type = gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"]
 
     writer = gguf.GGUFWriter(str(out), "llama")
     fields = {
-        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES[ftype][0],
+        "name": name, "description": description, "license": "apache-2.0", "file_type": file_type,
         "context_length": shape.context, "embedding_length": shape.width, "block_count": shape.blocks,
         "feed_forward_length": shape.feed_forward, "head_count": shape.heads, "head_count_kv": shape.kv_heads,
         "key_length": shape.head_dim, "value_length": shape.head_dim, "vocab_size": shape.vocab,
@@ -118,11 +117,10 @@ def export(run: Path, out: Path) -> list[Path]:
     written = []
     for role, shape in (("target", TARGET), ("draft", DRAFT)):
         file = out / f"paceline-{role}.gguf"
-        with atomic_write(file) as part, scratch_file(out) as plain:
+        with atomic_write(file) as part:
             name, ftype, description = CARDS[role]
             tokenizer = partial(add_tokenizer, path=run / "tokenizer.json")
-            write_gguf(plain, tensors_of(saved[role], shape), shape, name, description, tokenizer)
-            quantize(plain, part, ftype, name=file)
+            write_gguf(part, tensors_of(saved[role], shape), shape, name, description, tokenizer, ftype)
         written.append(file)
     return written
 

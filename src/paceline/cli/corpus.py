@@ -83,17 +83,15 @@ def build(
     from paceline.backends.registry import open_tokenizer
     from paceline.cli.progress import progress
     from paceline.models import zoo
-    from paceline.prepare.corpus.build import Sources, check_kinds
+    from paceline.prepare.corpus.build import Sources
     from paceline.prepare.corpus.build import build as build_corpus
-    from paceline.storage.corpora import check_name
 
-    check_name(name)
-    checked_kinds = check_kinds([kind.strip() for kind in kinds.split(",")])
+    selected = [kind.strip() for kind in kinds.split(",")]
     texts = Sources(paths, logs, sources["globs"] or [], not sources["answers_only"])
     with Interrupts() as interrupts, closing(open_tokenizer(tokenizer or zoo.target_path())) as model:
         phase = partial(progress, interrupts=interrupts)
         corpus, skipped = build_corpus(
-            name, texts, model, checked_kinds, force=force, phase=phase, check=interrupts.check
+            name, texts, model, selected, force=force, phase=phase, check=interrupts.check
         )
     for reason, n in skipped.counts.items():
         print_note(f"skipped, {reason}: {n:,} ({skipped.examples[reason]}{', ...' if n > 1 else ''})")

@@ -58,7 +58,7 @@ def transplant(
     check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (
         Interrupts() as interrupts,
-        Transplant(draft, vocab_of, weight_type=ftype.upper() if ftype else None, tied=tied) as made,
+        Transplant(draft, vocab_of, new_type=ftype, tied=tied) as made,
         progress(made.steps, interrupts) as tick,
     ):
         report = made.write(out, force=force, tick=tick)

@@ -80,10 +80,11 @@ def materialise(
     """
     from paceline.backends.views import parse_view
     from paceline.cli.progress import UNKNOWN, progress
+    from paceline.models.headers.gguf_file import GGUFFile
     from paceline.models.names import VIEW_PREFIX
-    from paceline.models.zoo.shorten import layers_of, shorten
+    from paceline.models.zoo.shorten import layer_count, shorten
 
-    n = layers_of(model)
+    n = layer_count(GGUFFile(model))
     chosen = parse_view(f"{VIEW_PREFIX}{view.removeprefix(VIEW_PREFIX)}", n)
     if chosen is None:
         raise UsageError("--view: write exit=N or skip=N")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +69,7 @@ def inflate(
         str, option(OUTPUT, "--params", "N", "Parameters to reach, e.g. 200M or 1.1B.", env=False)
     ] = "1B",
     ftype: Annotated[
-        str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0, Q4_0, Q4_K_M, ...", env=False)
+        str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0 or Q4_0.", env=False)
     ] = "Q8_0",
     source: Annotated[
         Path | None,
@@ -92,10 +93,10 @@ def inflate(
     from paceline.models import zoo
     from paceline.models.zoo.inflate import inflate as write
 
-    count, work = parse_count(params), {"write": STEPS, "quantize": STEPS}
+    count = parse_count(params)
     # Ctrl-C stops between steps, so that the partial file is removed.
-    with Interrupts() as interrupts, progress(work, interrupts, at_end=False) as tick:
-        share = by_share(tick)
+    with Interrupts() as interrupts, progress({"write": STEPS}, interrupts, at_end=False) as tick:
+        share = partial(by_share(tick), "write")
         layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=share)
     print_note(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB")
     typer.echo(str(out))

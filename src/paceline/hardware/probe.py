@@ -69,7 +69,7 @@ class MemoryInfo:
 class Hardware:
     """The hardware of a machine; None means unknown.
 
-    offload: True if the engine can use a GPU. read_errors: a line each.
+    offload: True if the engine can use a GPU. unread: a line for each error.
     kernels: Paceline's kernels for the engine, or why there are none.
     """
 
@@ -77,20 +77,18 @@ class Hardware:
     processor: str
     cores: Cores
     limits: Limits
-    advice: ThreadAdvice
+    threads: ThreadAdvice
     memory: MemoryInfo
     features: CpuFeatures | None
     gpus: tuple[Gpu, ...]
     offload: bool | None
-    read_errors: tuple[str, ...]
+    unread: tuple[str, ...]
     kernels: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object "hardware" of `doctor --json`."""
-        cores = self.cores
-        return {
-            "system": self.system,
-            "processor": self.processor,
+        cores, cpuset = self.cores, self.limits.cpuset
+        return asdict(self) | {
             "cores": {
                 **{name: getattr(cores, name) for name in ("physical", "logical", "sockets", "smt")},
                 "performance": cores.of_kind(PERFORMANCE),
@@ -98,15 +96,7 @@ class Hardware:
                 "machine": len(cores.cpus),
                 "allowed": sorted(cores.allowed),
             },
-            "limits": asdict(self.limits)
-            | {"cpuset": None if self.limits.cpuset is None else sorted(self.limits.cpuset)},
-            "threads": asdict(self.advice),
-            "memory": asdict(self.memory),
-            "features": None if self.features is None else asdict(self.features),
-            "gpus": [asdict(gpu) for gpu in self.gpus],
-            "offload": self.offload,
-            "kernels": self.kernels,
-            "unread": list(self.read_errors),
+            "limits": asdict(self.limits) | {"cpuset": None if cpuset is None else sorted(cpuset)},
         }
 
 
@@ -116,7 +106,7 @@ def probe(
     engine: str | None = None,
     offload: bool | None = None,
 ) -> Hardware:
-    """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
+    """Probe this machine, or a recorded tree of files. Unreadable files are noted in `unread`.
 
     engine: llama.cpp's description of its build.
     """
@@ -137,12 +127,12 @@ def probe(
         processor=cpu_name() if here else "",
         cores=found,
         limits=limits,
-        advice=threads.advise(found, limits),
+        threads=threads.advise(found, limits),
         memory=memory,
         features=None if flags is None else cpu_features(flags, engine),
         gpus=graphics,
         offload=offload,
-        read_errors=tuple(files.read_errors),
+        unread=tuple(files.read_errors),
     )
 
 

@@ -24,14 +24,12 @@ from paceline.models.headers.gguf_file import (
     TensorRows,
     TensorToWrite,
     copy_part,
-    file_size,
-    number_field,
+    metadata_field,
     quantise_part,
-    text_field,
+    weight_type,
     write_gguf,
 )
 from paceline.models.headers.plain_file import require_gguf_path
-from paceline.models.zoo.inflate import check_space
 from paceline.prepare.token_pieces import STEP, TokenPieces, match
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.system.whole import check_output, write_output
@@ -41,7 +39,6 @@ from paceline.vocab.shared import check_shared
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 INPUT_TABLES = re.compile(r"(per_layer_)?token_embd\.weight|blk\.\d+\.nextn\.embed_tokens\.weight")
 OUTPUT_TABLES = re.compile(r"output\.(weight|bias)|blk\.\d+\.nextn\.shared_head_head\.weight")
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 UNCHANGED_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0, since means of rows need more bits
 TOKENIZER_PREFIX = "tokenizer."
 CHUNK_ROWS = 1024
@@ -55,16 +52,14 @@ PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   
 class Transplant:
     """Both opened files; of the target only the part before its weights.
 
-    weight_type: of the new tensors; None keeps the old type, or Q8_0. tied: one matrix, with the output
+    new_type: of the new tensors; None keeps the old type, or Q8_0. tied: one matrix, with the output
     weights, serves as both; None only if llama.cpp requires it. Raises UsageError and ModelError.
     """
 
     def __init__(
-        self, draft: Path, target: Path, *, weight_type: str | None = None, tied: bool | None = None
+        self, draft: Path, target: Path, *, new_type: str | None = None, tied: bool | None = None
     ) -> None:
-        if weight_type is not None and weight_type not in TYPES:
-            raise UsageError(f"unknown weight type {weight_type!r}: use one of {', '.join(TYPES)}")
-        self._new_type, self._tied = weight_type, tied
+        self._new_type, self._tied = None if new_type is None else weight_type(new_type), tied
         self._stack = ExitStack()
         try:
             for path in (draft, target):
@@ -153,12 +148,10 @@ class Transplant:
         return tables
 
     def _type(self, table: TensorRows) -> Any:
-        import gguf
-
         if not table.dims:
-            return gguf.GGMLQuantizationType.F32
-        name = self._new_type or (table.type.name if table.type.name in UNCHANGED_TYPES else "Q8_0")
-        return gguf.GGMLQuantizationType[name]
+            return weight_type("F32")
+        kept = table.type.name if table.type.name in UNCHANGED_TYPES else "Q8_0"
+        return self._new_type or weight_type(kept)
 
     def _table_parts(self, pieces: TokenPieces, tied: bool) -> Iterator[TensorToWrite]:
         for name, table in self._tables.items():
@@ -175,18 +168,16 @@ class Transplant:
         old, vocab = self.file.fields, self.vocab_file.fields
         changed = {}
         if size_key in old:
-            changed[size_key] = number_field(size_key, len(pieces))
+            changed[size_key] = metadata_field(size_key, len(pieces))
         if (name := self.file.text(NAME)) and (other := self.vocab_file.text(NAME)):
             # llama.cpp's tokenizer depends on the model's name too (Phi-3's).
-            changed[NAME] = text_field(NAME, f"{name}, vocabulary of {other}")
+            changed[NAME] = metadata_field(NAME, f"{name}, vocabulary of {other}")
         fields = [
             changed.get(key, field) for key, field in old.items() if not key.startswith(TOKENIZER_PREFIX)
         ]
         fields += [field for key, field in vocab.items() if key.startswith(TOKENIZER_PREFIX)]
         parts = [*self._table_parts(pieces, tied), *(copy_part(self.file, tensor) for tensor in self._rest)]
-        check_space(part.parent, file_size(fields, parts, self.file.alignment))
-        with part.open("wb") as file:
-            write_gguf(file, fields, parts, self.file.alignment, tick)
+        write_gguf(part, fields, parts, self.file.alignment, tick)
         return str(self._type(self._tables[EMBEDDING]).name)
 
     def _check(self, part: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -43,32 +41,30 @@ def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
     return {"role": role, "processor": cpu_name(), "cores": logical_cores(), **model.identity()}
 
 
-def costs_of(
-    target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr, quiet: bool = False
-) -> DecodingCosts:
+def costs_of(target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr) -> DecodingCosts:
     """Return the costs of both models; unknown ones are measured in a few seconds.
 
     Costs by which no draft pays are measured once more, for twice as long. Call this before the models are
     used: it takes one session of each, and drops the cached prefixes of closed sessions.
-    quiet: show no progress on a terminal.
     """
     found: dict[str, CachedCosts] = {}
-    with progress(quiet) as show:
-        for role, model in roles(target, draft).items():
-            key, effort = cost_key(model, role), QUICK_EFFORT[role]
-            cached = load(key, warn)
-            if cached is not None:
-                if role == "draft" or not never_pays(cached.cost) or cached.effort.seconds > effort.seconds:
-                    found[role] = cached
-                    continue
-                effort = replace(effort, seconds=2 * effort.seconds)
-            new = measure_costs(model, effort, partial(show, role))
-            sound = not jitter_warning(new.cost)
-            if cached is not None:
-                new.step = cached.step
-            found[role] = new if cached is None or sound else cached
-            if sound and not store(key, new, warn):
-                warn = _silent  # one warning is enough
+    for role, model in roles(target, draft).items():
+        key, effort = cost_key(model, role), QUICK_EFFORT[role]
+        cached = load(key, warn)
+        if cached is not None:
+            if role == "draft" or not never_pays(cached.cost) or cached.effort.seconds > effort.seconds:
+                found[role] = cached
+                continue
+            effort = replace(effort, seconds=2 * effort.seconds)
+        if sys.stderr is not None and sys.stderr.isatty():
+            to_stderr(f"{NOTICE}: {role}")
+        new = measure_costs(model, effort)
+        sound = not jitter_warning(new.cost)
+        if cached is not None:
+            new.step = cached.step
+        found[role] = new if cached is None or sound else cached
+        if sound and not store(key, new, warn):
+            warn = _silent  # one warning is enough
     return as_costs(found)
 
 
@@ -97,7 +93,9 @@ def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
         draft.on_forward = costs.draft.update
 
 
-def measure_costs(model: Backend, effort: MeasurementEffort, tick: Callable[[float], None]) -> CachedCosts:
+def measure_costs(
+    model: Backend, effort: MeasurementEffort, tick: Callable[[float], None] = lambda _share: None
+) -> CachedCosts:
     cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
     return CachedCosts(cost, effort=effort)
 
@@ -126,23 +124,3 @@ def roles(target: Backend, draft: Backend | None) -> dict[str, Backend]:
 
 def _silent(_line: str) -> None:
     """Ignore a repeated warning."""
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Show one line on a terminal, and remove it afterwards. quiet: show nothing."""
-    shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
-    width = 0
-
-    def show(role: str, share: float) -> None:
-        nonlocal width
-        if shown:
-            line = f"{NOTICE}: {role} {share:.0%}"
-            width = max(width, len(line))
-            print(f"\r{line:{width}}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        if width:
-            print(f"\r{'':{width}}\r", end="", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from gguf_files import write_llama
+from gguf_files import finish, write_llama
 from paceline.models import zoo
 from paceline.models.headers import cursor
 from paceline.models.headers.gguf_header import SkippedArray, read_header
@@ -72,10 +72,7 @@ def test_every_type_of_value_reads_as_the_library_reads_it(tmp_path: Path) -> No
         getattr(writer, f"add_{kind}")(f"test.{kind}.{value!r}", value)
     writer.add_tensor("one", np.ones((3, 5), np.float32))
     writer.add_tensor("two", np.ones(7, np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     assert_as_the_library_reads(path)
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import pytest
 
 from paceline.models.headers.gguf_header import STRING
-from raw_gguf import ARCH, ARRAY, I32, U32, key, tensor, text
+from raw_gguf import ARCH, ARRAY, BOOL, I32, U32, key, tensor, text
 
 pytestmark = pytest.mark.slow
 MEASURE = """
@@ -28,6 +28,7 @@ for reader in (read_model_facts, read_header):
         print(error)
 print(peak_megabytes())
 """
+Write = Callable[[BinaryIO], None]
 ROOM = 240 << 20
 LIMIT = 512  # MiB; broken UTF-8 takes four bytes of memory for each of the 64 MiB that a header may have
 
@@ -36,46 +37,15 @@ def start(file: BinaryIO, n_keys: int, n_tensors: int = 0) -> None:
     file.write(b"GGUF" + struct.pack("<IQQ", 3, n_tensors, n_keys) + ARCH)
 
 
-def array_of(file: BinaryIO, name: str, kind: int, count: int) -> None:
-    file.write(key(name, ARRAY, struct.pack("<IQ", kind, count)))
+def claim(name: str, kind: int, count: int, values: bytes = b"", room: int = ROOM) -> Write:
+    """A list of so many values, of which these are there, and then zeros."""
 
+    def write(file: BinaryIO) -> None:
+        start(file, 2)
+        file.write(key(name, ARRAY, struct.pack("<IQ", kind, count)) + values)
+        file.truncate(file.tell() + room)
 
-def one_number_list(file: BinaryIO) -> None:
-    start(file, 2)
-    array_of(file, "k", I32, ROOM // 4)
-    file.truncate(file.tell() + ROOM)
-
-
-def flags(file: BinaryIO) -> None:
-    start(file, 2)
-    array_of(file, "k", 7, ROOM)
-    file.truncate(file.tell() + ROOM)
-
-
-def token_types(file: BinaryIO) -> None:
-    start(file, 2)
-    array_of(file, "tokenizer.ggml.token_type", I32, 4 << 20)
-    file.truncate(file.tell() + ROOM)
-
-
-def tiny_tokens(file: BinaryIO) -> None:
-    start(file, 2)
-    array_of(file, "tokenizer.ggml.tokens", STRING, 4 << 20)
-    file.write(b"\1\0\0\0\0\0\0\0a" * (4 << 20))
-
-
-def a_long_token(file: BinaryIO) -> None:
-    start(file, 2)
-    array_of(file, "tokenizer.ggml.tokens", STRING, 1)
-    file.write(struct.pack("<Q", ROOM))
-    file.truncate(file.tell() + ROOM)
-
-
-def a_long_merge(file: BinaryIO) -> None:
-    start(file, 2)
-    array_of(file, "tokenizer.ggml.merges", STRING, 1)
-    file.write(struct.pack("<Q", ROOM))
-    file.truncate(file.tell() + ROOM)
+    return write
 
 
 def texts_that_grow(file: BinaryIO) -> None:
@@ -104,20 +74,24 @@ def many_tensors(file: BinaryIO) -> None:
         file.write(tensor(f"{i:063}", (1 << 40, 1, 1, 0)))
 
 
-SHAPES = [
-    *(one_number_list, flags, token_types, tiny_tokens, a_long_token, a_long_merge, texts_that_grow),
-    *(many_keys, many_lists, many_tensors),
-]
+TINY_TOKENS = b"\1\0\0\0\0\0\0\0a" * (4 << 20)
+SHAPES: dict[str, Write] = {
+    "one list of numbers": claim("k", I32, ROOM // 4),
+    "flags": claim("k", BOOL, ROOM),
+    "token types": claim("tokenizer.ggml.token_type", I32, 4 << 20),
+    "tiny tokens": claim("tokenizer.ggml.tokens", STRING, 4 << 20, TINY_TOKENS, 0),
+    "a long token": claim("tokenizer.ggml.tokens", STRING, 1, struct.pack("<Q", ROOM)),
+    "a long merge": claim("tokenizer.ggml.merges", STRING, 1, struct.pack("<Q", ROOM)),
+    **{made.__name__: made for made in (texts_that_grow, many_keys, many_lists, many_tensors)},
+}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_reading_a_header_takes_little_memory_whatever_it_claims(
-    tmp_path: Path, shape: Callable[[BinaryIO], None]
-) -> None:
+def test_reading_a_header_takes_little_memory_whatever_it_claims(tmp_path: Path, shape: str) -> None:
     pytest.importorskip("resource")
     path = tmp_path / "crafted.gguf"
     with path.open("wb") as file:
-        shape(file)
+        SHAPES[shape](file)
     code = f"import sys; sys.path[:] = {sys.path!r}{MEASURE}"
     done = subprocess.run(
         [sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=300

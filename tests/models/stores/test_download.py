@@ -9,9 +9,8 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from paceline.speculative.errors import ModelError, PacelineError, UsageError
 Seen = list[tuple[str, int, int]]
 Q4, Q8 = "m-Q4_K_M.gguf", "m-Q8_0.gguf"
 DATA = random.Random(0).randbytes(300_000)
+SHA = hashlib.sha256(DATA).hexdigest()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,12 +75,10 @@ def partials(cache: Path) -> dict[str, int]:
 def test_a_download_lies_in_the_cache_as_other_programs_expect_it(hub: Hub, cache: Path) -> None:
     seen: Seen = []
     (one,) = pulled(seen=seen)
-    digest = hashlib.sha256(DATA).hexdigest()
-    assert one == LocalFile(
-        cache / f"models--user--repo/snapshots/{COMMIT}/{Q4}", len(DATA), digest, len(DATA), True
-    )
+    path = cache / f"models--user--repo/snapshots/{COMMIT}/{Q4}"
+    assert one == LocalFile(path, len(DATA), SHA, len(DATA), True)
     assert one.path.read_bytes() == DATA
-    assert one.path.resolve() == (cache / "models--user--repo/blobs" / digest).resolve()
+    assert one.path.resolve() == (cache / "models--user--repo/blobs" / SHA).resolve()
     assert seen[-1] == (Q4, len(DATA), len(DATA))
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
     assert partials(cache) == {}
@@ -88,18 +86,13 @@ def test_a_download_lies_in_the_cache_as_other_programs_expect_it(hub: Hub, cach
     assert Path(found) == one.path
 
 
-def test_what_is_there_is_not_downloaded_again(hub: Hub) -> None:
+def test_what_is_there_is_not_downloaded_again_and_the_storage_gets_no_token(hub: Hub) -> None:
     (first,) = pulled()
+    tokens = {(one.path.startswith("/storage/"), one.token) for one in hub.asked}
+    assert tokens == {(False, "Bearer hf_secret"), (True, "")}
     hub.asked.clear()
     assert pulled() == find_cached(parse("user/repo")) == [LocalFile(first.path, first.size, first.sha256)]
     assert hub.ranges_asked() == []
-
-
-def test_the_token_goes_to_the_hub_and_not_to_its_storage(hub: Hub) -> None:
-    pulled()
-    told = {one.token for one in hub.asked if not one.path.startswith("/storage/")}
-    assert told == {"Bearer hf_secret"}
-    assert {one.token for one in hub.asked if one.path.startswith("/storage/")} == {""}
 
 
 def test_the_next_call_goes_on_where_a_lost_connection_ended(hub: Hub, cache: Path) -> None:
@@ -124,20 +117,10 @@ def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> Non
         "pull(parse('user/repo'), lambda *_: None)"
     )
     hub.breaks = [100_000]
-    held = threading.Event()
-    with subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | {"HF_HUB_DISABLE_TELEMETRY": "1"}
-    ) as child:
-
-        def kill() -> None:
-            child.kill()
-            held.set()
-
-        try:
-            hub.sent = kill
-            assert held.wait(60)
-        finally:
-            child.kill()
+    environ = os.environ | {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    with subprocess.Popen([sys.executable, "-c", script], env=environ) as child:
+        hub.sent = child.kill
+        child.wait(60)
     assert child.returncode == -signal.SIGKILL
     hub.sent = lambda: None
     (size,) = partials(cache).values()
@@ -149,7 +132,7 @@ def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> Non
 
 def test_a_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path) -> None:
     hub.wrong = {Q4: bytes(len(DATA))}
-    refused(ModelError, Q4, hashlib.sha256(DATA).hexdigest(), hashlib.sha256(bytes(len(DATA))).hexdigest())
+    refused(ModelError, Q4, SHA, hashlib.sha256(bytes(len(DATA))).hexdigest())
     assert partials(cache) == {}
     assert [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size >= len(DATA)] == []
 
@@ -192,76 +175,50 @@ def test_no_header_names_a_file(hub: Hub, tmp_path: Path, cache: Path, word: str
     (tmp_path / "outside").mkdir()
     hub.headers = dict.fromkeys(HEADERS, f'"{word.format(outside=tmp_path / "outside")}"')
     (one,) = pulled()
-    blob = hashlib.sha256(DATA).hexdigest()
-    assert files_of(cache / "models--user--repo") == [
-        f"blobs/{blob}", "refs/main", f"snapshots/{COMMIT}/{Q4}"
-    ]  # fmt: skip
+    there = [f"blobs/{SHA}", "refs/main", f"snapshots/{COMMIT}/{Q4}"]
+    assert files_of(cache / "models--user--repo") == there
     assert files_of(tmp_path / "outside") == []
     assert (one.path.read_bytes() == DATA, one.hash_verified) == (True, True)
 
 
-def outside_file(cache: Path) -> Path:
-    """A file of the user's own, as large as the one that is asked for."""
-    path = cache.parent / "private"
-    path.write_bytes(bytes(len(DATA)))
-    return path
-
-
-def link_outside(cache: Path, pointer: Path) -> None:
-    pointer.symlink_to(outside_file(cache))
-
-
-def link_to_another_blob(cache: Path, pointer: Path) -> None:
-    blob = repo_folder("user/repo") / "blobs" / ("a" * 64)
-    blob.parent.mkdir()
-    blob.write_bytes(bytes(len(DATA)))
-    pointer.symlink_to(f"../../blobs/{blob.name}")
-
-
-def link_to_a_short_blob(cache: Path, pointer: Path) -> None:
-    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
-    blob.parent.mkdir()
-    blob.write_bytes(DATA[:-1])
-    pointer.symlink_to(f"../../blobs/{blob.name}")
-
-
-def blob_outside(cache: Path, pointer: Path) -> None:
-    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
-    blob.parent.mkdir()
-    blob.symlink_to(outside_file(cache))
-    pointer.symlink_to(f"../../blobs/{blob.name}")
-
-
-def link_to_nothing(cache: Path, pointer: Path) -> None:
-    pointer.symlink_to("../../blobs/gone")
-
-
-def short_file(cache: Path, pointer: Path) -> None:
-    pointer.write_bytes(DATA[:-1])
+def lay_lie(kind: str, cache: Path) -> Path:
+    """A name in a snapshot that does not lead to the file asked for; `private` is the user's own file."""
+    folder, private = repo_folder("user/repo"), cache.parent / "private"
+    pointer, blobs = folder / "snapshots" / COMMIT / Q4, folder / "blobs"
+    pointer.parent.mkdir(parents=True)
+    blobs.mkdir()
+    private.write_bytes(bytes(len(DATA)))
+    if kind == "short file":
+        pointer.write_bytes(DATA[:-1])
+        return pointer
+    others = {"outside": private, "another blob": blobs / ("a" * 64), "nothing": blobs / "gone"}
+    target = others.get(kind, blobs / SHA)
+    if kind == "another blob":
+        target.write_bytes(bytes(len(DATA)))
+    elif kind == "short blob":
+        target.write_bytes(DATA[:-1])
+    elif kind == "blob outside":
+        target.symlink_to(private)
+    pointer.symlink_to(os.path.relpath(target, pointer.parent))
+    return pointer
 
 
 @pytest.mark.parametrize(
-    "lie",
-    [link_outside, link_to_another_blob, link_to_a_short_blob, blob_outside, link_to_nothing, short_file],
+    "lie", ["outside", "another blob", "short blob", "blob outside", "nothing", "short file"]
 )
 def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
-    hub: Hub, cache: Path, lie: Callable[[Path, Path], None]
+    hub: Hub, cache: Path, lie: str
 ) -> None:
-    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
-    pointer.parent.mkdir(parents=True)
-    lie(cache, pointer)
+    pointer = lay_lie(lie, cache)
     (one,) = pulled()
     assert (one.path, one.hash_verified, one.path.read_bytes() == DATA) == (pointer, True, True)
-    assert one.path.resolve().name == hashlib.sha256(DATA).hexdigest()
-    for private in cache.parent.glob("private"):
-        assert private.read_bytes() == bytes(len(DATA))
+    assert one.path.resolve().name == SHA
+    assert (cache.parent / "private").read_bytes() == bytes(len(DATA))
 
 
-@pytest.mark.parametrize("lie", [link_outside, blob_outside, link_to_nothing])
-def test_a_link_out_of_the_cache_is_no_cached_model(cache: Path, lie: Callable[[Path, Path], None]) -> None:
-    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
-    pointer.parent.mkdir(parents=True)
-    lie(cache, pointer)
+@pytest.mark.parametrize("lie", ["outside", "blob outside", "nothing"])
+def test_a_link_out_of_the_cache_is_no_cached_model(cache: Path, lie: str) -> None:
+    lay_lie(lie, cache)
     with pytest.raises(UsageError, match="user/repo is not on this machine"):
         find_cached(parse("user/repo"))
 
@@ -344,7 +301,7 @@ def test_a_download_that_another_process_makes_is_left_to_it(
     hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "BUSY", 0.01)
-    lock = cache / f".locks/models--user--repo/{hashlib.sha256(DATA).hexdigest()}.lock"
+    lock = cache / f".locks/models--user--repo/{SHA}.lock"
     lock.parent.mkdir(parents=True)
     with WeakFileLock(lock):
         refused(PacelineError, "is being downloaded by another process")

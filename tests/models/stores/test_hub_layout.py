@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants as library
 
-from paceline.models.stores.hub_cache import cache_folder, is_repository_file, stated_sha256
+from paceline.models.stores.hub_cache import is_repository_file, repo_folder, stated_sha256
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_cache_is_where_the_library_has_it(
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     constants = runpy.run_path(str(library.__file__))
-    assert cache_folder() == Path(constants["HF_HUB_CACHE"])
+    assert repo_folder("user/repo").parent == Path(constants["HF_HUB_CACHE"])
 
 
 def test_stores_state_the_hash_by_the_name(tmp_path: Path) -> None:

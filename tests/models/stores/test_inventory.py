@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gguf import GGUFWriter
 
-from gguf_files import write_llama
+from gguf_files import finish, write_llama
 from model_stores import hub_file, hub_folder, ollama_manifest, ollama_model
 from paceline.cli.references import resolved
 from paceline.models.headers import header
@@ -155,10 +155,7 @@ def test_what_belongs_to_models_is_none(home: Path, made: Path) -> None:
     ):
         writer = GGUFWriter(folder / f"{name}.gguf", arch)
         writer.add_type(kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
     lora = folder / "lora"
     lora.mkdir()
     for name in ("adapter_config.json", "config.json", "adapter_model.safetensors"):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,38 +18,23 @@ from paceline.speculative.errors import UsageError
 LIBRARY = "registry.ollama.ai/library"
 WEIGHTS = b"GGUF weights"
 HEX = hashlib.sha256(WEIGHTS).hexdigest()
-LAYER = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{HEX}", "size": len(WEIGHTS)}
-OTHER = {"mediaType": "application/vnd.ollama.image.template", "digest": f"sha256:{'0' * 64}", "size": 1}
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / f"sha256-{HEX}").write_bytes(WEIGHTS)
-    return tmp_path
-
-
-def write_manifest(store: Path, said: Any, name: str = f"{LIBRARY}/small", tag: str = "latest") -> Path:
-    path = store / "manifests" / name / tag
-    path.parent.mkdir(parents=True)
-    path.write_text(said if isinstance(said, str) else json.dumps(said))
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "weights"
+    path.write_bytes(WEIGHTS)
     return path
 
 
-def test_a_model_of_ollamas_is_its_blob(store: Path) -> None:
-    write_manifest(store, {"layers": [OTHER, LAYER]})
-    assert find_ollama_model(parse("ollama:small")) == LocalFile(
-        store / "blobs" / f"sha256-{HEX}", len(WEIGHTS), HEX
-    )
-
-
-def test_names_of_other_users_and_other_hosts(store: Path) -> None:
-    write_manifest(store, {"layers": [LAYER]}, "registry.ollama.ai/me/mine", "v1")
-    write_manifest(store, {"layers": [LAYER]}, "hf.co/me/mine", "Q8_0")
-    assert find_ollama_model(parse("ollama:me/mine:v1")) == find_ollama_model(
-        parse("ollama:hf.co/me/mine:Q8_0")
-    )
+def test_a_model_is_its_blob_under_names_of_other_users_and_hosts_too(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    for name in (f"{LIBRARY}/small/latest", "registry.ollama.ai/me/mine/v1", "hf.co/me/mine/Q8_0"):
+        blob = ollama_model(tmp_path, name, weights)
+    for text in ("ollama:small", "ollama:me/mine:v1", "ollama:hf.co/me/mine:Q8_0"):
+        assert find_ollama_model(parse(text)) == LocalFile(blob, len(WEIGHTS), HEX)
     with pytest.raises(UsageError, match="not in Ollama's store on this machine: `ollama pull me/mine:v2`"):
         find_ollama_model(parse("ollama:me/mine:v2"))
 
@@ -67,13 +50,12 @@ def two_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, P
 
 @pytest.mark.parametrize("wrong", ["dangling", "damaged", "elsewhere", "capitals", "both hosts"])
 def test_what_is_listed_is_what_a_name_leads_to(
-    two_stores: tuple[Path, Path], tmp_path: Path, wrong: str
+    two_stores: tuple[Path, Path], weights: Path, tmp_path: Path, wrong: str
 ) -> None:
-    (tmp_path / "weights").write_bytes(WEIGHTS)
     (tmp_path / "others").write_bytes(b"other weights")
     first, second = two_stores
     name = f"{LIBRARY}/small/latest"
-    blob = ollama_model(first, name, tmp_path / "weights")
+    blob = ollama_model(first, name, weights)
     manifest = first / "manifests" / name
     ollama_model(second, name, tmp_path / "others")
     if wrong == "dangling":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gguf_files import write_llama
-from paceline.models.headers.gguf_file import GGUFFile
+from gguf_files import convert, rewritten, write_llama
+from paceline.models.headers.gguf_file import (
+    GGUFFile,
+    TensorToWrite,
+    metadata_field,
+    quantise_part,
+    weight_type,
+)
 from paceline.models.zoo import target_path
-from paceline.models.zoo.inflate import inflate, write_plain
+from paceline.models.zoo.inflate import inflate, write_widened
 from paceline.models.zoo.layout import Layout, choose_layout, read_layout
-from paceline.models.zoo.quantize import quantize
 from paceline.speculative.errors import ModelError
+from raw_gguf import ARRAY, U32, array, key
 
 SOURCE = Layout(384, 6, 6, 2, 64, 1024, 8192, 1e-5)
 PROMPT = b"import os\n\n\ndef read_lines(path):\n"
@@ -25,9 +32,7 @@ PROMPT = b"import os\n\n\ndef read_lines(path):\n"
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("llama_cpp")
-    out = tmp_path_factory.mktemp("plain") / "plain.gguf"
-    quantize(target_path(), out, "F16")
-    return out
+    return convert(target_path(), tmp_path_factory.mktemp("plain") / "plain.gguf", "F16")
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +71,18 @@ def test_inflated_model_continues_with_the_same_greedy_text(plain: Path, inflate
 @pytest.mark.parametrize("ftype", ["Q4_0", "BF16"])
 def test_other_types_load_and_generate(tmp_path: Path, ftype: str) -> None:
     pytest.importorskip("llama_cpp")
-    phases = []
+    shares = list[float]()
     out = tmp_path / "model.gguf"
-    inflate(target_path(), out, 20_000_000, ftype, progress=lambda phase, done: phases.append((phase, done)))
+    inflate(target_path(), out, 20_000_000, ftype, progress=shares.append)
     assert len(greedy(out, 8)) == 8
-    assert phases[-1] == ("write" if ftype == "BF16" else "quantize", 1.0)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    def stop(_phase: str, done: float) -> None:
+    def stop(done: float) -> None:
         if done > 0.2:
             raise error
 
@@ -85,36 +91,17 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, error: type[BaseExcep
     assert not list(tmp_path.iterdir())
 
 
-def rewritten(
-    source: Path, out: Path, change: Callable[[dict[str, np.ndarray[Any, Any]], dict[str, Any]], object]
-) -> Path:
-    """A copy of a Llama file whose tensors and metadata `change` may alter."""
-    import gguf
-
-    reader = gguf.GGUFReader(source)
-    tensors = {
-        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors
-    }
-    more: dict[str, Any] = {}
-    change(tensors, more)
-    writer = gguf.GGUFWriter(str(out), str(more.pop("general.architecture", "llama")))
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture" and key not in more:
-            kinds = field.types
-            writer.add_key_value(key, field.contents(), kinds[0], kinds[-1] if len(kinds) > 1 else None)
-    for key, value in more.items():
-        writer.add_array(key, value) if isinstance(value, list) else writer.add_uint32(key, value)
-    for name, tensor in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(tensor, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return out
+Fields = dict[str, bytes]
+Parts = dict[str, TensorToWrite]
 
 
-def tie(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
-    del tensors["output.weight"]
+def constant(name: str, value: float, *dims: int) -> TensorToWrite:
+    values = np.full(dims[::-1], value, np.float32)
+    return quantise_part(name, dims, weight_type("F32"), lambda: iter([values]))
+
+
+def tie(_fields: Fields, parts: Parts) -> None:
+    del parts["output.weight"]
 
 
 @pytest.mark.parametrize("ftype", ["F32", "Q4_0"])
@@ -129,14 +116,13 @@ def test_whatever_the_source_is_the_same_weights_say_the_same(
     if change is not None:
         source = rewritten(source, tmp_path / "changed.gguf", change)
     if ftype != "F32":
-        quantize(source, tmp_path / "small.gguf", ftype)
-        source = tmp_path / "small.gguf"
+        source = convert(source, tmp_path / "small.gguf", ftype)
     file = GGUFFile(source)
     layout = read_layout(file)
     assert layout.tied == (change is tie)
-    write_plain(file, layout, layout, tmp_path / "same.gguf", "F32", 0, lambda *_: None)
+    write_widened(file, layout, layout, tmp_path / "same.gguf", "F32")
     larger = replace(layout, width=96, blocks=5, heads=6, kv_heads=3, feed_forward=192)
-    write_plain(file, layout, larger, tmp_path / "larger.gguf", "F32", 0, lambda *_: None)
+    write_widened(file, layout, larger, tmp_path / "larger.gguf", "F32")
     said = greedy(tmp_path / "same.gguf", 12)  # the cache of keys and values is F16: near-ties may swap later
     assert len(set(said)) > 4
     assert greedy(tmp_path / "larger.gguf", 12) == said
@@ -148,20 +134,21 @@ def test_whatever_the_source_is_the_same_weights_say_the_same(
     assert made.get_field("tokenizer.chat_template").contents() == "{{ messages }}"
 
 
-def bias(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
-    tensors["blk.0.attn_q.bias"] = np.zeros(64)
+def bias(_fields: Fields, parts: Parts) -> None:
+    parts["bias"] = constant("blk.0.attn_q.bias", 0, 64)
 
 
-def lose_embedding(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
-    del tensors["token_embd.weight"]
+def lose_embedding(_fields: Fields, parts: Parts) -> None:
+    del parts["token_embd.weight"]
 
 
-def vary(_tensors: object, more: dict[str, Any]) -> None:
-    more["llama.attention.head_count_kv"] = [2, 1]
+def vary(fields: Fields, _parts: Parts) -> None:
+    name = "llama.attention.head_count_kv"
+    fields[name] = key(name, ARRAY, array(U32, 2, struct.pack("<II", 2, 1)))
 
 
-def rename(_tensors: object, more: dict[str, Any]) -> None:
-    more["general.architecture"] = "qwen2"
+def rename(fields: Fields, _parts: Parts) -> None:
+    fields["general.architecture"] = metadata_field("general.architecture", "qwen2")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +188,8 @@ def test_only_a_piece_of_a_tensor_is_in_memory(tmp_path: Path, monkeypatch: pyte
     assert largest == 512  # of the embedding's 8,192 rows
 
 
-def huge(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
-    tensors["blk.0.attn_q.weight"] = np.full((64, 64), 1e6)
+def huge(_fields: Fields, parts: Parts) -> None:
+    parts["blk.0.attn_q.weight"] = constant("blk.0.attn_q.weight", 1e6, 64, 64)
 
 
 def test_weights_beyond_half_precision_are_refused_where_they_would_be_lost(tmp_path: Path) -> None:

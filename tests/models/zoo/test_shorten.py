@@ -8,9 +8,11 @@ import gguf
 import numpy as np
 import pytest
 
+from gguf_files import finish
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.models import zoo
-from paceline.models.zoo.shorten import layers_of, shorten
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.zoo.shorten import layer_count, shorten
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
@@ -30,7 +32,7 @@ def rows(path: Path) -> np.ndarray:
 def test_all_layers_are_the_model(tmp_path: Path) -> None:
     source, out = zoo.draft_path(), tmp_path / "all.gguf"
     ticks = []
-    size = shorten(source, out, range(layers_of(source)), tick=lambda: ticks.append(1))
+    size = shorten(source, out, range(layer_count(GGUFFile(source))), tick=lambda: ticks.append(1))
     assert size == out.stat().st_size
     assert len(ticks) == len(gguf.GGUFReader(source).tensors)
     assert np.array_equal(rows(out), rows(source))
@@ -46,10 +48,7 @@ def test_what_is_told_of_each_layer_is_told_of_those_that_are_left(tmp_path: Pat
     for at in range(3):
         writer.add_tensor(f"blk.{at}.ffn_up.weight", np.full((2, 32), at, np.float32))
     writer.add_tensor("token_embd.weight", np.ones((2, 32), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     shorten(source, out, [2, 0])
     read = gguf.GGUFReader(out)
     assert read.fields["llama.attention.head_count_kv"].contents() == [4, 6]

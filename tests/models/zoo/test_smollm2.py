@@ -13,7 +13,7 @@ from command_line import command
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.header import read_model_facts
-from paceline.models.zoo.inflate import write_plain
+from paceline.models.zoo.inflate import write_widened
 from paceline.models.zoo.layout import read_layout
 from real_model import smollm2
 
@@ -45,8 +45,8 @@ def test_its_weights_compute_the_same_in_a_wider_model(tmp_path: Path) -> None:
     assert source.parameters == 134_515_008
     same = replace(source, blocks=4)
     wider = replace(same, width=768, heads=12, kv_heads=4, feed_forward=2048)
-    write_plain(file, source, same, tmp_path / "same.gguf", "F32", 0, lambda *_: None)
-    write_plain(file, source, wider, tmp_path / "wider.gguf", "F32", 0, lambda *_: None)
+    write_widened(file, source, same, tmp_path / "same.gguf", "F32")
+    write_widened(file, source, wider, tmp_path / "wider.gguf", "F32")
     assert greedy(tmp_path / "same.gguf", 12) == greedy(tmp_path / "wider.gguf", 12)
 
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import paceline
-from gguf_files import write_llama
+from gguf_files import convert, rewritten, write_llama
 from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import GGUFFile, copy_part, write_gguf
-from paceline.models.zoo.quantize import quantize
+from paceline.models.headers.gguf_file import GGUFFile
 from paceline.prepare.transplant import Transplant
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.vocab.shared import check_shared
@@ -30,11 +29,7 @@ def made(draft: Path, target: Path, out: Path, **options: Any) -> dict[str, Any]
 
 
 def with_one_matrix(path: Path, out: Path) -> Path:
-    file = GGUFFile(path)
-    parts = [copy_part(file, tensor) for name, tensor in file.tensors.items() if name != TABLES[1]]
-    with out.open("wb") as stream:
-        write_gguf(stream, [*file.fields.values()], parts, file.alignment, lambda: None)
-    return out
+    return rewritten(path, out, lambda _fields, parts: parts.pop(TABLES[1]))
 
 
 def table(path: Path, name: str = TABLES[0]) -> np.ndarray[Any, Any]:
@@ -106,7 +101,7 @@ def test_a_vocabulary_in_another_order_comes_over_to_the_last_bit(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
 def test_new_rows_have_the_type_asked_for(pair: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
-    report = made(*pair, tmp_path / "out.gguf", weight_type=kind)
+    report = made(*pair, tmp_path / "out.gguf", new_type=kind)
     types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
     assert (report["type"], *(types[name] for name in TABLES)) == (kind, kind, kind)
     assert types["blk.0.ffn_down.weight"] == "F32"
@@ -117,7 +112,7 @@ def test_new_rows_have_the_type_asked_for(pair: tuple[Path, Path], tmp_path: Pat
 
 @pytest.mark.parametrize(("source", "kind"), [("Q4_0", "Q8_0"), ("BF16", "BF16")])
 def test_a_draft_of_any_type_is_read(pair: tuple[Path, Path], tmp_path: Path, source: str, kind: str) -> None:
-    quantize(pair[0], tmp_path / "draft.gguf", source)
+    convert(pair[0], tmp_path / "draft.gguf", source)
     assert made(tmp_path / "draft.gguf", pair[1], tmp_path / "out.gguf")["type"] == kind
     old, new = GGUFFile(tmp_path / "draft.gguf"), GGUFFile(tmp_path / "out.gguf")
     name = "blk.1.ffn_up.weight"
@@ -218,6 +213,6 @@ def test_a_draft_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
 
 def test_options_that_cannot_be_are_refused(pair: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match="unknown weight type 'Q4_K': use one of F32, F16, BF16, Q8_0, Q4_0"):
-        Transplant(*pair, weight_type="Q4_K")
+        Transplant(*pair, new_type="Q4_K")
     with pytest.raises(UsageError, match="has two matrices, which cannot become one: leave out --tied"):
         Transplant(*pair, tied=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,11 @@ from paceline.models.headers.gguf_header import (
     read_header,
 )
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.printable import format_count
 
 VERSION = 3
 COPY_BYTES = 1 << 24
+WEIGHT_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")  # the types that can be written
 ROLE = ("tokenizer.ggml.", "_token_id")
 
 
@@ -114,6 +117,15 @@ def copy_part(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     return TensorToWrite(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
 
 
+def weight_type(name: str) -> Any:
+    """Return gguf's number of a type of weights. Raises UsageError for a type that cannot be written."""
+    import gguf
+
+    if name.upper() not in WEIGHT_TYPES:
+        raise UsageError(f"unknown weight type {name!r}: use one of {', '.join(WEIGHT_TYPES)}")
+    return gguf.GGMLQuantizationType[name.upper()]
+
+
 def quantise_part(
     name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
 ) -> TensorToWrite:
@@ -140,15 +152,15 @@ def quantise_part(
     return TensorToWrite(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
 
 
-def text_field(key: str, value: str) -> bytes:
-    data, name = value.encode(errors="replace"), key.encode()
-    return b"".join((struct.pack("<Q", len(name)), name, struct.pack("<IQ", STRING, len(data)), data))
-
-
-def number_field(key: str, value: int | float) -> bytes:
+def metadata_field(key: str, value: str | int | float) -> bytes:
+    """Return the raw bytes of a text, a uint32 or a float32."""
     name = key.encode()
-    number = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
-    return struct.pack("<Q", len(name)) + name + number
+    if isinstance(value, str):
+        data = value.encode(errors="replace")
+        raw = struct.pack("<IQ", STRING, len(data)) + data
+    else:
+        raw = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+    return struct.pack("<Q", len(name)) + name + raw
 
 
 def list_field(field: bytes, keep: Sequence[int]) -> bytes:
@@ -168,36 +180,37 @@ def is_number_list(field: bytes, count: int) -> bool:
     return inner in NUMBERS and length == count
 
 
-def file_size(fields: Sequence[bytes], parts: Sequence[TensorToWrite], alignment: int) -> int:
-    """Return the file's size in bytes, or a little more."""
-    infos = sum(64 + len(part.name.encode()) for part in parts)
-    return 24 + sum(map(len, fields)) + infos + sum(part.size + alignment for part in parts) + alignment
-
-
 def write_gguf(
-    file: IO[bytes],
+    path: Path,
     fields: Sequence[bytes],
     parts: Sequence[TensorToWrite],
     alignment: int,
-    tick: Callable[[], None],
+    tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write the file; `tick` is called after each tensor."""
-    file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))
-    for field in fields:
-        file.write(field)
-    offset = 0
-    for part in parts:
-        name = part.name.encode()
-        file.write(struct.pack("<Q", len(name)) + name + struct.pack("<I", len(part.dims)))
-        file.write(struct.pack(f"<{len(part.dims)}QIQ", *part.dims, part.type, offset))
-        offset += part.size + -part.size % alignment
-    file.write(bytes(-file.tell() % alignment))
-    for part in parts:
-        written = 0
-        for block in part.blocks():
-            file.write(np.ascontiguousarray(block).data)  # tofile() does not report a full disk
-            written += block.nbytes
-        if written != part.size:
-            raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")
-        file.write(bytes(-written % alignment))
-        tick()
+    """Write a file; `tick` is called after each tensor. Raises ModelError without space for the weights."""
+    needed, free = sum(part.size for part in parts), shutil.disk_usage(path.parent).free
+    if free < needed * 1.02:
+        raise ModelError(
+            f"{path.parent} has {format_count(free)} free, {format_count(needed)} are needed: "
+            "free some or choose another folder"
+        )
+    with path.open("wb") as file:
+        file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))
+        for field in fields:
+            file.write(field)
+        offset = 0
+        for part in parts:
+            name = part.name.encode()
+            file.write(struct.pack("<Q", len(name)) + name + struct.pack("<I", len(part.dims)))
+            file.write(struct.pack(f"<{len(part.dims)}QIQ", *part.dims, part.type, offset))
+            offset += part.size + -part.size % alignment
+        file.write(bytes(-file.tell() % alignment))
+        for part in parts:
+            written = 0
+            for block in part.blocks():
+                file.write(np.ascontiguousarray(block).data)  # tofile() does not report a full disk
+                written += block.nbytes
+            if written != part.size:
+                raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")
+            file.write(bytes(-written % alignment))
+            tick()

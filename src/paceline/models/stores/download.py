@@ -27,7 +27,6 @@ from paceline.models.stores.hub_api import (
 )
 from paceline.models.stores.hub_cache import (
     blob_of,
-    cache_folder,
     current_revision,
     env_flag,
     is_blob,
@@ -132,7 +131,7 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
     from huggingface_hub.utils import WeakFileLock
 
     folder = repo_folder(name)
-    lock = cache_folder() / ".locks" / folder.name / f"{remote.sha256}.lock"  # as huggingface_hub names it
+    lock = folder.parent / ".locks" / folder.name / f"{remote.sha256}.lock"  # as huggingface_hub names it
     url = hf_hub_url(name, remote.name, revision=commit, endpoint=endpoint())
     part = blob.with_name(f"{blob.name}.paceline.incomplete")
     lock.parent.mkdir(parents=True, exist_ok=True)

@@ -39,13 +39,9 @@ def env_flag(*names: str) -> bool:
     return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
-def cache_folder() -> Path:
-    """Return the cache's folder by the current environment; huggingface_hub reads it only once."""
-    return hub_folder(os.environ)
-
-
 def repo_folder(name: str) -> Path:
-    return cache_folder() / f"{REPOSITORY}{name.replace('/', '--')}"
+    """Return a repository's folder by the current environment; huggingface_hub reads it only once."""
+    return hub_folder(os.environ) / f"{REPOSITORY}{name.replace('/', '--')}"
 
 
 def current_revision(folder: Path) -> str:

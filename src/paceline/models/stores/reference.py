@@ -103,14 +103,6 @@ class Variant:
     files: tuple[str, ...]
     missing: int = 0
 
-    def has(self, word: str) -> bool:
-        """Return whether the name contains a whole word: Q4_K_M_L does not contain Q4_K_M."""
-        pattern = rf"(?<!{_WORD}){re.escape(word)}(?!{_WORD})"
-        return re.search(pattern, self.stem, re.IGNORECASE) is not None
-
-    def named(self, name: str) -> bool:
-        return name.lower() in (self.files[0].lower(), PurePosixPath(self.files[0]).name.lower())
-
 
 def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Reference:
     """Parse a model reference. Raises UsageError for text that is neither a path nor a model name."""
@@ -243,7 +235,10 @@ def _label(stem: str) -> str:
 
 
 def matching_variants(models: Sequence[Variant], name: str) -> list[Variant]:
-    """Return the models with this file name, else this quantisation, else this word in the name."""
-    by_file = [model for model in models if model.named(name)]
-    by_label = [model for model in models if model.label.lower() == name.lower()]
-    return by_file or by_label or [model for model in models if model.has(name)]
+    """Return the models with this file name, else this quantisation, else this whole word in the name."""
+    lower = name.lower()
+    by_file = [m for m in models if lower in (m.files[0].lower(), PurePosixPath(m.files[0]).name.lower())]
+    by_label = [model for model in models if model.label.lower() == lower]
+    # Q4_K_M_L does not contain the word Q4_K_M.
+    word = re.compile(rf"(?<!{_WORD}){re.escape(name)}(?!{_WORD})", re.IGNORECASE)
+    return by_file or by_label or [model for model in models if word.search(model.stem)]

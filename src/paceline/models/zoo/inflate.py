@@ -8,7 +8,6 @@ are small seeded random numbers, so that matrix products cost as much as in a re
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -21,20 +20,17 @@ from paceline.models.headers.gguf_file import (
     GGUFFile,
     TensorRows,
     TensorToWrite,
-    number_field,
+    metadata_field,
     quantise_part,
-    text_field,
+    weight_type,
     write_gguf,
 )
 from paceline.models.zoo.layout import Layout, choose_layout, read_layout, tensor_shapes
-from paceline.models.zoo.quantize import FTYPES, check_ftype, quantize
-from paceline.speculative.errors import ModelError
-from paceline.speculative.printable import format_count
-from paceline.system.scratch import scratch_file
 from paceline.system.whole import check_output, write_output
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[str, float], None]
+Progress = Callable[[float], None]
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 CHUNK_ROWS = 4096
 
 
@@ -68,8 +64,7 @@ def widen_tensor(
 def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: int) -> list[bytes]:
     """Return the source's metadata fields with the new dimensions."""
     size = f"{layout.parameters / 1e6:.0f}M"
-    fields = dict(file.fields)
-    numbers: dict[str, int | float] = {
+    values: dict[str, str | int | float] = {
         "general.file_type": file_type,
         "llama.embedding_length": layout.width, "llama.block_count": layout.blocks,
         "llama.feed_forward_length": layout.feed_forward, "llama.attention.head_count": layout.heads,
@@ -77,25 +72,30 @@ def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: in
         "llama.attention.value_length": layout.head_dim,
         "llama.attention.layer_norm_rms_epsilon": layout.eps * scale**2,
     }  # fmt: skip
-    if "llama.rope.dimension_count" not in fields:
-        numbers["llama.rope.dimension_count"] = layout.head_dim
-    for key, number in numbers.items():
-        fields[key] = number_field(key, number)
+    if "llama.rope.dimension_count" not in file.fields:
+        values["llama.rope.dimension_count"] = layout.head_dim
     if name := file.text("general.name"):
-        fields["general.name"] = text_field("general.name", f"{name}, inflated to {size}")
+        values["general.name"] = f"{name}, inflated to {size}"
     if file.text("general.size_label"):
-        fields["general.size_label"] = text_field("general.size_label", size)
-    return list(fields.values())
+        values["general.size_label"] = size
+    return list((file.fields | {key: metadata_field(key, value) for key, value in values.items()}).values())
 
 
-def write_plain(
-    source: GGUFFile, old: Layout, layout: Layout, out: Path, ftype: str, seed: int, progress: Progress
+def write_widened(
+    source: GGUFFile,
+    old: Layout,
+    layout: Layout,
+    out: Path,
+    ftype: str,
+    seed: int = 0,
+    progress: Progress = lambda _share: None,
 ) -> None:
-    """Write the widened model as F16, BF16 or F32, one tensor at a time."""
+    """Write the widened model, one piece of one tensor at a time. ftype: one of gguf_file.WEIGHT_TYPES."""
     import gguf
 
     scale = (old.width / layout.width) ** 0.5
     tables = {name: TensorRows(source, tensor) for name, tensor in source.tensors.items()}
+    output = OUTPUT if OUTPUT in dict(tensor_shapes(layout)) else EMBEDDING
 
     def rows(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
         # One generator per tensor: the weights depend only on the seed and the tensor's name.
@@ -103,31 +103,14 @@ def write_plain(
         return widen_tensor(name, shape, tables.get(name), scale, rng)
 
     def part(name: str, shape: tuple[int, ...]) -> TensorToWrite:
-        # Norms stay F32 in every type, as in llama.cpp.
-        kind = gguf.GGMLQuantizationType["F32" if len(shape) == 1 else ftype]
-        return quantise_part(name, shape[::-1], kind, partial(rows, name, shape))
+        # As in llama.cpp, norms stay F32, and the output matrix of a Q4_0 model has more bits.
+        kind = "F32" if len(shape) == 1 else "Q8_0" if (ftype, name) == ("Q4_0", output) else ftype
+        return quantise_part(name, shape[::-1], weight_type(kind), partial(rows, name, shape))
 
     parts = [part(name, shape) for name, shape in tensor_shapes(layout)]
     file_type = gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"]
-    written = count(1)
-    with out.open("wb") as file:
-        write_gguf(
-            file,
-            widened_metadata(source, layout, scale, int(file_type)),
-            parts,
-            source.alignment,
-            lambda: progress("write", next(written) / len(parts)),
-        )
-
-
-def check_space(folder: Path, needed: int) -> None:
-    """Raise ModelError unless `folder` has room for `needed` bytes."""
-    free = shutil.disk_usage(folder).free
-    if free < needed * 1.02:
-        raise ModelError(
-            f"{folder} has {format_count(free)} free, {format_count(needed)} are needed: "
-            "free some or choose another folder"
-        )
+    metadata, written = widened_metadata(source, layout, scale, int(file_type)), count(1)
+    write_gguf(out, metadata, parts, source.alignment, lambda: progress(next(written) / len(parts)))
 
 
 def inflate(
@@ -138,30 +121,19 @@ def inflate(
     *,
     seed: int = 0,
     force: bool = False,
-    progress: Progress = lambda _phase, _done: None,
+    progress: Progress = lambda _share: None,
 ) -> tuple[Layout, int]:
     """Write a Llama GGUF of about `parameters` weights (60M to 2B, within 5%) with the outputs of `source`.
 
     Return the layout and the file's bytes. `out` appears only when it is complete.
-    ftype: one of quantize.FTYPES. progress: called with "write" or "quantize" and a fraction.
+    ftype: one of gguf_file.WEIGHT_TYPES. progress: called with the completed share.
     Raises UsageError (size, type, existing file), ModelError (unsuitable source, full disk), PacelineError.
     """
-    ftype = check_ftype(ftype)
+    kind = weight_type(ftype).name
     check_output(out, source, force=force)
     file = GGUFFile(source)
     old = read_layout(file)
     layout = choose_layout(old, parameters)
-    plain_type = ftype if ftype in ("F32", "F16", "BF16") else "F16"
-    bits = sum(FTYPES[name][1] for name in {plain_type, ftype})
-    check_space(out.parent, int(layout.parameters * bits / 8))
     with write_output(out, force=force) as part:
-        if ftype == plain_type:
-            write_plain(file, old, layout, part, plain_type, seed, progress)
-        else:
-            with scratch_file(part.parent) as plain:
-                write_plain(file, old, layout, plain, plain_type, seed, progress)
-                progress("quantize", 0.0)
-                quantize(plain, part, ftype, name=out)
-                progress("quantize", 1.0)
-        size = part.stat().st_size
-    return layout, size
+        write_widened(file, old, layout, part, kind, seed, progress)
+        return layout, part.stat().st_size

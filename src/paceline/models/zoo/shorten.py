@@ -12,8 +12,7 @@ from paceline.models.headers.gguf_file import (
     copy_part,
     is_number_list,
     list_field,
-    number_field,
-    text_field,
+    metadata_field,
     write_gguf,
 )
 from paceline.speculative.errors import ModelError, UsageError
@@ -51,17 +50,12 @@ def shorten(
             name = f"blk.{places[block[1]]}.{tensor.name[block.end() :]}"
             parts.append(replace(copy_part(file, tensor), name=name))
     with write_output(out, force=force) as part:
-        with part.open("wb") as stream:
-            write_gguf(stream, shortened_metadata(file, n, selected), parts, file.alignment, tick)
+        write_gguf(part, shortened_metadata(file, n, selected), parts, file.alignment, tick)
         return part.stat().st_size
 
 
-def layers_of(source: Path) -> int:
-    """Return the number of layers. Raises ModelError."""
-    return layer_count(GGUFFile(source))
-
-
 def layer_count(file: GGUFFile) -> int:
+    """Return the number of layers. Raises ModelError."""
     count = file.values.get(f"{file.text('general.architecture')}.block_count")
     if not isinstance(count, int):
         raise ModelError(f"{file.path}: does not say how many layers it has: is it a language model?")
@@ -75,7 +69,7 @@ def shortened_metadata(file: GGUFFile, n: int, selected: Sequence[int]) -> list[
         key: list_field(field, selected) if key.startswith(prefix) and is_number_list(field, n) else field
         for key, field in file.fields.items()
     }
-    fields[f"{prefix}block_count"] = number_field(f"{prefix}block_count", len(selected))
+    fields[f"{prefix}block_count"] = metadata_field(f"{prefix}block_count", len(selected))
     if name := file.text("general.name"):
-        fields["general.name"] = text_field("general.name", f"{name}, {len(selected)} of {n} layers")
+        fields["general.name"] = metadata_field("general.name", f"{name}, {len(selected)} of {n} layers")
     return list(fields.values())
