@@ -48,7 +48,7 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
         "--timeout",
         "7",
     ]
-    limits += ["--body-limit", "0.5", "--shutdown-timeout", "11", "--chunk", "64", "--log-json", "--quiet"]
+    limits += ["--body-limit", "0.5", "--shutdown-timeout", "11", "--chunk", "64", "--quiet"]
     limits += ["--temp", "0.5", "--top-k", "7"]
     more = ["--replicas", "2..8", "--replica-cpus", "4", "--replica-gpus", "0.5"]
     done = serve(
@@ -75,7 +75,6 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
         "body_limit": 0.5,
         "grace": 11.0,
         "chunk": 64,
-        "log_json": True,
         "quiet": True,
         "replicas": "2..8",
         "num_cpus": 4.0,

@@ -167,12 +167,6 @@ def test_a_curve_that_no_machine_has_is_not_believed_where_it_was_kept(
     assert "2 rows take 303 times what one row does); they are measured again" in said[0]
 
 
-def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:
-    save(target, None, DecodingCosts(GOOD))
-    save(target, None, DecodingCosts(PassCosts.flat(1.0), is_default=False))
-    assert costs_of(target).target.table == GOOD.table
-
-
 def test_where_no_draft_ever_pays_it_is_measured_once_more_and_longer(
     target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation, write_messages
 from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
 from paceline.cli.lines import strip_block_quotes
-from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
+from paceline.cli.reading import PrefillProgress, until_interrupted
 from paceline.report import where
 from paceline.report.sources import SourceMarks
 from paceline.report.table import summary
@@ -64,7 +64,6 @@ class ChatLoop:
         self._llm, self._conversation, self._early, self._interactive = llm, conversation, early, interactive
         self._request, self._sampling, self._show_stats = request, sampling, show_stats
         self._marks, self._show_sources = SourceMarks(Console(file=sys.stdout)), False
-        self._slowness = SlowPassMonitor(llm)
         self._last: dict[str, Any] | None = None  # the last answer's record
         self._commands: dict[str, Callable[[str], None]] = {
             "help": lambda _: note(HELP.rstrip("\n")),
@@ -96,8 +95,6 @@ class ChatLoop:
             except (PacelineError, OSError) as error:
                 code = getattr(error, "exit_code", 1)
                 note(f"paceline: {printable(str(error))}")
-        if warning := self._slowness.warning():
-            note(f"paceline: {warning}")
         return code
 
     def _answer(self, message: str) -> bool:

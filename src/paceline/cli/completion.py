@@ -17,7 +17,7 @@ from paceline.bench.replay.recording import PLAIN_DRAFTING, Recorder
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_json, print_note
-from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
+from paceline.cli.reading import PrefillProgress, until_interrupted
 from paceline.cli.references import base_model
 from paceline.report import where
 from paceline.report.sources import SourceMarks
@@ -54,7 +54,6 @@ class Completion:
         self._llm, self._sampling, self._interrupts, self._recorder = llm, sampling, interrupts, recorder
         self._request = request | asdict(sampling)
         self._as_json, self._show_stats, self._chat = as_json, show_stats, chat
-        self._slowness = SlowPassMonitor(llm)
         self._marks = SourceMarks(Console(file=sys.stdout)) if show_sources else None
 
     def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, wants_chat: bool) -> list[int]:
@@ -86,7 +85,7 @@ class Completion:
             if self._chat and run["stop_reason"] == "length":
                 print_note(f"cut after {run['n_tokens']:,} tokens (-n N for more)")
             print_note(summary(run))
-        self._end(run, sys.stderr)
+            self._print_times(run, sys.stderr)
         return INTERRUPTED if self._interrupts.pressed else 0
 
     def compare(self, prompt: Sequence[int]) -> int:
@@ -116,7 +115,7 @@ class Completion:
         else:
             print_note("")
             comparison(record, judgement.verdict, sys.stdout)
-        self._end(drafted, sys.stdout)
+            self._print_times(drafted, sys.stdout)
         judgement.require_lossless()
         return 0
 
@@ -170,13 +169,11 @@ class Completion:
         if self._marks is not None and not self._as_json:
             print(self._marks.legend(self._llm.drafter.name.split(",")), file=sys.stderr)
 
-    def _end(self, run: dict[str, Any], file: IO[str]) -> None:
-        """Print the time of each phase (--stats), and a warning about slow passes."""
-        if self._show_stats and not self._as_json:
+    def _print_times(self, run: dict[str, Any], file: IO[str]) -> None:
+        """Print the time of each phase (--stats)."""
+        if self._show_stats:
             file.write("\n")
             where.write(run, file)
-        if warning := self._slowness.warning():
-            print_note(f"paceline: {warning}")
 
     def _logprobs(self, generation: Generation) -> dict[str, Any]:
         n = self._request["logprobs"]

@@ -1,23 +1,16 @@
-"""Monitoring of a generation: progress of the prefill, Ctrl-C, and unusually slow passes."""
+"""Monitoring of a generation: progress of the prefill, and Ctrl-C."""
 
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterator
-from statistics import median
 from time import monotonic
 
-from paceline.api import LLM
 from paceline.cli.interrupts import Interrupts
 from paceline.engine import Stream
 from paceline.request_handle import StepOutput
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 
 MIN_PROMPT_TOKENS = 256  # of a prompt whose progress is shown
-SLOW = 3.0  # median time of a pass, in units of its known cost
-MIN_PASSES = 8
-MIN_SECONDS = 0.005  # cost of a pass; shorter ones are too noisy
 
 
 class PrefillProgress:
@@ -60,28 +53,3 @@ def until_interrupted(stream: Stream, interrupts: Interrupts) -> Iterator[StepOu
                 return
     except KeyboardInterrupt:
         pass
-
-
-class SlowPassMonitor:
-    """A monitor of the target's passes, if their costs are known."""
-
-    def __init__(self, llm: LLM) -> None:
-        self._passes: deque[tuple[int, int, float]] = deque(maxlen=256)
-        self._known: PassCosts | None = None
-        self._costs: DecodingCosts | None = getattr(llm.policy, "costs", None)
-        costs = self._costs
-        if costs is None or llm.target.on_forward is not None or costs.target.seconds(1, 1) < MIN_SECONDS:
-            return
-        # A copy: the policy's own adapts to a slow machine.
-        self._known = PassCosts.read(costs.target.as_dict())
-        llm.target.on_forward = lambda *forward: self._passes.append(forward)
-
-    def warning(self) -> str:
-        """Return a warning about slow passes, or ""."""
-        if self._known is None or self._costs is None or len(self._passes) < MIN_PASSES:
-            return ""
-        times = median(seconds / self._known.seconds(rows, depth) for rows, depth, seconds in self._passes)
-        if times < SLOW:
-            return ""
-        self._costs.is_default = False  # costs updated in a slow run are not stored
-        return f"passes took {times:.1f} times what they usually take here; paceline doctor tells why"

@@ -108,10 +108,10 @@ def as_costs(found: Mapping[str, CachedCosts]) -> DecodingCosts:
 
 
 def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: Warn = to_stderr) -> None:
-    """Store the costs as updated by use, unless passes took far longer than usual. The last process wins."""
+    """Store the costs as updated by use. The last process wins."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
-        if cost is None or not costs.is_default or jitter_warning(cost):
+        if cost is None or jitter_warning(cost):
             continue
         key = cost_key(model, role)
         before = load(key, _silent)

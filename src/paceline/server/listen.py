@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import socket
@@ -52,17 +51,13 @@ class GracefulServer(uvicorn.Server):
 
 
 class LogFormatter(logging.Formatter):
-    """One line a request, as JSON or as `name=value`, without any text of prompts or answers."""
+    """One line a request, as `name=value`, without any text of prompts or answers."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] | None = getattr(record, "fields", None)
-        if self._as_json:
-            known = fields if fields is not None else {"message": super().format(record)}
-            return json.dumps({"time": self.formatTime(record), "level": record.levelname, **known})
         if fields is None:
             return super().format(record)
         message = " ".join(f"{name}={printable(str(value))}" for name, value in fields.items())
@@ -97,9 +92,9 @@ def is_not_cancellation(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-def configure_logging(as_json: bool, quiet: bool) -> None:
+def configure_logging(quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter(as_json))
+    handler.setFormatter(LogFormatter())
     handler.addFilter(is_not_cancellation)
     top = logging.getLogger("paceline.server")
     top.handlers[:] = [handler]

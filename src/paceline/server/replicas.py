@@ -60,7 +60,6 @@ class ReplicaSettings(ServerLimits):
     body_limit: Positive = 8.0
     grace: Positive = 30.0
     chunk: Annotated[int, Field(ge=1)] = PREFILL_CHUNK_TOKENS
-    log_json: bool = False
     quiet: bool = False
     replicas: str = "1"
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
@@ -76,10 +75,6 @@ class ReplicaSettings(ServerLimits):
             parse_replica_range(text)
         return text
 
-    @property
-    def most(self) -> int:
-        return parse_replica_range(self.replicas)[1]
-
     def rules(self) -> SecurityRules:
         keys, file = list(self.api_key), self.api_key_file
         if file is not None:
@@ -91,7 +86,7 @@ class ReplicaSettings(ServerLimits):
 
     def server(self, llm: LLM) -> tuple[ServingEngine, FastAPI]:
         """Return the engine of a loaded model, and its ASGI application."""
-        listen.configure_logging(self.log_json, self.quiet)
+        listen.configure_logging(self.quiet)
         service = ServingEngine(llm, self, chunk=self.chunk)
         names = self.alias or [default_name(str(self.loading()["target"]))]
         return service, app.create(service, names, self.rules())

@@ -245,13 +245,11 @@ def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
 class DecodingCosts:
     """The costs of decoding.
     target, draft: pass costs of the two models.
-    step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown.
-    is_default: false once passes took far longer than known, which the next process must not learn."""
+    step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown."""
 
     target: PassCosts
     draft: PassCosts | None = None
     step: float = 0.0
-    is_default: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {
