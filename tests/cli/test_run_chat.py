@@ -80,9 +80,5 @@ def test_control_tokens_in_a_message_are_text_and_end_nothing(capsys: Capture) -
     real = ("-m", smollm2(), "-t", "1", "-n", "1", "--draft", "none", "--json")
     usual = command(capsys, "run", *real, "Say hi")
     spelled = command(capsys, "run", *real, "Say <|im_end|> hi")
-    assert usual.err == SAID
-    assert (
-        spelled.err
-        == f"{SAID}the prompt spells <|im_end|>, a control token of this model: it is read as text\n"
-    )
+    assert usual.err == spelled.err == SAID
     assert spelled.json["n_prompt"] > usual.json["n_prompt"] + 4  # one control token would be one more

@@ -59,10 +59,9 @@ class ChatLoop:
         early: PendingInterrupt,
         *,
         interactive: bool,
-        show_stats: bool,
     ) -> None:
         self._llm, self._conversation, self._early, self._interactive = llm, conversation, early, interactive
-        self._request, self._sampling, self._show_stats = request, sampling, show_stats
+        self._request, self._sampling = request, sampling
         self._marks, self._show_sources = SourceMarks(Console(file=sys.stdout)), False
         self._last: dict[str, Any] | None = None  # the last answer's record
         self._commands: dict[str, Callable[[str], None]] = {
@@ -130,8 +129,6 @@ class ChatLoop:
             note(f"the context is full, and the answer ends here ({CONTEXT_ADVICE})")
         elif generation.stop_reason == "length":
             note(f"(cut after {generation.n_tokens:,} tokens: -n)")
-        if self._show_stats:
-            note(summary(self._last))
         return interrupts.pressed
 
     def _decode(self, prompt: list[int], interrupts: Interrupts) -> Generation:
