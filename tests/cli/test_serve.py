@@ -161,12 +161,6 @@ def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
     assert not any("sesame" in line for line in server.err)
 
 
-@pytest.mark.slow
-def test_a_server_on_every_interface_without_a_key_warns() -> None:
-    with running(*TOY, "--host", "0.0.0.0") as server:
-        assert any("no --api-key: whoever reaches this machine can use it" in line for line in server.err)
-
-
 SECRET = "Xyzzy"
 
 
@@ -193,9 +187,8 @@ def test_the_log_has_a_line_a_request_without_its_text() -> None:
     lines = server.err[before:]
     assert not [line for line in server.err if SECRET in line]
     assert not [line for line in lines if "6.6.6.6" in line]
-    assert all(line.removesuffix("\n").isprintable() for line in lines)
-    assert not [line for line in lines if line.startswith("INFO")]
-    logged = [dict(word.split("=", 1) for word in line.split()[2:]) for line in lines if " path=" in line]
+    assert all(line.removesuffix("\n").isprintable() and line[0].isdigit() for line in lines)
+    logged = [dict(word.split("=", 1) for word in line.split()[3:]) for line in lines if " path=" in line]
     requests = [fields for fields in logged if fields["path"] != "/health"]
     assert [fields["status"] for fields in requests] == [
         "200",

@@ -32,13 +32,7 @@ def chat(
     models: Any,
     n_predict: Annotated[
         int | None,
-        option(
-            GENERATION,
-            "-n --n-predict",
-            "N",
-            "Most tokens of an answer. Default: up to the context.",
-            minimum=1,
-        ),
+        option(GENERATION, "-n --n-predict", "N", "Longest answer; default: up to the context.", minimum=1),
     ] = None,
     sampling: Any,
     seed: options.Seed = None,

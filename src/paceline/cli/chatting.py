@@ -139,10 +139,11 @@ class ChatLoop:
         with closing(reading), self._llm.stream(prompt, on_prefill=reading, **request) as stream:
             for piece in until_interrupted(stream, interrupts):
                 length += len(piece.text)
-                _show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
+                text = self._marks.marked(piece.parts) if self._show_sources else piece.text
+                print(text, end="", flush=True)
         generation = stream.result()
         ends = generation.text.endswith("\n") or not generation.tokens
-        _show(generation.text[length:] + ("" if ends else "\n"))
+        print(generation.text[length:], end="" if ends else "\n", flush=True)
         return generation
 
     def _stats(self, _: str) -> None:
@@ -176,11 +177,5 @@ class ChatLoop:
         note("forgotten, but for the system prompt")
 
 
-def _show(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 def note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    print(text, file=sys.stderr, flush=True)

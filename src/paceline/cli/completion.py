@@ -157,8 +157,7 @@ class Completion:
 
     def _show(self, text: str) -> None:
         if not self._as_json:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            print(text, end="", flush=True)
 
     def _legend(self) -> None:
         if self._marks is not None and not self._as_json:
