@@ -67,7 +67,11 @@ class Served:
 
     def rest(self) -> None:
         """Wait until no request waits or runs."""
-        until(lambda: self.service.is_idle)
+        until(lambda: idle(self.service))
+
+
+def idle(service: ServingEngine) -> bool:
+    return not (service.running or service.waiting)
 
 
 def until(holds: Any, message: Any = lambda: "") -> None:

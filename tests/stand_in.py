@@ -67,22 +67,17 @@ class Answer:
     holds_after: int | None = None
     breaks: bool = False
     error: str = ""
-    finish: str = "stop"
-    timings: dict[str, Any] = field(default_factory=lambda: dict(TIMINGS))
 
 
 @dataclass
 class StandIn:
-    """answers: to the next chat requests, in order. key: that requests have to bring, if any. live: what the
-    live view is told. sampling: what it suggests. asked: the bodies of the chat requests. left: is set when
-    a reader went away in the middle of an answer. pause: seconds between two chunks."""
+    """answers: to the next chat requests, in order. key: required of requests, if any. live: events of the
+    live view. asked: bodies of the chat requests. left: set when a client disconnects during an answer."""
 
     answers: list[Answer | Refusal] = field(default_factory=list)
     key: str = ""
     live: dict[str, Any] = field(default_factory=lambda: dict(LIVE))
     models: Sequence[str] = ("smollm2",)
-    sampling: dict[str, float] = field(default_factory=dict)
-    pause: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
@@ -133,8 +128,7 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             if not self.allowed():
                 return self.refuse(refusal(401, "Invalid API key"))
             if self.path == "/v1/models":
-                about = {"object": "model", "meta": {"sampling": stand_in.sampling}}
-                data = [{"id": name, "root": f"/{name}.gguf", **about} for name in stand_in.models]
+                data = [{"id": name, "root": f"/{name}.gguf", "meta": {}} for name in stand_in.models]
                 return self.reply(200, json.dumps({"object": "list", "data": data}).encode(), {})
             if self.path == "/live":
                 return self.streamed(self.tell_live)
@@ -191,10 +185,10 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
         def tell_answer(self, answer: Answer) -> bool:
             """Send the answer; false if the client disconnects."""
             for n, chunk in enumerate(answer.parts, 1):
-                if stand_in.closing.wait(stand_in.pause):
+                if stand_in.closing.is_set():
                     return False
                 parts = chunk if isinstance(chunk, list) else [chunk]
-                self.send(self.chunk({"content": "".join(text for text, _ in parts)}, parts=parts))
+                self.send(self.chunk({"content": "".join(text for text, _ in parts)}, parts))
                 if n == answer.holds_after:
                     self.hold()
             if answer.error:
@@ -202,7 +196,7 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
                 return True
             if answer.breaks:
                 return False
-            self.send(self.chunk({}, finish=answer.finish, timings=answer.timings))
+            self.send(self.chunk({}, last=True))
             usage = {"prompt_tokens": 34, "completion_tokens": 128, "total_tokens": 162}
             self.send(json.dumps({"object": "chat.completion.chunk", "choices": [], "usage": usage}))
             self.send("[DONE]")
@@ -213,20 +207,10 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             while not stand_in.gate.wait(0.02):
                 self.wfile.write(b"3\r\n:\n\n\r\n")
 
-        def chunk(
-            self,
-            delta: dict[str, str],
-            *,
-            parts: list[Part] | None = None,
-            finish: str | None = None,
-            timings: dict[str, Any] | None = None,
-        ) -> str:
-            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        def chunk(self, delta: dict[str, str], parts: Sequence[Part] = (), *, last: bool = False) -> str:
+            choice = {"index": 0, "delta": delta, "finish_reason": "stop" if last else None}
             chunk: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [choice]}
-            if parts:
-                chunk["speculative"] = {"parts": parts}
-            if timings:
-                chunk["timings"] = timings
+            chunk |= {"timings": TIMINGS} if last else {"speculative": {"parts": parts}}
             return json.dumps(chunk)
 
     return Handler

@@ -18,7 +18,7 @@ from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.text.chat_template import control_texts, encode_chat
+from paceline.text.chat_template import encode_chat
 from paceline.text.grammar_check import parse_grammar
 from paceline.text.grammar_source import Schema
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
@@ -88,10 +88,6 @@ class LLM:
                 f"the prompt has {n:,} characters; the context of {self.target.caps.n_ctx:,} tokens has room "
                 f"for {self.max_text_bytes:,} at most: shorten it or ask for a larger context (n_ctx, -c)"
             )
-
-    def control_text(self, text: str) -> str:
-        """Return the first control token (<|im_end|>) that a text spells, or "". Prompts treat it as text."""
-        return next(iter(control_texts(self.target.text, self.target.vocab, text)), "")
 
     @property
     def has_chat_template(self) -> bool:

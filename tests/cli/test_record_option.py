@@ -88,22 +88,15 @@ def test_what_was_interrupted_is_recorded_as_far_as_it_came(
     assert len(line["tokens"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("args", "words"), [(["--record", "none/t.jsonl"], ["--record none/t.jsonl", "cannot be written"])]
-)
 @pytest.mark.parametrize("name", ["run", "bench"])
 def test_what_cannot_be_recorded_is_refused_before_a_model_is_loaded(
-    capsys: Capture,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    args: list[str],
-    words: list[str],
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.gguf").write_text("no model")
     text = ["hello"] if name == "run" else []
-    command(capsys, name, "-m", "bad.gguf", *text, *args).refused(2, *words)
+    done = command(capsys, name, "-m", "bad.gguf", *text, "--record", "none/t.jsonl")
+    done.refused(2, "--record none/t.jsonl", "cannot be written")
 
 
 def test_a_file_of_another_model_is_refused_before_anything_is_said(

@@ -155,6 +155,7 @@ def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch:
         ("--logit-bias 13=much", "--logit-bias 13=much: write TOKEN=BIAS"),
         ("--logit-bias 1000=2", "logit_bias for token 1000: the model's tokens are 0 to 257"),
         ("--logprobs 3", "--logprobs: prints with --json only; add it"),
+        ("--logprobs 259 --json", "logprobs 259: must be between 0 and the model's 258 tokens"),
         ("--xyzzy", "No such option: --xyzzy; see paceline run --help"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`paceline run` on instruct models: the template by default, system prompts, messages, control tokens."""
+"""`paceline run` on instruct models: the template by default, system prompts, messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from command_line import command, run
 from gguf_files import write_llama
-from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}[assistant]"
@@ -74,15 +73,3 @@ def test_an_answer_that_is_empty_is_said_to_be(capsys: Capture, target: Path) ->
     done = run(capsys, target, "hi", *FEW, "--logit-bias", "256=1e15")  # the end
     assert (done.code, done.out) == (0, "\n")
     assert done.err.startswith("the text is empty: the model ended it at once (--ignore-eos goes on)")
-
-
-def test_control_tokens_in_a_message_are_text_and_end_nothing(capsys: Capture) -> None:
-    real = ("-m", smollm2(), "-t", "1", "-n", "1", "--draft", "none", "--json")
-    usual = command(capsys, "run", *real, "Say hi")
-    spelled = command(capsys, "run", *real, "Say <|im_end|> hi")
-    assert usual.err == SAID
-    assert (
-        spelled.err
-        == f"{SAID}the prompt spells <|im_end|>, a control token of this model: it is read as text\n"
-    )
-    assert spelled.json["n_prompt"] > usual.json["n_prompt"] + 4  # one control token would be one more

@@ -161,12 +161,6 @@ def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
     assert not any("sesame" in line for line in server.err)
 
 
-@pytest.mark.slow
-def test_a_server_on_every_interface_without_a_key_warns() -> None:
-    with running(*TOY, "--host", "0.0.0.0") as server:
-        assert any("no --api-key: whoever reaches this machine can use it" in line for line in server.err)
-
-
 SECRET = "Xyzzy"
 
 
@@ -184,9 +178,8 @@ def talk(url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_json", [True, False])
-def test_logs_tell_of_requests_and_not_what_was_said(as_json: bool) -> None:
-    with running(*TOY, *(["--log-json"] if as_json else [])) as server:
+def test_the_log_has_a_line_a_request_without_its_text() -> None:
+    with running(*TOY) as server:
         before = len(server.err)
         talk(server.url)
         server.process.send_signal(signal.SIGTERM)
@@ -194,18 +187,23 @@ def test_logs_tell_of_requests_and_not_what_was_said(as_json: bool) -> None:
     lines = server.err[before:]
     assert not [line for line in server.err if SECRET in line]
     assert not [line for line in lines if "6.6.6.6" in line]
-    assert all(line.removesuffix("\n").isprintable() for line in lines)
-    if not as_json:
-        assert not [line for line in lines if line.startswith("INFO")]
-        assert any("id=mine" in line and "path=/health" in line and "status=200" in line for line in lines)
-        return
-    said = [json.loads(line) for line in lines]
-    requests = [one for one in said if "path" in one and one["path"] != "/health"]
-    assert [one["status"] for one in requests] == [200, 200, 400, 400, 404, 200, 400, 404]
-    assert requests[0]["tokens"] <= 5
-    assert requests[0]["prompt"] == 4
-    assert {one["client"] for one in requests} == {"127.0.0.1"}
-    assert any(one.get("id") == "mine" for one in said)
+    assert all(line.removesuffix("\n").isprintable() and line[0].isdigit() for line in lines)
+    logged = [dict(word.split("=", 1) for word in line.split()[3:]) for line in lines if " path=" in line]
+    requests = [fields for fields in logged if fields["path"] != "/health"]
+    assert [fields["status"] for fields in requests] == [
+        "200",
+        "200",
+        "400",
+        "400",
+        "404",
+        "200",
+        "400",
+        "404",
+    ]
+    assert int(requests[0]["tokens"]) <= 5
+    assert requests[0]["prompt"] == "4"
+    assert {fields["client"] for fields in requests} == {"127.0.0.1"}
+    assert any(fields["id"] == "mine" for fields in logged)
 
 
 def stream(url: str, n: int) -> httpx2.Request:

@@ -35,25 +35,12 @@ def serve(capsys: Capture, *args: str | Path) -> Done:
 def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("one\n\ntwo\n")
-    limits = [
-        "--sessions",
-        "3",
-        "--queue",
-        "5",
-        "--per-client",
-        "2",
-        "-n",
-        "9",
-        "--isolate-clients",
-        "--timeout",
-        "7",
-    ]
-    limits += ["--body-limit", "0.5", "--shutdown-timeout", "11", "--chunk", "64", "--log-json", "--quiet"]
-    limits += ["--temp", "0.5", "--top-k", "7"]
-    more = ["--replicas", "2..8", "--replica-cpus", "4", "--replica-gpus", "0.5"]
-    done = serve(
-        capsys, "--draft", "lookup", "--n-draft", "5", "--port", "81", *limits, *more, "--api-key-file", keys
-    )
+    given = """
+        --draft lookup --n-draft 5 --port 81 --temp 0.5 --top-k 7 --quiet
+        --sessions 3 --queue 5 --per-client 2 -n 9 --isolate-clients --timeout 7
+        --body-limit 0.5 --shutdown-timeout 11 --chunk 64
+        --replicas 2..8 --replica-cpus 4 --replica-gpus 0.5"""
+    done = serve(capsys, *given.split(), "--api-key-file", keys)
     assert (done.code, done.out, done.err) == (0, "", "")
     ((settings, host, port),) = asked
     assert (host, port) == ("127.0.0.1", 81)
@@ -75,7 +62,6 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
         "body_limit": 0.5,
         "grace": 11.0,
         "chunk": 64,
-        "log_json": True,
         "quiet": True,
         "replicas": "2..8",
         "num_cpus": 4.0,
@@ -86,7 +72,8 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
 
 def test_without_keys_a_local_server_answers_to_this_machine_s_names(capsys: Capture, asked: Asked) -> None:
     serve(capsys, "--replicas", "1")
-    serve(capsys, "--replicas", "1", "--host", "0.0.0.0")
+    done = serve(capsys, "--replicas", "1", "--host", "0.0.0.0")
+    assert done.err == "no --api-key: whoever reaches this machine can use it\n"
     assert "127.0.0.1" in asked[0][0].hosts
     assert asked[1][0].hosts == []
 

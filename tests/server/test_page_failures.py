@@ -154,6 +154,8 @@ def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Br
         page.keyboard.press("Enter")
         expect(page.locator("#live-state")).to_have_text("Live")
         assert page.locator("#key-form").is_hidden()
+        assert "right" not in page.evaluate("Object.values(localStorage).join()")
+        assert page.evaluate("sessionStorage['paceline.key']") == "right"
         page.reload()
         expect(page.locator("#live-state")).to_have_text("Live")
         ask(page, "Count")

@@ -8,17 +8,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
+import paceline
 from paceline.server.cluster import check_cluster_resources
 from paceline.server.metrics import Metrics, prometheus_text
 from paceline.server.replicas import ReplicaSettings, add_replica_label, merge_metrics, parse_replica_range
+from paceline.server.security import SecurityRules
 from paceline.speculative.errors import UsageError
+from serving import serving
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"), [("1", (1, 1)), ("4", (4, 4)), ("2..8", (2, 8)), ("3..3", (3, 3))]
-)
-def test_replicas_are_a_number_or_a_range(said: str, meant: tuple[int, int]) -> None:
-    assert parse_replica_range(said) == meant
+@pytest.mark.parametrize(("given", "bounds"), [("1", (1, 1)), (4, (4, 4)), ("2..8", (2, 8))])
+def test_replicas_are_a_number_or_a_range(given: Any, bounds: tuple[int, int]) -> None:
+    assert parse_replica_range(ReplicaSettings(replicas=given).replicas) == bounds
 
 
 @pytest.mark.parametrize("said", ["", "0", "x", "4..2", "-1", "1..", "..3", "1...3", "1.5", "0..2", "999999"])
@@ -63,3 +64,14 @@ def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:
         counts = {one.labels["replica"]: one.value for one in refused if one.name.endswith("_total")}
         assert counts == {"a": 1.0, "b": 1.0}
         assert [one.value for one in families[f"{prefix}num_requests_running"].samples] == [3.0, 3.0]
+
+
+def test_responses_name_the_replica_and_leave_the_request_id_to_rays_proxy() -> None:
+    with (
+        paceline.load("toy:", drafters="lookup") as llm,
+        serving(llm, rules=SecurityRules(replica="one")) as up,
+    ):
+        for path in ("/health", "/nothing"):
+            headers = up.get(path).headers
+            assert headers["x-replica"] == "one"
+            assert "x-request-id" not in headers

@@ -246,7 +246,7 @@ def test_the_example_is_what_ray_and_the_replicas_take() -> None:
     (application,) = said.applications
     assert application.import_path == f"{build.__module__}:{build.__name__}"
     args: Any = application.args
-    assert ReplicaSettings.model_validate(args).most == 8
+    assert ReplicaSettings.model_validate(args).replicas == "2..8"
     assert build(args)._bound_deployment.name == NAME
     assert [one.name for one in application.deployments] == [NAME]
 

@@ -20,7 +20,7 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.grammar import TextGrammar
 from paceline.text.grammar_source import from_pattern
-from serving import LONG, Answer, Gate, submit_all, until
+from serving import LONG, Answer, Gate, idle, submit_all, until
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}
 
@@ -100,7 +100,7 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
                 thread.start()
             for thread in threads:
                 thread.join(LONG)
-            until(lambda: service.is_idle)
+            until(lambda: idle(service))
         assert got == alone
         assert free(llm)
 
@@ -123,24 +123,13 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         service.cancel(handle)
         gate.go()
         assert all(answer.text for answer in others)
-        until(lambda: service.is_idle)
+        until(lambda: idle(service))
         assert len(outputs) <= n + 1  # of the pass that was under way
         assert all(update.finish is None for update in outputs)
         service.cancel(handle)
         assert submit(service, ask())[0].text
     assert free(toy)
     assert b'request_failure_total{reason="cancelled"} 1.0' in service.metrics.text(0, 0)
-
-
-def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(per_client=2)) as service:
-        gate.shut()
-        answers = submit(service, ask(), ask())
-        with pytest.raises(QueueFullError, match="2 of your requests are open"):
-            submit(service, ask())
-        answers += submit(service, ask(), client="b")
-        gate.go()
-        assert all(answer.text for answer in answers)
 
 
 @pytest.mark.parametrize(("limits", "most"), [(ServerLimits(queue=3), 5), (ServerLimits(per_client=2), 2)])
@@ -154,17 +143,26 @@ def test_more_answers_than_there_will_ever_be_room_for_are_refused(
         assert all(answer.text for answer in submit(service, *[ask(max_tokens=1)] * most))
 
 
-def test_a_partly_full_queue_takes_all_answers_or_none(toy: LLM, gate: Gate) -> None:
-    with ServingEngine(toy, ServerLimits(queue=3)) as service:
+@pytest.mark.parametrize(
+    ("limits", "complaint", "other"),
+    [
+        (ServerLimits(queue=3), "the queue is full", "a"),
+        (ServerLimits(queue=3, per_client=4), "4 of your requests are open", "b"),
+    ],
+)
+def test_a_partly_full_queue_or_client_takes_all_answers_or_none(
+    limits: ServerLimits, complaint: str, other: str, toy: LLM, gate: Gate
+) -> None:
+    with ServingEngine(toy, limits) as service:
         gate.shut()
         answers = submit(service, *[ask()] * 4)
-        with pytest.raises(QueueFullError, match="the queue is full"):
+        with pytest.raises(QueueFullError, match=complaint):
             submit(service, ask(), ask())
-        answers += submit(service, ask())
+        answers += submit(service, ask(), client=other)
         gate.go()
         assert all(answer.text for answer in answers)
-        until(lambda: service.is_idle)
-        assert all(answer.text for answer in submit(service, *[ask()] * 5))
+        until(lambda: idle(service))
+        assert all(answer.text for answer in submit(service, *[ask()] * 4))
 
 
 def test_a_client_with_fifty_requests_does_not_delay_another_client(toy: LLM, gate: Gate) -> None:
@@ -193,7 +191,7 @@ def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: G
             assert isinstance(answer.end.error, TooSlowError)
             assert "10 seconds" in str(answer.end.error)
         assert late[0].text
-        until(lambda: service.is_idle)
+        until(lambda: idle(service))
     assert free(toy)
 
 
@@ -211,7 +209,7 @@ def test_a_pass_that_fails_ends_those_in_it_and_no_other(
         assert errors[2] is None
         assert service.problem == ""
         assert submit(service, ask())[0].text
-        until(lambda: service.is_idle)
+        until(lambda: idle(service))
     assert caplog.text.count("the model has failed at a request") == 1
     assert free(toy)
 
@@ -233,7 +231,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
         assert isinstance(first.end.error, ZeroDivisionError)
         assert second.end.n_tokens == 30
         assert len(third.text) == 9
-        until(lambda: service.is_idle)
+        until(lambda: idle(service))
     assert free(toy)
 
 
@@ -243,7 +241,7 @@ def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
     service.announce_shutdown()
     with pytest.raises(ClosingError, match="going down"):
         submit(service, ask())
-    until(lambda: service.is_idle)
+    until(lambda: idle(service))
     service.close()
     assert [answer.end.n_tokens for answer in answers] == [40] * 5
     assert free(toy)
@@ -295,7 +293,7 @@ def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
     with ServingEngine(toy) as service:
         service.submit([ask()], deaf)
         assert submit(service, ask())[0].text
-        until(lambda: service.is_idle)
+        until(lambda: idle(service))
 
 
 def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None:

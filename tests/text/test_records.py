@@ -18,12 +18,21 @@ CHAT = [
 ]
 
 
-def answers(said: dict[str, Any]) -> list[Any]:
-    return [content for role, content in record_parts(said) if role in ANSWERS]
+def answers(record: dict[str, Any]) -> list[Any]:
+    return [content for role, content in record_parts(record) if role in ANSWERS]
 
 
-def everything(said: dict[str, Any]) -> list[Any]:
-    return [content for _, content in record_parts(said)]
+def everything(record: dict[str, Any]) -> list[Any]:
+    return [content for _, content in record_parts(record)]
+
+
+def said(**message: Any) -> dict[str, Any]:
+    """A record with one message of the assistant."""
+    return {"messages": [{"role": "assistant", "content": None, **message}]}
+
+
+def called(name: str, arguments: Any) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": arguments}}
 
 
 def test_the_assistants_messages_are_answers() -> None:
@@ -32,7 +41,7 @@ def test_the_assistants_messages_are_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("record", "found"),
     [
         ({"prompt": "q", "completion": "a"}, ["a"]),
         ({"prompt": "q", "response": "a"}, ["a"]),
@@ -41,48 +50,23 @@ def test_the_assistants_messages_are_answers() -> None:
         ({"messages": CHAT[:2], "completion": "a dog"}, ["a dog"]),
         ({"choices": [{"message": {"role": "assistant", "content": "a"}}, {"text": "b"}]}, ["a", "b"]),
         ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, ["a"]),
-        (
-            {"request": {"messages": CHAT[:2]}, "response": {"choices": [{"message": CHAT[2]}]}},
-            ["a dog"],
-        ),
+        ({"request": {"messages": CHAT[:2]}, "response": {"choices": [{"message": CHAT[2]}]}}, ["a dog"]),
         ({"response": {"body": {"choices": [{"message": CHAT[2]}]}}}, ["a dog"]),
+        (said(reasoning_content="hm", content="a"), ["hm", "a"]),
+        (said(tool_calls=[called("ls", '{"path": "."}'), 7]), ['{"name": "ls", "arguments": {"path": "."}}']),
         (
-            {"messages": [{"role": "assistant", "reasoning_content": "hm", "content": "a"}]},
-            ["hm", "a"],
-        ),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "assistant",
-                        "content": None,
-                        "tool_calls": [{"function": {"name": "ls", "arguments": '{"path": "."}'}}, 7],
-                    }
-                ]
-            },
-            ['{"name": "ls", "arguments": {"path": "."}}'],
-        ),
-        (
-            {
-                "messages": [
-                    CHAT[0],
-                    {**CHAT[2], "tool_calls": [{"function": {"name": "f", "arguments": {"a": "é"}}}]},
-                ]
-            },
+            said(content="a dog", tool_calls=[called("f", {"a": "é"})]),
             ['a dog\n{"name": "f", "arguments": {"a": "é"}}'],
         ),
-        (
-            {"messages": [{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "x"}]}]},
-            ["a"],
-        ),
+        (said(content=[{"type": "text", "text": "a"}, {"type": "x"}]), ["a"]),
     ],
 )
-def test_answers_are_found_in_every_known_form(said: dict[str, Any], found: list[Any]) -> None:
-    assert answers(said) == found
+def test_answers_are_found_in_every_known_form(record: dict[str, Any], found: list[Any]) -> None:
+    assert answers(record) == found
 
 
 @pytest.mark.parametrize(
-    "said",
+    "record",
     [
         {"messages": [1, None, {"role": "assistant"}, {"role": "assistant", "content": 5}]},
         {"choices": {"message": {"content": "a"}}},
@@ -92,8 +76,8 @@ def test_answers_are_found_in_every_known_form(said: dict[str, Any], found: list
         {"response": {"response": {"response": {"response": {"text": "deeper than any log"}}}}},
     ],
 )
-def test_what_is_no_answer_is_none(said: dict[str, Any]) -> None:
-    assert answers(said) == []
+def test_what_is_no_answer_is_none(record: dict[str, Any]) -> None:
+    assert answers(record) == []
 
 
 def test_half_a_character_becomes_a_question_mark() -> None:

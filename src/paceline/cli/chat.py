@@ -16,7 +16,7 @@ from paceline.cli.groups import (
     with_option_groups,
 )
 from paceline.cli.interrupts import Interrupts, PendingInterrupt
-from paceline.cli.options import GENERATION, OUTPUT, flag, option
+from paceline.cli.options import GENERATION, option
 from paceline.cli.references import base_model, resolve_models
 
 DEFAULT_MODEL = "zoo:smollm2"
@@ -32,20 +32,13 @@ def chat(
     models: Any,
     n_predict: Annotated[
         int | None,
-        option(
-            GENERATION,
-            "-n --n-predict",
-            "N",
-            "Most tokens of an answer. Default: up to the context.",
-            minimum=1,
-        ),
+        option(GENERATION, "-n --n-predict", "N", "Longest answer; default: up to the context.", minimum=1),
     ] = None,
     sampling: Any,
     seed: options.Seed = None,
     draft: options.Drafters = None,
     drafting: Any,
     memory: Any,
-    stats: Annotated[bool, flag(OUTPUT, "--stats", "Figures after each answer.")] = False,
 ) -> int:
     """Talk with a model. Each turn continues from the KV cache of the previous turn.
 
@@ -74,7 +67,7 @@ def chat(
         conversation = Conversation(llm, initial_messages)
         request = {"max_tokens": n_predict, "seed": seed}
         early = PendingInterrupt()
-        loop = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
+        loop = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal)
         if seed_is_random:
             names = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}
             shown = ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in names.items())

@@ -59,10 +59,9 @@ class ChatLoop:
         early: PendingInterrupt,
         *,
         interactive: bool,
-        show_stats: bool,
     ) -> None:
         self._llm, self._conversation, self._early, self._interactive = llm, conversation, early, interactive
-        self._request, self._sampling, self._show_stats = request, sampling, show_stats
+        self._request, self._sampling = request, sampling
         self._marks, self._show_sources = SourceMarks(Console(file=sys.stdout)), False
         self._slowness = SlowPassMonitor(llm)
         self._last: dict[str, Any] | None = None  # the last answer's record
@@ -133,8 +132,6 @@ class ChatLoop:
             note(f"the context is full, and the answer ends here ({CONTEXT_ADVICE})")
         elif generation.stop_reason == "length":
             note(f"(cut after {generation.n_tokens:,} tokens: -n)")
-        if self._show_stats:
-            note(summary(self._last))
         return interrupts.pressed
 
     def _decode(self, prompt: list[int], interrupts: Interrupts) -> Generation:
@@ -145,10 +142,11 @@ class ChatLoop:
         with closing(reading), self._llm.stream(prompt, on_prefill=reading, **request) as stream:
             for piece in until_interrupted(stream, interrupts):
                 length += len(piece.text)
-                _show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
+                text = self._marks.marked(piece.parts) if self._show_sources else piece.text
+                print(text, end="", flush=True)
         generation = stream.result()
         ends = generation.text.endswith("\n") or not generation.tokens
-        _show(generation.text[length:] + ("" if ends else "\n"))
+        print(generation.text[length:], end="" if ends else "\n", flush=True)
         return generation
 
     def _stats(self, _: str) -> None:
@@ -182,11 +180,5 @@ class ChatLoop:
         note("forgotten, but for the system prompt")
 
 
-def _show(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 def note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    print(text, file=sys.stderr, flush=True)

@@ -67,14 +67,9 @@ class Completion:
         elif wants_chat and not llm.has_chat_template:
             raise base_model(llm.target.origin)
         try:
-            tokens = llm.chat_tokens(messages) if self._chat else llm.tokens(text)
+            return llm.chat_tokens(messages) if self._chat else llm.tokens(text)
         except ModelError as error:
             raise ModelError(f"{error} (--no-chat does without)") from error
-        for content in [message["content"] for message in messages] if self._chat else [text]:
-            if control := llm.control_text(content):
-                print_note(f"the prompt spells {control}, a control token of this model: it is read as text")
-                break
-        return tokens
 
     def single(self, prompt: Sequence[int]) -> int:
         """Complete the prompt and print its figures. Return the exit code."""
@@ -163,8 +158,7 @@ class Completion:
 
     def _show(self, text: str) -> None:
         if not self._as_json:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            print(text, end="", flush=True)
 
     def _legend(self) -> None:
         if self._marks is not None and not self._as_json:

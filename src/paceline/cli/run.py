@@ -74,9 +74,7 @@ def run(
     messages: MessagesFile = None,
     chat: Annotated[
         bool | None,
-        flag(
-            PROMPT, "--chat", "Use the model's chat template: the default if it has one. --no-chat: do not."
-        ),
+        flag(PROMPT, "--chat", "Use the chat template: the default if there is one. --no-chat: do not."),
     ] = None,
     models: Any,
     request: Any,

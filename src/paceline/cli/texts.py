@@ -64,9 +64,9 @@ def read_schema(schema: str | None, file: Path | None) -> str | None:
     return schema if file is None else read_text(file)
 
 
-def decode(data: bytes, where: str, limit: int = MAX_TEXT_BYTES) -> str:
+def decode(data: bytes, where: str, limit: int | None = None) -> str:
     """Return UTF-8 text without a byte order mark. Raises UsageError for more than `limit` bytes."""
-    if len(data) > limit:
+    if len(data) > (MAX_TEXT_BYTES if limit is None else limit):
         raise UsageError(
             f"{where}: has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"
         )

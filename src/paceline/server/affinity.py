@@ -37,7 +37,9 @@ class SessionAffinityMiddleware:
         received: deque[Message] = deque()
         if scope["type"] == "http" and self._needs_session_id(scope):
             body = await read_body(receive, received)
-            if body is not None and (name := session_id(body, client_credential(scope))):
+            headers = dict(scope["headers"])
+            key = headers.get(b"authorization") or headers.get(b"x-api-key") or b""
+            if body is not None and (name := session_id(body, key)):
                 scope["headers"] = [*scope["headers"], (self._header, name.encode())]
 
         async def replay() -> Message:
@@ -76,12 +78,6 @@ def session_id(body: bytes, key: bytes) -> str:
         return ""
     beginning = json.dumps(messages[: first + 1], sort_keys=True).encode()
     return sha256(len(key).to_bytes(8, "big") + key + beginning).hexdigest()[:32]
-
-
-def client_credential(scope: Message) -> bytes:
-    """Return the key that a client sent. It is only hashed."""
-    headers = dict(scope["headers"])
-    return bytes(headers.get(b"authorization") or headers.get(b"x-api-key") or b"")
 
 
 def middlewares() -> list[Any]:

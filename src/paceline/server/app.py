@@ -18,7 +18,7 @@ import paceline
 from paceline.request_handle import StepOutput
 from paceline.server import page
 from paceline.server.convert import ParsedRequest, from_chat, from_completion
-from paceline.server.errors import ModelFailedError, error_response, install_handlers
+from paceline.server.errors import MODEL_FAILED, error_response, install_handlers
 from paceline.server.responses import Json, ResponseBuilder, log_fields
 from paceline.server.schemas import (
     ChatRequest,
@@ -202,7 +202,7 @@ class CompletionOutputs:
     async def next(self) -> tuple[int, StepOutput] | None:
         """Return the next output and its answer's index; None after PING_SECONDS without one.
 
-        Raises the error that ended an answer: UsageError, ClosingError, TooSlowError or ModelFailedError."""
+        Raises the error that ended an answer: UsageError, ClosingError, TooSlowError or HTTPException."""
         try:
             # asyncio.wait_for may lose a cancellation before Python 3.12.
             async with asyncio.timeout(PING_SECONDS):
@@ -216,8 +216,7 @@ class CompletionOutputs:
             if isinstance(error, UsageError | ClosingError | TooSlowError):
                 raise error
             if error is not None:
-                message = "the model has failed at this request; the server's log says why"
-                raise ModelFailedError(message) from error
+                raise HTTPException(500, MODEL_FAILED) from error
         return index, update
 
     @property

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 STALL_TIMEOUT_SECONDS = 30.0
-_numbers = count()
 
 
 class GuardedConnection(H11Protocol):
@@ -21,16 +19,15 @@ class GuardedConnection(H11Protocol):
     (security.py times the body of a request.)"""
 
     patience = STALL_TIMEOUT_SECONDS
-    number = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
-        self.number = next(_numbers)
+        self._began = self.loop.time()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             idle = [one for one in self.connections if isinstance(one, GuardedConnection) and one._idle]
             # At the limit uvicorn refuses every request: abort the oldest idle connection to make room.
             if len(idle) > 1:
-                min(idle, key=lambda one: one.number).transport.abort()
+                min(idle, key=lambda one: one._began).transport.abort()
         self._before: tuple[str, Any] | None = None
         self._timer = self.loop.call_later(self.patience, self._check_stalled)
 

@@ -16,17 +16,12 @@ from paceline.speculative.errors import (
     ClosingError,
     ContextError,
     ModelError,
-    PacelineError,
     TooSlowError,
     UsageError,
 )
 from paceline.speculative.printable import printable, truncated
 
-
-class ModelFailedError(PacelineError):
-    """The model has failed at a request; the log has the cause."""
-
-
+MODEL_FAILED = "the model has failed at this request; the server's log says why"
 # Exceptions, most special first, with their status, type, code and headers.
 KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (QueueFullError, 429, "rate_limit_error", "rate_limit_exceeded", {"retry-after": "1"}),
@@ -37,7 +32,6 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (ContextError, 400, "invalid_request_error", "context_length_exceeded", {}),
     (UsageError, 400, "invalid_request_error", None, {}),
     (ModelError, 400, "invalid_request_error", None, {}),
-    (ModelFailedError, 500, "server_error", "model_failed", {}),
 ]
 
 
@@ -46,7 +40,7 @@ def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
     for kind, status, name, code, headers in KINDS:
         if isinstance(error, kind):
             return status, openai_error(str(error), name, code), headers
-    return 500, openai_error("the server has failed at this request; its log says why", "server_error"), {}
+    return 500, openai_error(MODEL_FAILED, "server_error"), {}
 
 
 def validation_message(error: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import socket
@@ -17,7 +16,6 @@ import uvicorn
 from paceline.server.connection import STALL_TIMEOUT_SECONDS, GuardedConnection
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.speculative.printable import printable
 from paceline.system.leaving import exit_now
 
 MAX_CONNECTIONS, MIN_CONNECTIONS = 1024, 16  # at once
@@ -51,24 +49,6 @@ class GracefulServer(uvicorn.Server):
             timer.cancel()
 
 
-class LogFormatter(logging.Formatter):
-    """One line a request, as JSON or as `name=value`, without any text of prompts or answers."""
-
-    def __init__(self, as_json: bool) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._as_json = as_json
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, Any] | None = getattr(record, "fields", None)
-        if self._as_json:
-            known = fields if fields is not None else {"message": super().format(record)}
-            return json.dumps({"time": self.formatTime(record), "level": record.levelname, **known})
-        if fields is None:
-            return super().format(record)
-        message = " ".join(f"{name}={printable(str(value))}" for name, value in fields.items())
-        return f"{self.formatTime(record)} {message}"
-
-
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket of that address; port 0 is any free port. Raises UsageError if it cannot be bound."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -97,9 +77,9 @@ def is_not_cancellation(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-def configure_logging(as_json: bool, quiet: bool) -> None:
+def configure_logging(quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter(as_json))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(is_not_cancellation)
     top = logging.getLogger("paceline.server")
     top.handlers[:] = [handler]

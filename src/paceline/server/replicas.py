@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI
 from prometheus_client.metrics_core import Metric
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,7 +26,7 @@ from paceline.loading import load
 from paceline.models.resolve import default_name
 from paceline.server import app, listen
 from paceline.server.metrics import prometheus_text
-from paceline.server.security import App, Message, Receive, SecurityRules, Send
+from paceline.server.security import App, SecurityRules
 from paceline.server.service import PREFILL_CHUNK_TOKENS, Positive, ServerLimits, ServingEngine
 from paceline.speculative.errors import MissingExtraError, UsageError
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from ray.serve import Application, Deployment
 
 NAME = "paceline"  # of the application, and of its one deployment
-HEADER = b"x-replica"  # of every response: the replica's name
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 FALLBACKS = 7  # further replicas for a request if the first is full; each costs the router a search
 CONSTRUCTIONS = 3  # tries to load a model
@@ -60,25 +60,19 @@ class ReplicaSettings(ServerLimits):
     body_limit: Positive = 8.0
     grace: Positive = 30.0
     chunk: Annotated[int, Field(ge=1)] = PREFILL_CHUNK_TOKENS
-    log_json: bool = False
     quiet: bool = False
     replicas: str = "1"
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     release: str = ""
 
-    @field_validator("replicas", mode="before")
-    @classmethod
-    def _text(cls, value: object) -> object:
-        """Take a number too, which YAML reads "4" as."""
-        text = str(value) if type(value) is int else value
-        if isinstance(text, str):
-            parse_replica_range(text)
-        return text
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # YAML reads 4 as a number
 
-    @property
-    def most(self) -> int:
-        return parse_replica_range(self.replicas)[1]
+    @field_validator("replicas")
+    @classmethod
+    def _validate_replicas(cls, replicas: str) -> str:
+        parse_replica_range(replicas)
+        return replicas
 
     def rules(self) -> SecurityRules:
         keys, file = list(self.api_key), self.api_key_file
@@ -89,12 +83,12 @@ class ReplicaSettings(ServerLimits):
             keys += in_file
         return SecurityRules(keys, self.hosts, self.trusted_proxy, round(self.body_limit * 1e6))
 
-    def server(self, llm: LLM) -> tuple[ServingEngine, FastAPI]:
-        """Return the engine of a loaded model, and its ASGI application."""
-        listen.configure_logging(self.log_json, self.quiet)
+    def server(self, llm: LLM, replica: str = "") -> tuple[ServingEngine, FastAPI]:
+        """Return the engine of a loaded model, and its ASGI application. replica: name in responses."""
+        listen.configure_logging(self.quiet)
         service = ServingEngine(llm, self, chunk=self.chunk)
         names = self.alias or [default_name(str(self.loading()["target"]))]
-        return service, app.create(service, names, self.rules())
+        return service, app.create(service, names, replace(self.rules(), replica=replica))
 
     def loading(self) -> dict[str, Any]:
         """Return a replica's arguments of `load`."""
@@ -122,12 +116,12 @@ class Replica:
 
         self._name = serve.get_replica_context().replica_id.unique_id
         self._llm = load(**settings.loading())
-        self._service, self._app = settings.server(self._llm)
+        self._service, self._app = settings.server(self._llm, self._name)
         self._app.router.routes.insert(0, Route("/metrics", self._metrics))  # replaces the server's route
 
     def __serve_build_asgi_app__(self) -> App:
         """Return the application that Ray serves."""
-        return ReplicaHeaderMiddleware(self._app, self._name)
+        return self._app
 
     def check_health(self) -> None:
         """Raise RuntimeError if the server is unhealthy: Ray replaces a replica that does so a few times."""
@@ -155,23 +149,6 @@ class Replica:
         if hasattr(self, "_service"):  # loading may have failed
             self._service.close()
             self._llm.close()
-
-
-class ReplicaHeaderMiddleware:
-    """Adds the replica's name to every response of `app`."""
-
-    def __init__(self, app: App, name: str) -> None:
-        self._app, self._name = app, name.encode()
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                # Ray's proxy adds x-request-id too.
-                headers = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"x-request-id"]
-                message["headers"] = [*headers, (HEADER, self._name)]
-            await send(message)
-
-        await self._app(scope, receive, send_named)
 
 
 def add_replica_label(families: Sequence[Metric], replica: str) -> list[Metric]:

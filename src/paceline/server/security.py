@@ -24,6 +24,7 @@ from starlette.datastructures import Headers
 from paceline.server.metrics import Metrics
 from paceline.server.responses import openai_error
 from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import printable
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -48,6 +49,7 @@ class SecurityRules:
     hosts: names that a request's Host may have; empty: any. Web pages can reach a server on the loopback
     interface under names of their own choice.
     proxies: addresses or networks whose X-Forwarded-For names the client.
+    replica: name in the header x-replica of every response, in place of x-request-id, which Ray's proxy adds.
     body_timeout: seconds for a body, beside the time that it takes at the slowest speed."""
 
     keys: Sequence[str] = ()
@@ -55,6 +57,7 @@ class SecurityRules:
     proxies: Sequence[str] = ()
     max_body_bytes: int = 8 << 20
     body_timeout: float = 30.0
+    replica: str = ""
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -88,7 +91,8 @@ class SecurityMiddleware:
         if not REQUEST_ID.fullmatch(name):
             name = f"req-{secrets.token_hex(8)}"
         scope.setdefault("state", {}).update(client=self._client(scope, headers), log_fields={})
-        status = 0
+        replica, status = self._rules.replica, 0
+        header = (b"x-replica", replica.encode()) if replica else (b"x-request-id", name.encode())
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -96,26 +100,22 @@ class SecurityMiddleware:
                 status = message["status"]
                 if status >= 400:
                     self._metrics.refused(status)
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+                message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
         try:
             await self._authorize(scope, headers, receive, answer)
         finally:
-            log.info(
-                "request",
-                extra={
-                    "fields": {
-                        "id": name,
-                        "client": scope["state"]["client"],
-                        "method": scope["method"],
-                        "path": scope["path"][:200],
-                        "status": status or 499,
-                        "seconds": round(monotonic() - began, 4),
-                        **scope["state"]["log_fields"],
-                    }
-                },
-            )
+            fields = {
+                "id": name,
+                "client": scope["state"]["client"],
+                "method": scope["method"],
+                "path": scope["path"][:200],
+                "status": status or 499,
+                "seconds": round(monotonic() - began, 4),
+                **scope["state"]["log_fields"],
+            }
+            log.info(" ".join(f"{key}={printable(str(value))}" for key, value in fields.items()))
 
     def _client(self, scope: Message, headers: Headers) -> str:
         """Return the client's name: the beginning of its key's hash, or its address."""

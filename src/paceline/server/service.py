@@ -90,9 +90,8 @@ class ServingEngine:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         target: Any = llm.target  # has a tokenizer if a request has a grammar
         self._grammars = GrammarPool(lambda: target.token_trie)
-        self._lock = (
-            threading.Lock()
-        )  # guards `_handles` and `_closing`: nothing is submitted after it is set
+        # Guards `_handles` and `_closing`: nothing is submitted after it is set.
+        self._lock = threading.Lock()
         self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
         self._closing, self._stopping = False, False
         self.failure: BaseException | None = None
@@ -114,11 +113,6 @@ class ServingEngine:
     @property
     def waiting(self) -> int:
         return max(0, len(self._handles) - self.running)
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no request waits or runs."""
-        return self._scheduler.idle and not self._handles
 
     @property
     def problem(self) -> str:

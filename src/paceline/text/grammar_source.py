@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
@@ -47,12 +47,12 @@ def from_schema(schema: Schema) -> GrammarSource:
         raise typed.require(name, schema, "JSON text, a mapping, True or False")
     try:
         if isinstance(schema, str):
-            schema = json.loads(schema, parse_constant=_refuse_constant)
+            schema = json.loads(schema)
         if schema is True:
             schema = {}
         if isinstance(schema, Mapping) and "x-guidance" not in schema:
             schema = {**schema, "x-guidance": WHITESPACE}
-        text = json.dumps(schema, allow_nan=False)
+        text = json.dumps(schema, allow_nan=False)  # refuses NaN
         typed.text(name, json.dumps(schema, ensure_ascii=False))  # refuses lone surrogates
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
@@ -69,10 +69,6 @@ def from_pattern(pattern: str) -> GrammarSource:
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # llguidance drops it
         raise UsageError(f"{name} cannot be used: it ends in a backslash that escapes nothing")
     return GrammarSource(name, f"{LARK}/{regex_to_lark(pattern, '')}/")
-
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON value")
 
 
 def format_grammar_error(name: str, text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.speculative.errors import ModelError
@@ -130,18 +130,6 @@ def _compile(template: str) -> Template:
         "strftime_now": lambda form: datetime.now().strftime(form),
     }
     environment.globals.update(functions)
-    environment.filters["tojson"] = _tojson
+    # As in transformers: without the HTML escapes of jinja2's filter.
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment.from_string(template)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Format JSON like transformers, without the HTML escapes of jinja2's filter."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )

@@ -86,7 +86,6 @@ def test_settings_are_translated_or_usual() -> None:
         ({"drafters": ("lookahead",)}, "shows a drafter no rows of the target"),
         ({"draft": "some/dflash"}, "needs the length of its blocks"),
         ({"draft": DRAFT, "corpora": ("mine",)}, "does not draft from corpora"),
-        ({"port": 70000}, "port 70000: must be from 0 to 65,535"),
         ({"extra_args": ("--speculative-config={}",)}, "is made by Paceline"),
         ({"extra_args": ("--speculative_config", "{}")}, "is made by Paceline"),
         ({"extra_args": ("-sc.method", "fly")}, "is made by Paceline"),

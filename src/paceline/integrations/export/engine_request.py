@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from paceline.config import MAX_TOKENS, Drafting, validate_drafting
+from paceline.config import Drafting, validate_drafting
 from paceline.speculative.errors import UsageError
 
 # Settings that other engines have anyway.
@@ -48,11 +48,6 @@ class EngineRequest:
     extra_args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.model:
-            raise UsageError("no model is named: give one (-m)")
-        for what, most in (("n_draft", MAX_TOKENS), ("port", 65535), ("n_ctx", 1 << 31)):
-            if not 0 <= getattr(self, what) <= most:
-                raise UsageError(f"{what} {getattr(self, what)}: must be from 0 to {most:,}")
         if self.drafting.plain and (self.drafting_settings or self.draft):
             raise UsageError(
                 "nothing is drafted (none): leave out the draft model and the settings of drafts"
