@@ -15,7 +15,7 @@ from typing import Any
 from paceline.backends.recorded import RecordedForward, RecordedSession, Recording, ReplayTarget
 from paceline.bench.baselines.llama_server import LlamaServer
 from paceline.bench.gate import DifferenceClassifier
-from paceline.bench.models import LoadedModels
+from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.replay.traces import Trace
 from paceline.bench.system import BenchRequest
 from paceline.bench.text_comparison import Difference, first_difference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import paceline
 from fixed_system import FixedSystem
 from paceline.api import LLM
 from paceline.bench import gate
-from paceline.bench.certify import frequencies
 from paceline.bench.gate import (
     Contestant,
     DifferenceClassifier,
@@ -80,7 +80,6 @@ def test_near_ties_are_counted_and_pass_and_one_difference_does_not() -> None:
 def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frequencies, "TRIALS", 20)
     monkeypatch.setattr(gate, "SAMPLED_CHECK_SIZES", ((4, 300),))
     texts, sampling = [llm.tokens(PROMPT), llm.tokens("the end the")], Sampling(temperature=1.0)
     assert sampled_verdict(llm, sampling, texts, seed=0) == GateVerdict(True, "unbiased")
@@ -164,12 +163,12 @@ def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
     llm: LLM, plain: Contestant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examiner, said = DifferenceClassifier(llm), list(plain.greedy_tokens["a"])
-    monkeypatch.setattr(gate, "explain", lambda *_: NEAR_TIE)
-    monkeypatch.setattr(gate, "batch_logit_drift", lambda *_: 1e-6)
+    near_tie = replace(NEAR_TIE, noise=1e-6, gap=1e-7)
+    monkeypatch.setattr(gate, "explain", lambda *_: near_tie)
     # A token that is taken for a near-tie, and after it what plain decoding goes on with, or something else.
     prompt = [*llm.tokens(PROMPT), *said[: NEAR_TIE.index], (said[NEAR_TIE.index] + 1) % 256]
     rest = list(llm.generate(prompt, max_tokens=2, ignore_eos=True).tokens)
     good = [*prompt[len(llm.tokens(PROMPT)) :], *rest]
     bad = [*good[:-1], (good[-1] + 1) % 256]
-    assert examiner.compare("a", asking(llm), said, good, Budget(2, 2)) == (NEAR_TIE, None)
-    assert examiner.compare("a", asking(llm), said, bad, Budget(2, 2)) == (NEAR_TIE, len(bad) - 1)
+    assert examiner.compare("a", asking(llm), said, good, Budget(2, 2)) == (near_tie, None)
+    assert examiner.compare("a", asking(llm), said, bad, Budget(2, 2)) == (near_tie, len(bad) - 1)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.logit_drift import batch_logit_drift
 from paceline.bench.certify.certificate import (
     CertifyPlan,
     altered_target_message,
@@ -41,7 +40,6 @@ class DifferenceClassifier:
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
-        self._noise: dict[tuple[str, int], float] = {}
         self._known: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
 
     def compare(
@@ -49,20 +47,15 @@ class DifferenceClassifier:
     ) -> tuple[Difference | None, int | None]:
         """Return the first difference of two greedy outputs, and the first token after a near-tie that plain
         decoding would not choose there."""
-        target, rows = self.llm.target, rows_of(self.llm.target, budget)
-        key = (item, rows, tuple(plain), tuple(tokens))
+        target = self.llm.target
+        key = (item, rows_of(target, budget), tuple(plain), tuple(tokens))
         if key in self._known or first_difference(plain, tokens) is None:
             return self._known.get(key, (None, None))
-        if (item, rows) not in self._noise:
-            text = [*ask.tokens, *plain]
-            self._noise[item, rows] = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows)
-        noise = self._noise[item, rows]
-        difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling, noise)
+        difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling)
         stray = None
         if difference is not None and difference.near_tie:  # the texts differ after it
-            stray = first_non_greedy_token(
-                target, ask.tokens, tokens, difference.index + 1, noise, ask.sampling
-            )
+            start, noise = difference.index + 1, difference.noise
+            stray = first_non_greedy_token(target, ask.tokens, tokens, start, noise, ask.sampling)
         self._known[key] = difference, stray
         return difference, stray
 
