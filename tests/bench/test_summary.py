@@ -36,7 +36,7 @@ def test_speed_counts_what_came_after_the_first_tokens() -> None:
 
 
 def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
-    more = {"steps": 5, "drafted": 10, "accepted": 5}
+    more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5}
     groups = [
         ItemMeasurements(
             0, "a", "code", {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)}
@@ -44,7 +44,7 @@ def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
     ]
     _, bad = summarize(rows(("plain", True), ("model", False)), groups, "plain")
     assert (bad.speed, bad.speedup, bad.ttft, bad.own_speed) == (None,) * 4
-    assert (bad.acceptance_rate, bad.acceptance_length) == (0.5, 2.0)
+    assert (bad.acceptance_rate, bad.acceptance_length, bad.acceptance) == (0.5, 2.0, 0.5)
 
 
 def test_several_categories_are_told_one_by_one_and_together() -> None:

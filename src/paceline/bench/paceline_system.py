@@ -157,6 +157,7 @@ class PacelineSystem:
             steps=stats.steps,
             drafted=stats.drafted,
             accepted=stats.accepted,
+            rejected=stats.rejected,
             draft_seconds=stats.draft_seconds - before.draft_seconds,
             decode_seconds=stats.seconds - before.seconds,
         )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from paceline.bench.system import ItemMeasurements, Measurement
 from paceline.report.bench import MIN_ITEMS
+from paceline.speculative.policy import speedup_formulas as theory
 
 RESAMPLES = 2000
 Floats = NDArray[np.float64]
@@ -36,7 +37,8 @@ class BenchResult:
     speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds.
     speedup: over plain decoding. clear: the speedup differs from 1 by more than chance.
     ttft, tpot: mean seconds to the first token and for each later one.
-    draft_share: of decoding time. memory: bytes."""
+    draft_share: of decoding time. memory: bytes.
+    acceptance: probability that a drafted token is accepted after its predecessors."""
 
     system: str
     category: str
@@ -50,6 +52,7 @@ class BenchResult:
     speedup: Interval | None = None
     acceptance_rate: float | None = None
     acceptance_length: float | None = None
+    acceptance: float | None = None
     ttft: float | None = None
     tpot: float | None = None
     draft_share: float | None = None
@@ -118,9 +121,7 @@ def _result(
     base["n_tokens"] = sum(m["n_tokens"] for m in ours)
     if not ours:
         return BenchResult(**base)
-    steps, drafted, accepted = (_total(ours, name) for name in ("steps", "drafted", "accepted"))
-    base["acceptance_rate"] = _over(accepted, drafted)
-    base["acceptance_length"] = None if accepted is None or not steps else 1 + accepted / steps
+    base |= _acceptance(ours)
     if row["lossless"] and len(ours) < len(groups):  # a program failed
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
     if not base["lossless"]:
@@ -137,10 +138,21 @@ def _result(
         speedup=gain,
         ttft=sum(m["first"] for m in ours) / len(ours),
         tpot=seconds / tokens if tokens else None,
-        draft_share=_over(_total(ours, "draft_seconds"), decode) if drafted else None,
+        draft_share=_over(_total(ours, "draft_seconds"), decode) if _total(ours, "drafted") else None,
         own_speed=float(np.mean(own_speeds)) if own_speeds else None,
         clear=None if gain is None else base["items"] >= MIN_ITEMS and (gain.low > 1 or gain.high < 1),
     )
+
+
+def _acceptance(ours: Sequence[Measurement]) -> dict[str, float | None]:
+    drafted, accepted = _total(ours, "drafted"), _total(ours, "accepted")
+    steps, rejected = _total(ours, "steps"), _total(ours, "rejected")
+    known = accepted is not None and rejected is not None and accepted + rejected > 0
+    return {
+        "acceptance_rate": _over(accepted, drafted),
+        "acceptance_length": None if accepted is None or not steps else 1 + accepted / steps,
+        "acceptance": theory.acceptance(int(accepted), int(rejected)) if known else None,  # type: ignore[arg-type]
+    }
 
 
 def _total(measurements: Sequence[Measurement], name: str) -> float | None:

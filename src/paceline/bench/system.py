@@ -30,8 +30,8 @@ class BenchAnswer:
 
     Times are of our clock unless a system's docstring says otherwise. first, seconds: from the request to the
     first token (or the first ones that came together) and to the last. decoded, decoding: tokens decoded
-    after the prefill and their seconds; a first token from the prefill pass is not counted. draft_seconds,
-    decode_seconds: of drafting and of all decoding.
+    after the prefill and their seconds; a first token from the prefill pass is not counted. rejected: steps
+    that accepted less than was drafted. draft_seconds, decode_seconds: of drafting and of all decoding.
     own_speed: tokens/s as the system reports it."""
 
     text: str
@@ -45,6 +45,7 @@ class BenchAnswer:
     steps: int | None = None
     drafted: int | None = None
     accepted: int | None = None
+    rejected: int | None = None
     draft_seconds: float | None = None
     decode_seconds: float | None = None
     own_speed: float | None = None
@@ -66,7 +67,7 @@ class System(Protocol):
 
 
 MEASURES = (
-    "n_tokens", "first", "steps", "drafted", "accepted", "draft_seconds", "decode_seconds",
+    "n_tokens", "first", "steps", "drafted", "accepted", "rejected", "draft_seconds", "decode_seconds",
     "own_speed",
 )  # fmt: skip
 

@@ -12,7 +12,8 @@ MAX_TOKEN_CHARACTERS = 20
 
 def lines(record: Mapping[str, Any]) -> list[str]:
     known = record["provenance"]
-    failed = ", ".join(record["defects"])
+    failed, state = ", ".join(record["defects"]), record["state"]
+    beside = " beside another session" if state["beside"] else ""
     return [
         f"losslessness certificate, paceline {known['paceline']}, {known['engine']}",
         f"target    {model(known['target'])}",
@@ -20,7 +21,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         f"drafting  {settings(known)}",
         *greedy(record["greedy"], record["every_draft"]),
         sampled(record["sampled"]),
-        state(record["state"]),
+        f"state     {state['sequences']} walks{beside}, {state['rows']:,} rows: {format_deviation(state)}",
         f"logprobs  {record['logprobs']['tokens']:,} tokens: {format_deviation(record['logprobs'])}",
         "CERTIFIED: drafted output is plain output" if not failed else f"NOT CERTIFIED: {failed}",
     ]
@@ -74,11 +75,6 @@ def sampled(it: Mapping[str, Any]) -> str:
         outcome = f"{it['overruns']} ran past the end, {it['ties']} ties misjudged"
     drafts = f"{it['accepted']:,} of {it['drafted']:,} drafts kept"
     return f"sampled   {it['runs']:,} runs ({drafts}): {outcome}: {verdict(it)}"
-
-
-def state(it: Mapping[str, Any]) -> str:
-    beside = " beside another session" if it["beside"] else ""
-    return f"state     {it['sequences']} walks{beside}, {it['rows']:,} rows: {format_deviation(it)}"
 
 
 def format_deviation(it: Mapping[str, Any]) -> str:

@@ -64,12 +64,14 @@ def test_every_drafting_says_what_plain_decoding_says(systems: dict[str, Transfo
 
 def test_passes_and_drafted_tokens_are_counted(systems: dict[str, Transformers]) -> None:
     plain, model = ask(systems["none"]), ask(systems["model"])
-    assert (plain.steps, plain.drafted, plain.accepted) == (12, 0, 0)
+    assert (plain.steps, plain.drafted, plain.accepted, plain.rejected) == (12, 0, 0, 0)
     assert model.steps is not None
     assert model.drafted is not None
     assert model.accepted is not None
     assert model.n_tokens == model.steps + model.accepted
     assert 0 < model.accepted < model.drafted <= 4 * model.steps
+    assert model.rejected is not None
+    assert model.rejected > 0
     assert model.first > 0.0
     assert 0.0 < model.decoding < model.seconds
 

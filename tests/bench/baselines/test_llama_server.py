@@ -78,7 +78,7 @@ def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask:
     require_same(llm, ask, answer.tokens)
     assert answer.text == b"".join(map(llm.target.text.piece, answer.tokens or ())).decode()
     assert (answer.n_tokens, answer.n_prompt, answer.decoded) == (24, len(ask.tokens), 23)
-    assert (answer.steps, answer.drafted, answer.accepted) == (23, 0, 0)
+    assert (answer.steps, answer.drafted, answer.accepted, answer.rejected) == (23, 0, 0, 0)
     assert answer.own_speed is not None
     assert answer.first > 0
     assert 23 / answer.decoding <= answer.own_speed * 1.001  # never faster than by its own word

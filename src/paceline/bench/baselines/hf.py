@@ -124,6 +124,7 @@ class Transformers:
 
     def _answered(self, ask: BenchRequest, clock: GenerationTimer) -> BenchAnswer:
         tokens = [token for part in clock.parts for token in part]
+        steps = list(zip(clock.drafted, clock.parts, strict=True))
         return BenchAnswer(
             text=self._tokenizer.decode(
                 tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -135,9 +136,10 @@ class Transformers:
             seconds=clock.times[-1],
             decoded=len(tokens) - len(clock.parts[0]),
             decoding=clock.times[-1] - clock.times[0],
-            steps=len(clock.parts),
-            drafted=sum(clock.drafted),
-            accepted=len(tokens) - len(clock.parts),
+            steps=len(steps),
+            drafted=sum(drafted for drafted, _ in steps),
+            accepted=len(tokens) - len(steps),
+            rejected=sum(len(part) - 1 < drafted for drafted, part in steps),
         )
 
     def memory(self) -> int | None:

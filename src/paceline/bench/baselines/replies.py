@@ -149,4 +149,6 @@ def with_drafts(answer: BenchAnswer, n_drafted: int, n_accepted: int) -> BenchAn
         steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token comes from the prefill
         drafted=n_drafted,
         accepted=n_accepted,
+        # No server reports the number of steps with a rejection.
+        rejected=0 if n_drafted == n_accepted else None,
     )

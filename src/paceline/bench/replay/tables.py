@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from paceline.report.table import ratio, write_table
+from paceline.report.table import Block, ratio, write_report
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
@@ -15,15 +15,8 @@ SOURCE = ("tried", "proposed", "right", "drafted", "accepted")
 
 
 def write(record: Record, file: IO[str]) -> None:
-    for name, text in header(record):
-        file.write(f"{name:9} {text}\n")
-    for columns, rows, n_left in tables(record):
-        if rows:
-            file.write("\n")
-            write_table(columns, rows, file, n_left)
-    file.write("\n")
-    for line in notes(record):
-        file.write(f"{line}\n")
+    blocks = (Block("", columns, tuple(rows), n_left) for columns, rows, n_left in tables(record))
+    write_report(header(record), blocks, notes(record), file)
 
 
 def header(record: Record) -> Iterator[tuple[str, str]]:
