@@ -56,7 +56,7 @@ class History:
         key, out = self._keys()[run - 1], dict[tuple[int, str], ItemMeasurements]()
         for line in self._lines():
             if line["run"] == key and "measurements" in line:
-                group = ItemMeasurements.read(line)
+                group = ItemMeasurements(**{name: value for name, value in line.items() if name != "run"})
                 out.setdefault((group.round, group.item), group)
         return list(out.values())
 

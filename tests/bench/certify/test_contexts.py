@@ -88,9 +88,6 @@ def test_a_short_text_goes_on_with_the_others_round_and_round() -> None:
     assert made[1] == [3, *range(MIN_TEXT_TOKENS - 1)]
     assert made[2] == texts[2]
     assert extend_texts([[5]], 512) == [[5] * MIN_TEXT_TOKENS]
-
-
-def test_no_text_is_longer_than_the_context() -> None:
     assert extend_texts([[1, 2], list(range(200))], 50) == [[1, 2, *range(48)], list(range(50))]
 
 
