@@ -24,7 +24,6 @@ from time import process_time
 
 import numpy as np
 
-from paceline.bench.certify import frequencies
 from paceline.bench.certify.certificate import ALL_SAMPLERS, RECORDED_ROWS, CertifyPlan, extend_texts
 from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, record_rows, recorded_places
 from paceline.bench.certify.sampled import SampledCheck, check_sampled
@@ -47,10 +46,8 @@ _pair: tuple[FixedRowsTarget, FixedRowsTarget, ContextRow, list[Context]]
 
 
 def hold() -> None:
-    """The embedded pair's rows along its answers to the built-in prompts, once in each process; and no
-    search for the smallest bias."""
+    """The embedded pair's rows along its answers to the built-in prompts, once in each process."""
     global _pair
-    frequencies.TRIALS = 1
     place = ContextRow()
     with load(zoo.target_path(), zoo.draft_path(), "model", threads=1) as llm:
         assert llm.draft is not None

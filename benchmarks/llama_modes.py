@@ -48,7 +48,7 @@ from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.bench import unwatched
 from paceline.bench.gate import Contestant
 from paceline.bench.method import Method, parse_all
-from paceline.bench.models import LoadedModels
+from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
 from paceline.bench.replay import traces

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf
 from typing import Any
 
 from paceline.backends.recorded import RecordedForward, RecordedSession, Recording, ReplayTarget
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.gate import DifferenceClassifier
-from paceline.bench.models import LoadedModels
+from paceline.bench.gate import IDENTICAL, DifferenceClassifier
+from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.replay.traces import Trace
 from paceline.bench.system import BenchRequest
-from paceline.bench.text_comparison import Difference, first_difference
+from paceline.bench.text_comparison import first_difference
 from paceline.profiling.pass_costs import MAX_TIMING_JITTER, costs_of
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
@@ -129,13 +128,11 @@ class SameText(DifferenceClassifier):
     """A grammar holds a server to a text, not to how it is cut into tokens: outputs are held against each
     other as texts, as far as both go."""
 
-    def compare(
-        self, item: str, ask: BenchRequest, plain: Sequence[int], said: Sequence[int], budget: Budget
-    ) -> tuple[Difference | None, int | None]:
-        index = first_difference(plain, said)
-        if index is None or self._same(plain, said):
-            return None, None
-        return Difference(index, inf, 0.0), None
+    def outcome(
+        self, item: str, ask: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
+    ) -> str:
+        index = first_difference(plain, tokens)
+        return IDENTICAL if index is None or self._same(plain, tokens) else f"from token {index} on"
 
     def _same(self, plain: Sequence[int], said: Sequence[int]) -> bool:
         a, b = (spelled(self.llm.target, tokens) for tokens in (plain, said))

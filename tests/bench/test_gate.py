@@ -13,12 +13,12 @@ import paceline
 from fixed_system import FixedSystem
 from paceline.api import LLM
 from paceline.bench import gate
-from paceline.bench.certify import frequencies
 from paceline.bench.gate import (
+    IDENTICAL,
+    NEAR_TIE,
     Contestant,
     DifferenceClassifier,
     GateVerdict,
-    greedy_outcome,
     sampled_verdict,
     tokens_of,
 )
@@ -27,8 +27,7 @@ from paceline.bench.text_comparison import Difference
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
-NEAR_TIE = Difference(3, gap=0.001, noise=0.01, spread=1.0)
-DEFECT = Difference(3, gap=0.5, noise=0.01, spread=1.0)
+DEFECT = "from token 3 on"
 PROMPT = "ab ab ab ab"
 
 
@@ -55,24 +54,24 @@ def llm(models: Path) -> Iterator[LLM]:
 
 
 def test_near_ties_are_counted_and_pass_and_one_difference_does_not() -> None:
-    def verdict(*differences: Difference | None, sampled: GateVerdict | None = None) -> GateVerdict:
+    def verdict(*outcomes: str, sampled: GateVerdict | None = None) -> GateVerdict:
         entry = Contestant(
             FixedSystem("drafted"), reference=Contestant(FixedSystem("plain")), sampled=sampled
         )
-        for number, difference in enumerate(differences):
-            entry.add(f"item{number}", greedy_outcome(difference))
+        for number, outcome in enumerate(outcomes):
+            entry.add(f"item{number}", outcome)
         return entry.verdict
 
     unbiased, biased = GateVerdict(True, "unbiased"), GateVerdict(False, "NOT LOSSLESS: biased")
     wrong = GateVerdict(False, "NOT LOSSLESS: item1 from token 3 on")
     assert verdict() == GateVerdict(False, "not checked to the end")
-    assert verdict(None, None) == GateVerdict(True, "identical")
-    assert verdict(None, NEAR_TIE) == GateVerdict(True, "1 near-tie")
-    assert verdict(NEAR_TIE, None, NEAR_TIE) == GateVerdict(True, "2 near-ties")
+    assert verdict(IDENTICAL, IDENTICAL) == GateVerdict(True, "identical")
+    assert verdict(IDENTICAL, NEAR_TIE) == GateVerdict(True, "1 near-tie")
+    assert verdict(NEAR_TIE, IDENTICAL, NEAR_TIE) == GateVerdict(True, "2 near-ties")
     assert verdict(NEAR_TIE, DEFECT, DEFECT) == wrong
     # A sampled verdict stands beside the greedy one, and either can fail.
-    assert verdict(None, sampled=unbiased) == GateVerdict(True, "identical, unbiased")
-    assert verdict(None, sampled=biased) == biased
+    assert verdict(IDENTICAL, sampled=unbiased) == GateVerdict(True, "identical, unbiased")
+    assert verdict(IDENTICAL, sampled=biased) == biased
     assert verdict(NEAR_TIE, DEFECT, sampled=unbiased) == wrong
 
 
@@ -80,7 +79,6 @@ def test_near_ties_are_counted_and_pass_and_one_difference_does_not() -> None:
 def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frequencies, "TRIALS", 20)
     monkeypatch.setattr(gate, "SAMPLED_CHECK_SIZES", ((4, 300),))
     texts, sampling = [llm.tokens(PROMPT), llm.tokens("the end the")], Sampling(temperature=1.0)
     assert sampled_verdict(llm, sampling, texts, seed=0) == GateVerdict(True, "unbiased")
@@ -164,12 +162,12 @@ def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
     llm: LLM, plain: Contestant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examiner, said = DifferenceClassifier(llm), list(plain.greedy_tokens["a"])
-    monkeypatch.setattr(gate, "explain", lambda *_: NEAR_TIE)
-    monkeypatch.setattr(gate, "batch_logit_drift", lambda *_: 1e-6)
+    near_tie = Difference(3, gap=1e-7, noise=1e-6, spread=1.0)
+    monkeypatch.setattr(gate, "explain", lambda *_: near_tie)
     # A token that is taken for a near-tie, and after it what plain decoding goes on with, or something else.
-    prompt = [*llm.tokens(PROMPT), *said[: NEAR_TIE.index], (said[NEAR_TIE.index] + 1) % 256]
+    prompt = [*llm.tokens(PROMPT), *said[:3], (said[3] + 1) % 256]
     rest = list(llm.generate(prompt, max_tokens=2, ignore_eos=True).tokens)
     good = [*prompt[len(llm.tokens(PROMPT)) :], *rest]
     bad = [*good[:-1], (good[-1] + 1) % 256]
-    assert examiner.compare("a", asking(llm), said, good, Budget(2, 2)) == (NEAR_TIE, None)
-    assert examiner.compare("a", asking(llm), said, bad, Budget(2, 2)) == (NEAR_TIE, len(bad) - 1)
+    assert examiner.outcome("a", asking(llm), said, good, Budget(2, 2)) == NEAR_TIE
+    assert examiner.outcome("a", asking(llm), said, bad, Budget(2, 2)) == f"from token {len(bad) - 1} on"

@@ -1,11 +1,16 @@
-"""Parsing of methods."""
+"""Methods and plans of a bench, parsed and stored."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
+from paceline.bench.bench import BenchPlan
 from paceline.bench.method import parse, parse_all
 from paceline.speculative.errors import UsageError
+from paceline.speculative.sampling import Sampling
 
 BASE = {"n_draft": 5, "p_min": 0.25}
 
@@ -40,3 +45,31 @@ def test_plain_decoding_comes_first_whether_it_is_named_or_not() -> None:
 def test_what_cannot_be_used_is_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_all(text, {})
+
+
+def test_a_stored_plan_is_the_plan() -> None:
+    plan = BenchPlan(
+        models={"target": "a.gguf", "threads": 2, "flash_attention": None},
+        drafting={"n_draft": 4},
+        sampling=Sampling(repeat_penalty=1.1, logit_bias={3: -1.5}),
+        methods="plain,lookup",
+        peers=("llama-server=/bin/x",),
+        n=32,
+    )
+    assert BenchPlan.read(json.loads(json.dumps(plan.as_dict()))) == plan
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"rounds": 0}, "rounds 0"),
+        ({"items": -1}, "items -1"),
+        ({"n": 1}, "from the second on"),
+        ({"seed": -1}, "seed"),
+        ({"peers": ("openai=x",), "keep_prompts": True}, "--keep-prompts"),
+        ({"peers": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "leave out --temp"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        BenchPlan(**values)

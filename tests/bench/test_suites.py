@@ -74,14 +74,6 @@ def test_all_suites_can_be_asked_together_and_no_two_items_ask_the_same() -> Non
     assert len({text(item) for item in items}) == len(items)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_suites_items_carry_its_name_their_size_and_its_length(name: str) -> None:
-    for item in load(name):
-        assert item.category == name
-        assert item.id.startswith(f"{name}-{item.size}-")
-        assert item.max_tokens == {"tiny": 96, "full": 256}[item.size]
-
-
 def test_tiny_prompts_fit_the_embedded_models_context_and_end_within_a_line(llm: LLM) -> None:
     for item in (item for name in NAMES for item in of(name, "tiny")):
         assert len(llm.tokens(text(item))) <= 700, item.id

@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 
 from fixed_system import FixedSystem
+from paceline.api import LLM
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench.bench import Bench, BenchPlan, BenchRecord, unwatched
 from paceline.bench.gate import Contestant
 from paceline.bench.history import History
 from paceline.bench.method import parse_all
-from paceline.bench.models import LoadedModels
-from paceline.bench.paceline_system import PacelineSystem
+from paceline.bench.paceline_system import LoadedModels, PacelineSystem
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.runner import Runner, rotate_order
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements
 from paceline.drafters import lookup
 from paceline.speculative.interfaces import Budget
+from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.sampling import Sampling
 from parrot import Parrot
 
@@ -278,3 +280,30 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
     assert len({answer.tokens for answer in said}) == 1
     # The target for each of three, and the draft; or each model once.
     assert len(read) == (2 if keep else 4)
+
+
+_, ALONE, DRAFTED = parse_all("lookup:policy=rate,model:policy=rate", {})
+
+
+def _costs(llm: LLM) -> DecodingCosts:
+    assert isinstance(llm.policy, GoodputPolicy)
+    return llm.policy.costs
+
+
+def test_methods_share_the_targets_costs_and_all_are_kept(models: Path, however_busy: None) -> None:
+    given, draft = {"target": models / "target.gguf", "threads": 1}, models / "draft.gguf"
+    with LoadedModels(given, draft) as loaded:
+        alone, drafted = loaded.llm(ALONE), loaded.llm(DRAFTED)
+        assert alone.draft is None
+        assert loaded.draft_memory > 0
+        assert _costs(alone).target is _costs(drafted).target
+        assert drafted.draft is not None
+        assert drafted.draft.on_forward is not None
+        for _ in range(3):
+            drafted.draft.on_forward(99, 16, 2e-4)
+            _costs(alone).target.update(99, 16, 1e-4)
+    with LoadedModels(given, draft) as again:
+        costs = _costs(again.llm(DRAFTED))
+        assert costs.draft is not None
+        assert costs.draft.seconds(99, 16) == 2e-4
+        assert 99 in costs.target.rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +15,7 @@ from typing import Any
 from paceline.bench import systems
 from paceline.bench.history import History, Status
 from paceline.bench.method import PLAIN, parse_all
-from paceline.bench.models import LoadedModels
+from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import Recorder
@@ -35,6 +35,7 @@ from paceline.bench.summary import BenchResult, summarize
 from paceline.bench.system import ItemMeasurements
 from paceline.config import validate_drafting
 from paceline.loading import choose_drafting
+from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts
 from paceline.models.names import model_path
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
@@ -117,13 +118,11 @@ class BenchPlan:
         return cls(**plan)
 
 
-def suite_for(target: Path) -> str:
-    """Return the default suite: real requests for a model with a chat template, otherwise texts to
-    complete."""
+def facts_of(target: Path) -> ModelFacts | None:
     try:
-        return "real" if read_model_facts(model_path(target), tokens=False).chat_template else "toy"
+        return read_model_facts(model_path(target), tokens=False)
     except (PacelineError, OSError):  # the toy model, or a file that loading will report
-        return "toy"
+        return None
 
 
 def _whole(text: str) -> str:
@@ -171,9 +170,8 @@ class BenchRecord:
         }
 
 
-@contextmanager
-def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
-    yield lambda _: None
+def unwatched(_: Mapping[str, int]) -> AbstractContextManager[Tick]:
+    return nullcontext(lambda _: None)
 
 
 class Bench:
@@ -197,7 +195,10 @@ class Bench:
         self._methods = parse_all(plan.methods, plan.drafting)
         self._peers = systems.parse(plan.peers)
         self._target, self._draft = self._files()
-        self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
+        # Real requests for a model with a chat template, otherwise texts to complete.
+        self._facts = facts = facts_of(self._target)
+        suite = plan.suite or ("real" if facts is not None and facts.chat_template else "toy")
+        self._plan = plan = replace(plan, suite=suite)
         self.record = BenchRecord(plan, run=run)
         self._every = load(plan.suite)
         self._started = False  # before the start, a stored run is not changed
@@ -291,13 +292,9 @@ class Bench:
     def _context(self) -> int:
         """Return a context length for the suite's longest prompts, up to the model's; 0 leaves it to the
         model."""
-        longest = max(map(length, self._every))
-        if longest < LONG_ITEM_CHARACTERS:
+        if self._facts is None or max(map(length, self._every)) < LONG_ITEM_CHARACTERS:
             return 0
-        try:
-            return min(LONGEST_CONTEXT, read_model_facts(model_path(self._target), tokens=False).n_ctx or 0)
-        except (PacelineError, OSError):
-            return 0
+        return min(LONGEST_CONTEXT, self._facts.n_ctx or 0)
 
     def _items(self, models: LoadedModels) -> list[Item]:
         """Return the items for the model's size; with a time limit, in an order whose prefixes are good

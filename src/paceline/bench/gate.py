@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.api import LLM
-from paceline.backends.logit_drift import batch_logit_drift
 from paceline.bench.certify.certificate import (
     CertifyPlan,
     altered_target_message,
@@ -16,13 +15,7 @@ from paceline.bench.certify.certificate import (
     sampled_check,
 )
 from paceline.bench.system import BenchAnswer, BenchRequest, System
-from paceline.bench.text_comparison import (
-    Difference,
-    explain,
-    first_difference,
-    first_non_greedy_token,
-    rows_of,
-)
+from paceline.bench.text_comparison import explain, first_non_greedy_token, rows_of
 from paceline.config import Drafting
 from paceline.speculative.errors import PeerError
 from paceline.speculative.interfaces import Budget
@@ -41,30 +34,25 @@ class DifferenceClassifier:
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
-        self._noise: dict[tuple[str, int], float] = {}
-        self._known: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
+        self._outcomes: dict[tuple[Any, ...], str] = {}
 
-    def compare(
+    def outcome(
         self, item: str, ask: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
-    ) -> tuple[Difference | None, int | None]:
-        """Return the first difference of two greedy outputs, and the first token after a near-tie that plain
-        decoding would not choose there."""
-        target, rows = self.llm.target, rows_of(self.llm.target, budget)
-        key = (item, rows, tuple(plain), tuple(tokens))
-        if key in self._known or first_difference(plain, tokens) is None:
-            return self._known.get(key, (None, None))
-        if (item, rows) not in self._noise:
-            text = [*ask.tokens, *plain]
-            self._noise[item, rows] = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows)
-        noise = self._noise[item, rows]
-        difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling, noise)
-        stray = None
-        if difference is not None and difference.near_tie:  # the texts differ after it
-            stray = first_non_greedy_token(
-                target, ask.tokens, tokens, difference.index + 1, noise, ask.sampling
-            )
-        self._known[key] = difference, stray
-        return difference, stray
+    ) -> str:
+        """Return the outcome of a greedy output: identical, near-tie, or the first token that plain decoding
+        would not choose, also after a near-tie."""
+        target = self.llm.target
+        key = (item, rows_of(target, budget), tuple(plain), tuple(tokens))
+        if key not in self._outcomes:
+            difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling)
+            outcome, wrong = IDENTICAL, None
+            if difference is not None:
+                outcome, wrong = NEAR_TIE, difference.index
+            if difference is not None and difference.near_tie:  # the texts differ after it
+                start, noise = difference.index + 1, difference.noise
+                wrong = first_non_greedy_token(target, ask.tokens, tokens, start, noise, ask.sampling)
+            self._outcomes[key] = outcome if wrong is None else f"from token {wrong} on"
+        return self._outcomes[key]
 
 
 @dataclass(frozen=True)
@@ -114,16 +102,12 @@ class Contestant:
         if answer.n_prompt != len(ask.tokens):
             self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
         budget = self.budget or reference.budget or DEFAULT_BUDGET
-        outcome = greedy_outcome(
-            *examiner.compare(item, ask, tokens if plain is None else plain, tokens, budget)
-        )
+        outcome = examiner.outcome(item, ask, tokens if plain is None else plain, tokens, budget)
         self.add(item, outcome)
         return outcome
 
-    def add(self, item: str, found: str) -> None:
-        before = self.outcomes.get(item, IDENTICAL)
-        if item not in self.outcomes or severity(found) > severity(before):
-            self.outcomes[item] = found
+    def add(self, item: str, outcome: str) -> None:
+        self.outcomes[item] = max(self.outcomes.get(item, IDENTICAL), outcome, key=severity)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -152,31 +136,15 @@ class Contestant:
         elif self.reference is None:
             verdict = GateVerdict(True, "reference")
         elif self.sampled is not None:
-            message = (
-                f"{verdict.description}, {self.sampled.description}"
-                if self.sampled.lossless
-                else self.sampled.description
-            )
-            verdict = GateVerdict(self.sampled.lossless, message)
+            greedy = f"{verdict.description}, " if self.sampled.lossless else ""
+            verdict = replace(self.sampled, description=greedy + self.sampled.description)
         return (
             replace(verdict, description=f"{verdict.description}; {self.remark}") if self.remark else verdict
         )
 
 
-def greedy_outcome(difference: Difference | None, stray: int | None = None) -> str:
-    """Return the outcome of a greedy output.
-
-    difference: from plain output, if any. stray: the first token after a near-tie that plain decoding would
-    not choose."""
-    if difference is None:
-        return IDENTICAL
-    if difference.near_tie and stray is None:
-        return NEAR_TIE
-    return f"from token {difference.index if stray is None else stray} on"
-
-
-def severity(found: str) -> int:
-    return {IDENTICAL: 0, NEAR_TIE: 1}.get(found, 2)
+def severity(outcome: str) -> int:
+    return {IDENTICAL: 0, NEAR_TIE: 1}.get(outcome, 2)
 
 
 def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tuple[int, ...]:

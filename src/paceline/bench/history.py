@@ -45,18 +45,18 @@ class History:
         return self._keys().index(key) + 1
 
     def add(self, run: int, group: ItemMeasurements) -> None:
-        self._append(self._key(run), asdict(group))
+        self._append(self._keys()[run - 1], asdict(group))
 
     def finish(self, run: int, status: Status, results: Sequence[BenchResult]) -> None:
         """Add the end of a run; the last one counts."""
-        self._append(self._key(run), {"status": status, "results": [asdict(one) for one in results]})
+        self._append(self._keys()[run - 1], {"status": status, "results": [asdict(one) for one in results]})
 
     def groups(self, run: int) -> list[ItemMeasurements]:
         """Return the measurements of a run, for each item and round the first ones."""
-        key, out = self._key(run), dict[tuple[int, str], ItemMeasurements]()
+        key, out = self._keys()[run - 1], dict[tuple[int, str], ItemMeasurements]()
         for line in self._lines():
             if line["run"] == key and "measurements" in line:
-                group = ItemMeasurements.read(line)
+                group = ItemMeasurements(**{name: value for name, value in line.items() if name != "run"})
                 out.setdefault((group.round, group.item), group)
         return list(out.values())
 
@@ -83,9 +83,6 @@ class History:
 
     def _keys(self) -> list[str]:
         return [line["run"] for line in self._lines() if "plan" in line]
-
-    def _key(self, run: int) -> str:
-        return self._keys()[run - 1]
 
     def _append(self, key: str, data: Mapping[str, Any]) -> None:
         try:

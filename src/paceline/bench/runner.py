@@ -12,8 +12,7 @@ from typing import Any
 from paceline.api import LLM
 from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, sampled_verdict
 from paceline.bench.method import Method
-from paceline.bench.models import LoadedModels, resident
-from paceline.bench.paceline_system import PacelineSystem
+from paceline.bench.paceline_system import LoadedModels, PacelineSystem, resident
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item, length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paceline.speculative.sampling import Sampling
@@ -87,7 +87,3 @@ class ItemMeasurements:
     category: str
     measurements: Mapping[str, Measurement]
     outcomes: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> ItemMeasurements:
-        return cls(**{f.name: stored[f.name] for f in fields(cls)})

@@ -62,11 +62,8 @@ def explain(
     drafted: Sequence[int],
     budget: Budget,
     sampling: Sampling = GREEDY,
-    noise: float | None = None,
 ) -> Difference | None:
-    """Return the first difference of two greedy outputs, if any.
-
-    noise: of that text, if it is known."""
+    """Return the first difference of two greedy outputs, if any."""
     index = first_difference(plain, drafted)
     if index is None:
         return None
@@ -82,8 +79,7 @@ def explain(
         gaps = [
             float(r[a] - r[b]) for r in (adjust_logits(r, sampling, text[:place]) for r in (row, together))
         ]
-    if noise is None:
-        noise = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows_of(target, budget))
+    noise = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows_of(target, budget))
     return Difference(index, gaps[0], noise, float(row.std()), tokens, gaps[1])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.table import Block, size
+from paceline.report.table import Block, size, write_report
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
@@ -17,14 +17,7 @@ MAX_NAME_CHARACTERS = 24  # of a verdict in the table; a longer verdict is a not
 
 
 def write(record: Record, file: IO[str]) -> None:
-    for name, text in header(record):
-        file.write(f"{name:9} {text}\n")
-    for block in blocks(record):
-        file.write(f"\n{block.title}\n" if block.title else "\n")
-        block.write(file)
-    file.write("\n")
-    for line in [*notes(record), conclusion(record)]:
-        file.write(f"{line}\n")
+    write_report(header(record), blocks(record), [*notes(record), conclusion(record)], file)
 
 
 def header(record: Record) -> list[tuple[str, str]]:

@@ -12,7 +12,8 @@ MAX_TOKEN_CHARACTERS = 20
 
 def lines(record: Mapping[str, Any]) -> list[str]:
     known = record["provenance"]
-    failed = ", ".join(record["defects"])
+    failed, state = ", ".join(record["defects"]), record["state"]
+    beside = " beside another session" if state["beside"] else ""
     return [
         f"losslessness certificate, paceline {known['paceline']}, {known['engine']}",
         f"target    {model(known['target'])}",
@@ -20,8 +21,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         f"drafting  {settings(known)}",
         *greedy(record["greedy"], record["every_draft"]),
         sampled(record["sampled"]),
-        state("state", record["state"]),
-        *([state("draft", record["draft_state"])] if record["draft_state"] else []),
+        f"state     {state['sequences']} walks{beside}, {state['rows']:,} rows: {format_deviation(state)}",
         f"logprobs  {record['logprobs']['tokens']:,} tokens: {format_deviation(record['logprobs'])}",
         "CERTIFIED: drafted output is plain output" if not failed else f"NOT CERTIFIED: {failed}",
     ]
@@ -70,16 +70,11 @@ def count_verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def sampled(it: Mapping[str, Any]) -> str:
     p_value = min(min(it[test]["p_values"]) for test in ("draft", "first_token", "first_pair"))
-    outcome = f"p {p_value:.2g} (limit {it['level']:.1g}); a bias of {it['smallest_bias']:.1%} would show"
+    outcome = f"p {p_value:.2g} (limit {it['level']:.1g})"
     if it["overruns"] or it["ties"]:
         outcome = f"{it['overruns']} ran past the end, {it['ties']} ties misjudged"
     drafts = f"{it['accepted']:,} of {it['drafted']:,} drafts kept"
     return f"sampled   {it['runs']:,} runs ({drafts}): {outcome}: {verdict(it)}"
-
-
-def state(name: str, it: Mapping[str, Any]) -> str:
-    beside = " beside another session" if it["beside"] else ""
-    return f"{name:9} {it['sequences']} walks{beside}, {it['rows']:,} rows: {format_deviation(it)}"
 
 
 def format_deviation(it: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from paceline.report.bench import NOT_MEASURED, header
-from paceline.report.table import Block
+from paceline.report.table import Block, write_report
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
@@ -20,14 +20,8 @@ NEVER_PAYS = "never"
 
 
 def write(record: Record, file: IO[str]) -> None:
-    for name, text in header({"provenance": record["provenance"], "results": ()}):
-        file.write(f"{name:9} {text}\n")
-    for block in blocks(record):
-        file.write(f"\n{block.title}\n")
-        block.write(file)
-    file.write("\n")
-    for line in notes(record):
-        file.write(f"{line}\n")
+    facts = header({"provenance": record["provenance"], "results": ()})
+    write_report(facts, blocks(record), notes(record), file)
 
 
 def blocks(record: Record) -> list[Block]:

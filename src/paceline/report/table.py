@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
@@ -26,6 +26,20 @@ class Block:
 
     def write(self, file: IO[str]) -> None:
         write_table(self.columns, self.rows, file, self.n_left)
+
+
+def write_report(
+    header: Iterable[tuple[str, str]], blocks: Iterable[Block], notes: Iterable[str], file: IO[str]
+) -> None:
+    """Write named facts, the tables that have rows, and closing lines."""
+    for name, text in header:
+        file.write(f"{name:9} {text}\n")
+    for block in blocks:
+        if block.rows:
+            file.write(f"\n{block.title}\n" if block.title else "\n")
+            block.write(file)
+    file.write("\n")
+    file.writelines(f"{line}\n" for line in notes)
 
 
 def size(n_bytes: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The choice of contexts where mistakes show."""
+"""The texts of the checks, and the choice of contexts where mistakes show."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import ToyTarget
+from paceline.bench.certify.certificate import MIN_TEXT_TOKENS, CertifyPlan, extend_texts
 from paceline.bench.certify.held import (
     MISTAKE_KINDS,
     ContextRow,
@@ -77,3 +78,19 @@ def test_the_best_for_each_kind_are_taken_in_turn_each_once() -> None:
     assert rows[:2] == [1, 2]  # rejected, sure
     assert sorted(rows) == [0, 1, 2, 3]
     assert len(select_contexts(loop(), places, 40)) == 4
+
+
+def test_a_short_text_goes_on_with_the_others_round_and_round() -> None:
+    texts = [[1, 2], [3], list(range(200))]
+    made = extend_texts(texts, 512)
+    assert [len(text) for text in made] == [MIN_TEXT_TOKENS, MIN_TEXT_TOKENS, 200]
+    assert made[0] == [1, 2, 3, *range(MIN_TEXT_TOKENS - 3)]
+    assert made[1] == [3, *range(MIN_TEXT_TOKENS - 1)]
+    assert made[2] == texts[2]
+    assert extend_texts([[5]], 512) == [[5] * MIN_TEXT_TOKENS]
+    assert extend_texts([[1, 2], list(range(200))], 50) == [[1, 2, *range(48)], list(range(50))]
+
+
+def test_a_plan_that_leaves_nothing_to_chance_is_given_a_temperature() -> None:
+    assert CertifyPlan(sampling=Sampling(top_k=5)).sampling == Sampling(temperature=1.0, top_k=5)
+    assert CertifyPlan(sampling=Sampling(temperature=0.3)).sampling.temperature == 0.3

@@ -1,26 +1,152 @@
-"""Evidence against a distribution: valid after every draw, and growing if the distribution is wrong."""
+"""Evidence against a distribution, and the distributions that counted outcomes obey, by enumeration of all
+draws of target and draft."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from enumeration import Tape, memories, outcomes
+from paceline.backends.toy import ToyTarget
+from paceline.bench.certify import frequencies
 from paceline.bench.certify.frequencies import (
     CLOSENESS,
+    IMPOSSIBLE,
+    TESTS,
+    ContextCounts,
     OutcomeTable,
     evidence,
     p_value,
-    shift_probability,
-    smallest_bias,
 )
+from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, SamplingSetup, record_rows
+from paceline.config import Drafting
+from paceline.drafters import model
+from paceline.drafters.model import ModelDrafter
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.loop import advance_requests, start_request
+from paceline.speculative.policy.interface import FixedPolicy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree
+from planted import CHAIN, GREEDY, TREE, edited, replaced, sure_rejection_without_residual
 
-P = np.array([0.5, 0.3, 0.15, 0.05])
+V = 4
+TEXT = np.random.default_rng(3).integers(V, size=40).tolist()
+SAMPLING = Sampling(temperature=0.9, top_k=3, repeat_penalty=1.2, presence_penalty=-0.5, logit_bias={2: 0.4})
+CONTEXTS = [Context(TEXT[:10], 5), Context(TEXT[:25], 20)]
+
+
+def loop(drafting: Drafting, depth: int) -> SamplingSetup:
+    place = ContextRow()
+    target, draft = (
+        FixedRowsTarget(toy, record_rows(toy, TEXT, 30), place)
+        for toy in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
+    )
+    drafter = ModelDrafter(draft, V, temperature=drafting.temperature)
+    budget = Budget(depth, 2 * depth, drafting.width, p_min=0.0, p_split=0.1)
+    return SamplingSetup(target, drafter, place, budget, SAMPLING, drafting.verify)
+
+
+class Expected:
+    """An OutcomeTable of probabilities by enumeration. weight: of the run that is counted."""
+
+    weight = 0.0
+
+    def __init__(self, law: np.ndarray, planned: float) -> None:
+        self.law, self.found = law, np.zeros(len(law))
+
+    def add(self, outcome: int) -> None:
+        self.found[outcome] += Expected.weight
+
+    @property
+    def distance(self) -> float:
+        """Distance of the normalised outcomes from the stated distribution."""
+        if np.any(self.found[self.law <= IMPOSSIBLE]):
+            return 1.0
+        return float(np.abs(self.found / self.found.sum() - self.law / self.law.sum()).sum())
+
+
+def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, float]:
+    """Return by test the largest distance of any table."""
+
+    def run(tape: Tape) -> tuple[Step, int]:
+        made.place.at = context.row
+        request = start_request(
+            made.target,
+            made.drafter,
+            GenerationRequest(prompt=context.tokens, max_tokens=3, sampling=made.sampling, ignore_eos=True),
+            rule=made.rule,
+        )
+        request.rng = tape
+        for memory in memories(request.drafter_state):
+            memory.rng = tape
+        step = advance_requests(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][1]
+        tokens = list(step.tokens)
+        if len(tokens) == 1:
+            tokens += advance_requests(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][
+                1
+            ].tokens
+        return step, tokens[1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frequencies, "OutcomeTable", Expected)
+        counted = ContextCounts(made, context, planned=1e9)
+        for Expected.weight, (step, second) in outcomes(run):
+            counted.add(step, second, shallow)
+    return {test: max((t.distance for t in counted.tables(test)), default=0.0) for test in TESTS}  # type: ignore[attr-defined]
+
+
+EVERY = [CHAIN, TREE, replace(CHAIN, verify="token"), replace(TREE, verify="recursive")]
+
+
+@pytest.mark.parametrize("drafting", EVERY, ids=lambda d: f"{d.verify}, width {d.width}")
+@pytest.mark.parametrize("context", CONTEXTS, ids=["first", "second"])
+def test_steps_of_drafts_cut_to_depth_one_obey_the_law(drafting: Drafting, context: Context) -> None:
+    found = farthest(loop(drafting, 1), context, shallow=True)
+    assert max(found.values()) < 1e-9
+
+
+@pytest.mark.parametrize("drafting", [CHAIN, GREEDY], ids=["sampled", "deterministic"])
+def test_deeper_and_deterministic_drafts_leave_the_target_its_distribution(drafting: Drafting) -> None:
+    found = farthest(loop(drafting, 2), CONTEXTS[0], shallow=False)
+    assert max(found.values()) < 1e-9
+
+
+def test_a_correction_that_was_just_rejected_is_impossible() -> None:
+    with sure_rejection_without_residual():
+        found = [farthest(loop(CHAIN, 1), context, shallow=True)["first_token"] for context in CONTEXTS]
+    assert max(found) == 1.0
+
+
+def test_a_draft_that_is_another_q_than_it_was_drawn_from_is_seen_before_it_is_verified() -> None:
+    made = loop(CHAIN, 1)
+    propose = made.drafter.propose
+
+    def flattened(batch: object) -> list[DraftTree]:
+        trees = propose(batch)  # type: ignore[arg-type]
+        return [replace(tree, q=tuple(np.full(V, 1 / V) for _ in tree.tokens)) for tree in trees]
+
+    with replaced(made.drafter, "propose", flattened):
+        assert farthest(made, CONTEXTS[0], shallow=True)["draft"] > 0.05
+
+
+def test_a_sibling_recorded_with_another_q_is_seen() -> None:
+    line = "growth.add(node, token, likely, growth.child_reach(node, likely), q)"
+    wrong = edited(model, ModelDrafter._add_sampled, (line, line.replace(", q)", ", full)")))
+    with replaced(ModelDrafter, "_add_sampled", wrong):
+        found = [farthest(loop(TREE, 1), context, shallow=True)["draft"] for context in CONTEXTS]
+    assert max(found) > 0.05
+
+
+ODDS = np.array([0.5, 0.3, 0.15, 0.05])
 
 
 def table(p: np.ndarray, n: int = 2000, seed: int = 0) -> OutcomeTable:
-    made = OutcomeTable(P, n)
+    made = OutcomeTable(ODDS, n)
     made.counts[:4] = np.random.default_rng(seed).multinomial(n, p / p.sum())
     return made
 
@@ -67,38 +193,16 @@ def test_looking_after_every_draw_accuses_a_fair_law_no_more_often_than_stated()
     level, accused = 0.1, 0
     random = np.random.default_rng(1)
     for _ in range(200):
-        draws = random.choice(4, size=300, p=P)
+        draws = random.choice(4, size=300, p=ODDS)
         counts = np.zeros((300, 5), np.int64)
         counts[np.arange(300), draws] = 1
-        seen = evidence(counts.cumsum(0), np.array([*P, 0.0]))
+        seen = evidence(counts.cumsum(0), np.array([*ODDS, 0.0]))
         accused += bool(p_value(float(seen.max())) <= level)
     assert accused <= 0.1 * 200
 
 
 def test_small_biases_are_found_by_all_samples_together_that_none_shows_alone() -> None:
-    biased = P * np.array([0.9, 1.1, 1.1, 1.1])
+    biased = ODDS * np.array([0.9, 1.1, 1.1, 1.1])
     found = [table(biased, seed=seed).evidence for seed in range(8)]
     assert p_value(sum(found)) < 1e-4
     assert min(map(p_value, found)) > p_value(sum(found))
-
-
-def test_the_smallest_bias_is_found_99_times_in_100_and_half_of_it_is_not() -> None:
-    level = 1e-3
-    bias = smallest_bias([table(P)], level, 0)
-    assert 0.02 < bias < 0.2
-    found = [
-        p_value(table(shift_probability(P, share), seed=100 + seed).evidence) < level
-        for share in (bias, bias / 2)
-        for seed in range(30)
-    ]
-    assert sum(found[:30]) >= 28
-    assert sum(found[30:]) < 25
-
-
-def test_replacing_keeps_a_distribution() -> None:
-    for share in (0.0, 0.2, 0.9):
-        moved = shift_probability(P, share)
-        assert moved.sum() == pytest.approx(1.0)
-        assert (moved >= 0).all()
-    nearly = np.array([0.7960461129317589, 0.20395388706824125, 0.0])
-    assert shift_probability(nearly, 0.875).max() <= 1.0  # by rounding the second became 1 and a little

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.bench.certify import frequencies, sampled
-from paceline.bench.certify.laws import TESTS
+from paceline.bench.certify import sampled
+from paceline.bench.certify.frequencies import TESTS
 from paceline.bench.certify.sampled import FALSE_ALARM, SampledCheck, check_sampled
 from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
@@ -19,7 +19,6 @@ MISTAKES = mistakes(V)
 
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frequencies, "TRIALS", 5)
     monkeypatch.setattr(sampled, "ENDINGS", 10)
 
 
@@ -37,7 +36,6 @@ def test_an_exact_loop_passes() -> None:
     assert (found.contexts, found.runs, ticks) == (2, 500, 6)
     assert found.level == FALSE_ALARM / 9
     assert {test: len(values) for test, values in found.p_values.items()} == dict.fromkeys(TESTS, 3)
-    assert 0.0 < found.smallest_bias < 1.0
     assert found.overruns == found.ties == 0
 
 

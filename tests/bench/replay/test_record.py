@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from paceline.backends.recorded import Recording
-from paceline.bench.replay.replay import ReplayedRequest, ReplayResult, by_category, sum_requests
+from paceline.bench.replay.replay import ReplayedRequest, ReplayResult, sum_requests
 from paceline.bench.replay.traces import TraceRequest
 from paceline.bench.summary import Interval, bootstrap_ratios
 
@@ -49,19 +47,6 @@ def test_sums_are_over_all_requests_and_speeds_over_plain_decoding() -> None:
     )
 
 
-def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:
-    some = [
-        played(i, result(10 * (i + 1), 10, 1.0), result(10, 10, 2.0), category=category)
-        for i, category in enumerate(("prose", "code", "prose", ""))
-    ]
-    parts = by_category(some)
-    assert [(name, part["requests"], part["n_tokens"]) for name, part in parts.items()] == [
-        ("prose", 2, 40), ("code", 1, 20), ("", 1, 40),
-    ]  # fmt: skip
-    assert [part["predicted"]["speedup"]["value"] for part in parts.values()] == [2.0, 2.0, 2.0]
-    assert by_category(some[3:]) == {}
-
-
 # Intervals.
 
 
@@ -70,18 +55,6 @@ def one(pairs: list[tuple[int, int]], groups: list[int] | None = None) -> Interv
     return bootstrap_ratios(
         columns, list(range(len(pairs))) if groups is None else groups, [lambda s: s[0] / s[1]]
     )[0]
-
-
-some_pairs = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=12)
-
-
-@given(pairs=some_pairs)
-@settings(max_examples=10, deadline=None)
-def test_the_value_is_sum_over_sum_and_lies_in_its_interval(pairs: list[tuple[int, int]]) -> None:
-    interval = one(pairs)
-    assert interval.value == pytest.approx(sum(t for t, _ in pairs) / sum(s for _, s in pairs))
-    each = [t / s for t, s in pairs]
-    assert min(each) - 1e-9 <= interval.low <= interval.high <= max(each) + 1e-9
 
 
 def test_a_conversation_is_drawn_as_a_whole() -> None:

@@ -90,6 +90,7 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
     assert plain["tokens_per_step"]["value"] == 1.0
     assert lookup["by_source"]["lookup"]["accepted"] == lookup["accepted"]
     assert lookup["by_source"]["lookup"]["tried"] == lookup["steps"]
+    assert lookup["by_category"] == {}
 
 
 def engine_of(recording: Recording, drafter: Drafter, budget: Budget) -> InferenceEngine:
@@ -237,6 +238,7 @@ def test_categories_come_from_the_lines(tmp_path: Path) -> None:
     done = replaying([traces.read(file, None)], "lookup", costs=FLAT)
     done.run()
     lookup = done.results()[1]
+    assert list(lookup["by_category"]) == ["code", "prose", ""]
     assert {name: part["requests"] for name, part in lookup["by_category"].items()} == {
         "code": 2, "prose": 1, "": 1,
     }  # fmt: skip

@@ -55,11 +55,11 @@ def read(tmp_path: Path, *lines: Any, tokenizer: Any = None, **options: Any) -> 
 
 
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
-    more = {**OURS, "id": "b", "n_vocab": 10, "model": "any"}
+    more = {**OURS, "id": "b", "n_vocab": 10, "model": "any", "category": 3, "session": 4}
     trace = read(tmp_path, {"prompt_tokens": [7], "tokens": [1]}, "", more, n_vocab=None)
     first, second = trace.requests
     assert (first.id, first.line, first.recording) == ("1", 1, Recording((7,), (1,)))
-    assert (second.id, second.line) == ("b", 3)
+    assert (second.id, second.line, second.category, second.conversation) == ("b", 3, "", 3)
     assert second.recording == Recording((1, 2), (3, 4, 5))
     assert (trace.needed, trace.n_vocab) == (8, 10)
 
@@ -159,14 +159,6 @@ def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Pat
     trace = traces.read(file, None)
     assert [one.line for one in trace.requests] == [1, 5]  # a byte order mark stands at a file's start only
     assert [number for number, _ in trace.unusable] == [2, 3, 4, 6]
-
-
-def test_a_category_and_a_session_stand_beside_the_request(tmp_path: Path) -> None:
-    named, other = read(
-        tmp_path, OURS | {"category": "code", "session": "s"}, OURS | {"category": 3, "session": 4}
-    ).requests
-    assert (named.category, named.conversation) == ("code", "s")
-    assert (other.category, other.conversation) == ("", 2)
 
 
 # Chat templates, and the logs of proxies.

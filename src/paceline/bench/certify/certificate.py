@@ -72,11 +72,9 @@ class CertifyPlan:
 
 def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
     """Return the number of ticks of `certify` for each check."""
-    draft = plan.sequences if llm.draft is not None else 0
     return {
         "greedy": len(plan.prompts) * (1 + (llm.drafting.policy == "rate")),
         "state": plan.sequences,
-        "draft state": draft,
         "sampled": plan.contexts * math.ceil(plan.runs / CHUNK),
     }
 
@@ -85,9 +83,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     """Run every check and return the record that `paceline certify --json` prints.
 
     tick: called with a check's name after each piece of its work.
-    every_draft: in the record, the greedy check with all drafts verified, if the policy may draft little.
-    draft_state: in the record, the check of the draft model's cache, where a defect costs acceptance but
-    never exactness."""
+    every_draft: in the record, the greedy check with all drafts verified, if the policy may draft little."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
     at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
     # Without costs the policy verifies all drafts.
@@ -101,11 +97,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
             every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
             tick("greedy")
     texts = extend_texts([one.text for one in greedy], llm.target.caps.n_ctx)
-    state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
-    draft_state = None
-    if llm.draft is not None:
-        in_draft = draft_texts(llm, texts)
-        draft_state = state_check(llm, llm.draft, in_draft, plan, lambda: tick("draft state"))
+    state = state_check(llm, texts, plan, lambda: tick("state"))
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
     compared = [one.record for one in (*greedy, *every_draft)]
     worst = float(np.max([one["logprobs"]["worst"] for one in compared]))  # NaN too
@@ -132,7 +124,6 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
             "worst": worst,
             "limit": limit,
         },
-        "draft_state": None if draft_state is None else draft_state.as_dict(),
     }
 
 
@@ -158,15 +149,13 @@ def extend_texts(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
 
 
 def state_check(
-    llm: LLM, model: Any, texts: Sequence[list[int]], plan: CertifyPlan, tick: Callable[[], None]
+    llm: LLM, texts: Sequence[list[int]], plan: CertifyPlan, tick: Callable[[], None]
 ) -> StateCheck:
-    budget = llm.drafting.budget
-    noise = 0.0
-    if not model.caps.equal_rows:
-        noise = max(
-            batch_logit_drift(model, text, rows_of(model, budget)) for text in texts[:MAX_NOISE_TEXTS]
-        )
-    return check_state(model, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=tick)
+    target, budget, noise = llm.target, llm.drafting.budget, 0.0
+    if not target.caps.equal_rows:
+        rows = rows_of(target, budget)
+        noise = max(batch_logit_drift(target, text, rows) for text in texts[:MAX_NOISE_TEXTS])
+    return check_state(target, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=tick)
 
 
 def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.certify.frequencies import p_value, smallest_bias
+from paceline.bench.certify.frequencies import TESTS, ContextCounts, p_value
 from paceline.bench.certify.held import Context, FixedRowsTarget, SamplingSetup, first_q, select_contexts
-from paceline.bench.certify.laws import TESTS, ContextCounts
 from paceline.speculative.loop import ActiveRequest, advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -30,7 +29,6 @@ class SampledCheck:
     runs: of all contexts together.
     p_values: by test, of each context and last of all together; they are anytime-valid.
     level: the p-value below which a test counts as biased, corrected for the number of tests.
-    smallest_bias: of first tokens, that would have been detected 99 times in 100.
     overruns: texts that continued after the end-of-text token; must be 0.
     ties: contexts where greedy output was not the lowest of equally likely tokens; must be 0."""
 
@@ -40,7 +38,6 @@ class SampledCheck:
     drafted: int
     level: float
     p_values: dict[str, tuple[float, ...]]
-    smallest_bias: float
     overruns: int
     ties: int
 
@@ -112,7 +109,6 @@ def check_sampled(
             break
         # Contexts without drafts verify nothing: spend the runs on the others.
         active = [one for one in all_runs if one.drafted] or all_runs
-    firsts = [table for one in all_runs for table in one.counted.tables("first_token")]
     return SampledCheck(
         contexts=len(all_runs),
         runs=sum(one.n for one in all_runs),
@@ -120,7 +116,6 @@ def check_sampled(
         drafted=sum(one.drafted for one in all_runs),
         level=level,
         p_values=p_by_test,
-        smallest_bias=smallest_bias(firsts, level, seed),
         overruns=overruns,
         ties=ties,
     )

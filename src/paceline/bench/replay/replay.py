@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -66,15 +67,10 @@ def replay_recording(engine: InferenceEngine, recording: Recording) -> Stats:
     return stream.handle.stats
 
 
-def stop_after(left: int) -> Callable[[int], bool]:
-    """Return a stop condition that is true at the token number `left`."""
-
-    def stop(_token: int) -> bool:
-        nonlocal left
-        left -= 1
-        return left == 0
-
-    return stop
+def stop_after(n: int) -> Callable[[int], bool]:
+    """Return a stop condition that is true at the n-th token."""
+    numbers = count(1)
+    return lambda _token: next(numbers) == n
 
 
 class MethodReplay:

@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from paceline.report.table import ratio, write_table
+from paceline.report.table import Block, ratio, write_report
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 NONE = "-"
 CACHED_COSTS = "stored"  # JSON value for costs measured on this machine
+CATEGORY = ("requests", "n_tokens")
 SOURCE = ("tried", "proposed", "right", "drafted", "accepted")
 
 
 def write(record: Record, file: IO[str]) -> None:
-    for name, text in header(record):
-        file.write(f"{name:9} {text}\n")
-    for columns, rows, n_left in tables(record):
-        if rows:
-            file.write("\n")
-            write_table(columns, rows, file, n_left)
-    file.write("\n")
-    for line in notes(record):
-        file.write(f"{line}\n")
+    write_report(header(record), blocks(record), notes(record), file)
 
 
 def header(record: Record) -> Iterator[tuple[str, str]]:
@@ -45,65 +38,39 @@ def header(record: Record) -> Iterator[tuple[str, str]]:
         yield "status", f"{record['status']}: what was replayed until then"
 
 
-def tables(record: Record) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]], int]]:
-    """Yield columns, rows and the number of left-aligned columns for speeds, methods, drafters and
-    categories."""
+def blocks(record: Record) -> Iterator[Block]:
+    """Yield the tables of methods, drafters and categories."""
     results = record["results"]
-    timed = [one for one in results if one["predicted"] is not None]
-    yield (
-        ("method", "tokens/s\n(95% interval)", "speed-up\n(95% interval)"),
-        [(one["method"], *speed(one["predicted"])) for one in timed],
-        1,
-    )
-    yield (
-        ("method", "accepted/\ndrafted", "acceptance\nrate", "tokens/step\n(95% interval)"),
-        [
-            (
-                one["method"],
-                f"{one['accepted']:,}/{one['drafted']:,}" if one["drafted"] else NONE,
-                ratio(one["acceptance_rate"]),
-                within(one["tokens_per_step"], "{:.2f}"),
-            )
-            for one in results
-        ],
-        1,
-    )
-    yield (
-        ("method", "drafter", *SOURCE, "rate"),
-        [
-            (
-                one["method"],
-                name,
-                *(f"{source[key]:,}" for key in SOURCE),
-                ratio(source["accepted"] / source["drafted"] if source["drafted"] else None),
-            )
-            for one in results
-            for name, source in one["by_source"].items()
-        ],
-        2,
-    )
-    yield (
-        ("category", "method", "requests", "tokens", "acceptance\nrate", "tokens/step")
-        + (("tokens/s\n(95% interval)", "speed-up\n(95% interval)") if timed else ()),
-        [
-            (
-                printable(name) or NONE,
-                one["method"],
-                f"{one['by_category'][name]['requests']:,}",
-                f"{one['by_category'][name]['n_tokens']:,}",
-                ratio(one["by_category"][name]["acceptance_rate"]),
-                f"{one['by_category'][name]['tokens_per_step']['value']:.2f}",
-                *(speed(one["by_category"][name]["predicted"]) if timed else ()),
-            )
-            for name in results[0]["by_category"]
-            for one in results
-        ],
-        2,
-    )
+    figures: tuple[str, ...] = ("accepted/\ndrafted", "acceptance\nrate", "tokens/step\n(95% interval)")
+    if any(one["predicted"] is not None for one in results):
+        figures += ("tokens/s\n(95% interval)", "speed-up\n(95% interval)")
+    rows = [(one["method"], *cells(one)) for one in results]
+    yield Block("", ("method", *figures), tuple(rows), 1)
+    rows = [
+        (one["method"], name, *(f"{source[key]:,}" for key in SOURCE), acceptance_rate(source))
+        for one in results
+        for name, source in one["by_source"].items()
+    ]
+    yield Block("", ("method", "drafter", *SOURCE, "rate"), tuple(rows), 2)
+    rows = [
+        (printable(name) or NONE, one["method"], *(f"{part[key]:,}" for key in CATEGORY), *cells(part))
+        for name in results[0]["by_category"]
+        for one in results
+        for part in [one["by_category"][name]]
+    ]
+    yield Block("", ("category", "method", "requests", "tokens", *figures), tuple(rows), 2)
 
 
-def speed(predicted: Record) -> tuple[str, str]:
-    return within(predicted["tokens_per_second"], "{:.1f}"), within(predicted["speedup"], "{:.2f}")
+def cells(sums: Record) -> tuple[str, ...]:
+    accepted = f"{sums['accepted']:,}/{sums['drafted']:,}" if sums["drafted"] else NONE
+    out = accepted, acceptance_rate(sums), within(sums["tokens_per_step"], "{:.2f}")
+    if (predicted := sums["predicted"]) is None:
+        return out
+    return *out, within(predicted["tokens_per_second"], "{:.1f}"), within(predicted["speedup"], "{:.2f}")
+
+
+def acceptance_rate(counts: Record) -> str:
+    return ratio(counts["accepted"] / counts["drafted"] if counts["drafted"] else None)
 
 
 def within(interval: Record, form: str) -> str:
