@@ -36,7 +36,7 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
     keys = tmp_path / "keys"
     keys.write_text("one\n\ntwo\n")
     given = """
-        --draft lookup --n-draft 5 --port 81 --temp 0.5 --top-k 7 --quiet
+        --draft lookup --n-draft 5 --port 81 --temp 0.5 --top-k 7 --quiet --log-json
         --sessions 3 --queue 5 --per-client 2 -n 9 --isolate-clients --timeout 7
         --body-limit 0.5 --shutdown-timeout 11 --chunk 64
         --replicas 2..8 --replica-cpus 4 --replica-gpus 0.5"""
@@ -62,6 +62,7 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
         "body_limit": 0.5,
         "grace": 11.0,
         "chunk": 64,
+        "log_json": True,
         "quiet": True,
         "replicas": "2..8",
         "num_cpus": 4.0,

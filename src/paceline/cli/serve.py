@@ -54,6 +54,7 @@ ADDRESS_OPTIONS = OptionGroup([
 SETTINGS_OPTIONS = OptionGroup([
     *option_table(
         SERVER,
+        ("log_json", bool, False, "--log-json", "", "Logs as JSON, a line a request."),
         ("quiet", bool, False, "--quiet", "", "No line a request."),
     ),
     *option_table(

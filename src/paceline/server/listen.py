@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 import socket
@@ -49,6 +50,14 @@ class GracefulServer(uvicorn.Server):
             timer.cancel()
 
 
+class JsonFormatter(logging.Formatter):
+    """A formatter of log records as JSON, one object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", None) or {"message": super().format(record)}
+        return json.dumps({"time": self.formatTime(record), "level": record.levelname, **fields})
+
+
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket of that address; port 0 is any free port. Raises UsageError if it cannot be bound."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -77,9 +86,10 @@ def is_not_cancellation(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-def configure_logging(quiet: bool) -> None:
+def configure_logging(as_json: bool, quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    line = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(JsonFormatter() if as_json else line)
     handler.addFilter(is_not_cancellation)
     top = logging.getLogger("paceline.server")
     top.handlers[:] = [handler]

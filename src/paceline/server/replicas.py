@@ -60,6 +60,7 @@ class ReplicaSettings(ServerLimits):
     body_limit: Positive = 8.0
     grace: Positive = 30.0
     chunk: Annotated[int, Field(ge=1)] = PREFILL_CHUNK_TOKENS
+    log_json: bool = False
     quiet: bool = False
     replicas: str = "1"
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
@@ -85,7 +86,7 @@ class ReplicaSettings(ServerLimits):
 
     def server(self, llm: LLM, replica: str = "") -> tuple[ServingEngine, FastAPI]:
         """Return the engine of a loaded model, and its ASGI application. replica: name in responses."""
-        listen.configure_logging(self.quiet)
+        listen.configure_logging(self.log_json, self.quiet)
         service = ServingEngine(llm, self, chunk=self.chunk)
         names = self.alias or [default_name(str(self.loading()["target"]))]
         return service, app.create(service, names, replace(self.rules(), replica=replica))

@@ -115,7 +115,8 @@ class SecurityMiddleware:
                 "seconds": round(monotonic() - began, 4),
                 **scope["state"]["log_fields"],
             }
-            log.info(" ".join(f"{key}={printable(str(value))}" for key, value in fields.items()))
+            line = " ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
+            log.info(line, extra={"fields": fields})
 
     def _client(self, scope: Message, headers: Headers) -> str:
         """Return the client's name: the beginning of its key's hash, or its address."""
