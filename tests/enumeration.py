@@ -181,11 +181,11 @@ def plain_distribution(
 def separately(*distributions: dict[Output, float]) -> dict[tuple[Output, ...], float]:
     """Return the joint distribution of independent requests: the product."""
     total: dict[tuple[Output, ...], float] = {(): 1.0}
-    for one in distributions:
+    for distribution in distributions:
         total = {
             (*before, output): probability * more
             for before, probability in total.items()
-            for output, more in one.items()
+            for output, more in distribution.items()
         }
     return total
 

@@ -74,7 +74,9 @@ def read_request(line: socket.socket) -> bytes:
         said += piece
     head, _, body = said.partition(b"\r\n\r\n")
     lengths = [
-        one.partition(b":")[2] for one in head.splitlines() if one.lower().startswith(b"content-length:")
+        splitline.partition(b":")[2]
+        for splitline in head.splitlines()
+        if splitline.lower().startswith(b"content-length:")
     ]
     while lengths and len(body) < int(lengths[0]):
         body += line.recv(65536)

@@ -51,8 +51,8 @@ def visiting(browser: Browser, stand_in: StandIn, *, refused: int = 0, **options
         page.locator("#model-name, #key-form").filter(visible=True).first.wait_for()
         yield page
         context.close()
-    assert len([one for one in complaints if one.startswith(REFUSED)]) == refused
-    assert [one for one in complaints if not one.startswith(REFUSED)] == []
+    assert len([complaint for complaint in complaints if complaint.startswith(REFUSED)]) == refused
+    assert [complaint for complaint in complaints if not complaint.startswith(REFUSED)] == []
 
 
 def elsewhere(url: str, stand_in: StandIn, complaints: list[str]) -> None:

@@ -157,7 +157,7 @@ def submit(service: ServingEngine, request: GenerationRequest, client: str = "a"
 
 def submit_all(service: ServingEngine, requests: Sequence[GenerationRequest], client: str) -> list[Answer]:
     answers = [Answer() for _ in requests]
-    given = [replace(one, client=client, timeout=service.limits.timeout) for one in requests]
+    given = [replace(request, client=client, timeout=service.limits.timeout) for request in requests]
     service.submit(given, lambda at, update: answers[at].take(at, update))
     return answers
 

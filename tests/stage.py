@@ -175,9 +175,9 @@ def stage(
     drafter = PortfolioDrafter(list(prompters))
     started = [
         start_request(
-            target, drafter, GenerationRequest(prompt=one.prompt, max_tokens=tokens, ignore_eos=True)
+            target, drafter, GenerationRequest(prompt=recording.prompt, max_tokens=tokens, ignore_eos=True)
         )
-        for one in recordings
+        for recording in recordings
     ]
     return Play(policy, clock, target, drafter, prompters, started)
 

@@ -84,7 +84,7 @@ def test_a_list_of_prompts_is_a_batch_and_each_is_what_it_is_alone(models: Path,
     with paceline.load(
         models / "target.gguf", models / "draft.gguf", "lookup,model", sessions=sessions, p_min=0.0, **exact
     ) as llm:
-        alone = [llm.generate(one, max_tokens=12, ignore_eos=True, logprobs=1) for one in prompts]
+        alone = [llm.generate(prompt, max_tokens=12, ignore_eos=True, logprobs=1) for prompt in prompts]
         llm.target.forget()
         passes: list[int] = []
         llm.target.on_forward = lambda rows, depth, seconds: passes.append(rows)
@@ -106,7 +106,13 @@ def test_a_prompt_that_fails_costs_the_others_of_its_batch_nothing(models: Path)
         with pytest.raises(BatchError) as caught:
             llm.generate(["a", "b" * 40, "c", "", "d"], **asked)
         error = caught.value
-        assert [one and one.tokens for one in error.results] == [alone[0], None, alone[1], None, alone[2]]
+        assert [result and result.tokens for result in error.results] == [
+            alone[0],
+            None,
+            alone[1],
+            None,
+            alone[2],
+        ]
         assert list(error.errors) == [1, 3]
         assert error.__cause__ is error.errors[1]
         assert str(error).startswith("prompt [1]: the prompt has 40 tokens, the context 32: ")
@@ -162,7 +168,7 @@ def test_log_probabilities_are_the_rows_own_whoever_drafted_the_token(
             pieces = list(stream)
         done = stream.result()
         rows = [row_after(llm, [*prompt, *done.tokens[:n]]) for n in range(len(done.tokens))]
-    assert [one for piece in pieces for one in piece.logprobs] == list(done.logprobs)
+    assert [logprob for piece in pieces for logprob in piece.logprobs] == list(done.logprobs)
     assert [len(piece.logprobs) for piece in pieces] == [len(piece.tokens) for piece in pieces]
     for row, token, said in zip(rows, done.tokens, done.logprobs, strict=True):
         right = row - row.max() - np.log(np.exp(row - row.max()).sum())
@@ -228,4 +234,4 @@ def test_a_prompt_of_a_batch_that_cannot_begin_fails_alone(bad: int, monkeypatch
         with pytest.raises(BatchError, match="no room") as caught:
             llm.generate([[1], [2], [3]], max_tokens=4)
     assert list(caught.value.errors) == [bad]
-    assert [one is None for one in caught.value.results] == [at == bad for at in range(3)]
+    assert [result is None for result in caught.value.results] == [at == bad for at in range(3)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.backends.toy import ToyTarget
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.translation import Translation
 
 
@@ -25,5 +25,5 @@ def untaught(text: str) -> list[int]:
 
 
 def translation(target: Vocab, draft: Vocab) -> Translation:
-    ours, theirs = Lexicon(target, untaught), Lexicon(draft, untaught)
+    ours, theirs = TokenizerVocab(target, untaught), TokenizerVocab(draft, untaught)
     return Translation(ours, theirs)

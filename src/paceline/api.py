@@ -70,7 +70,7 @@ class LLM:
             self._require_room(prompt)
             return self.target.text.encode(typed.text("the prompt", prompt))
         if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-            raise typed.require("the prompt", prompt, "text, or a list of token ids")
+            raise typed.invalid("the prompt", prompt, "text, or a list of token ids")
         return [typed.integer("the prompt: token", token) for token in prompt]
 
     @cached_property
@@ -119,7 +119,7 @@ class LLM:
         variables = template_variables(chat_template_kwargs)
         self._require_room([messages, functions, variables])
         template_tools = None
-        if functions or any(one["role"] == "tool" or "tool_calls" in one for one in messages):
+        if functions or any(message["role"] == "tool" or "tool_calls" in message for message in messages):
             messages, template_tools = adapt_messages(self.tool_support, messages, functions)
         answer = typed.text("answer", answer)
         tokens = encode_chat(text, vocab, messages, template_tools, variables, answer=answer)

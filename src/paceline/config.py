@@ -10,7 +10,7 @@ from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import MAX_LOGIT
-from paceline.speculative.validation import require, validate_fields
+from paceline.speculative.validation import invalid, validate_fields
 from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES
 
 T = TypeVar("T")
@@ -76,9 +76,9 @@ class Drafting:
             low = lows.get(name, 1)
             value = getattr(self, name)
             if value < low:
-                raise require(name, value, f"at least {low}")
+                raise invalid(name, value, f"at least {low}")
             if value > MAX_TOKENS and name not in ("top_k", "min_draft_tokens"):
-                raise require(name, value, f"at most {MAX_TOKENS:,}")
+                raise invalid(name, value, f"at most {MAX_TOKENS:,}")
         for name, most in (("p_min", 1.0), ("p_split", 1.0), ("temperature", MAX_LOGIT)):
             value = getattr(self, name)
             if not 0.0 <= value <= most:

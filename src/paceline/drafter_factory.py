@@ -27,7 +27,7 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.storage import views
 from paceline.storage.corpora import find_corpus, open_corpus
 from paceline.system.home import expand_user
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.sample import SAMPLE_TEXT
 from paceline.vocab.shared import check_shared
 from paceline.vocab.translation import Translation
@@ -167,8 +167,8 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
         except VocabError:
             if drafting.cross_vocab == "off":
                 raise
-    ours = Lexicon(target.vocab, lambda text: target.text.encode_continuation(text))
-    theirs = Lexicon(draft.vocab, lambda text: draft.text.encode_continuation(text))
+    ours = TokenizerVocab(target.vocab, lambda text: target.text.encode_continuation(text))
+    theirs = TokenizerVocab(draft.vocab, lambda text: draft.text.encode_continuation(text))
     translation = Translation(ours, theirs)
     text_suffices = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":

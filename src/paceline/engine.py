@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
 # Between two tries of a thread to get a session: polled, since Ctrl-C can leave a Condition locked.
-LOCK_TIMEOUT_SECONDS = 0.005
+SESSION_POLL_SECONDS = 0.005
 
 OnPrefill = Callable[[int, int], object]
 
@@ -128,7 +128,7 @@ class InferenceEngine:
                         return
                     if not self._holders:  # opened directly from the target
                         raise run.busy
-                sleep(LOCK_TIMEOUT_SECONDS)
+                sleep(SESSION_POLL_SECONDS)
 
     def register(self, run: BatchRun) -> None:
         """Note which thread has the run's sessions. The caller has the lock."""

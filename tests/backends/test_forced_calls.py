@@ -52,7 +52,7 @@ def test_what_satisfies_the_schema_is_a_call(format_: ToolFormat, choice: Any) -
     assert syntax.matches(said)
     answer = ToolCallParser(must.format, [CHAIN, TIME], prefix=must.prefix).parse(said)
     assert answer.content == ""
-    assert [(one.name, json.loads(one.arguments)) for one in answer.calls] == [("chain", RIGHT)]
+    assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [("chain", RIGHT)]
     wrongs: list[Any] = [{"first": {"next": {}, "n": 2}}, {}, {"first": {"n": "2"}}, []]
     for wrong in wrongs:
         assert not syntax.matches(spelled(must.format, must.prefix, "chain", wrong))

@@ -7,13 +7,13 @@ from gguf import GGUFWriter, TokenType
 
 from paceline.backends.llama_cpp.binding import load_model
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 
 WORDS = ["▁", "a", "b", "\n", "ab", "▁a", "▁ab", "é"]
 
 
 @pytest.fixture(scope="module")
-def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[LlamaText, Lexicon]:
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[LlamaText, TokenizerVocab]:
     """A vocabulary as Llama 2 has it: a space before every beginning, and a token for each byte."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
     special = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
@@ -31,14 +31,14 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[LlamaText, 
     writer.close()
     model = load_model(path, vocab_only=True)
     text = LlamaText(model)
-    return text, Lexicon(read_vocab(model), text.encode_continuation)
+    return text, TokenizerVocab(read_vocab(model), text.encode_continuation)
 
 
 def said(text: LlamaText, tokens: list[int]) -> bytes:
     return b"".join(text.piece(token) for token in tokens)
 
 
-def test_only_a_beginning_gets_a_space(sentencepiece: tuple[LlamaText, Lexicon]) -> None:
+def test_only_a_beginning_gets_a_space(sentencepiece: tuple[LlamaText, TokenizerVocab]) -> None:
     text, _ = sentencepiece
     assert said(text, text.encode("ab", add_bos=False)) == b" ab"
     assert said(text, text.encode_continuation("ab")) == b"ab"
@@ -47,7 +47,7 @@ def test_only_a_beginning_gets_a_space(sentencepiece: tuple[LlamaText, Lexicon])
 
 
 def test_a_letters_own_token_says_it_rather_than_that_of_its_byte(
-    sentencepiece: tuple[LlamaText, Lexicon],
+    sentencepiece: tuple[LlamaText, TokenizerVocab],
 ) -> None:
     _, lexicon = sentencepiece
     token = {word: 259 + i for i, word in enumerate(WORDS)}

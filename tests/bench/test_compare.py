@@ -13,7 +13,7 @@ from paceline.api import LLM
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.bench.text_comparison import Difference, OutputComparison, explain, judge, warm_up
-from paceline.speculative.errors import LosslessError
+from paceline.speculative.errors import NotLosslessError
 from paceline.speculative.interfaces import Budget, Session
 from paceline.speculative.sampling import Sampling
 
@@ -112,7 +112,7 @@ def test_greedy_outputs_that_differ_beyond_noise_are_an_error(llm: LLM) -> None:
     other = (*plain[:3], (plain[3] + 1) % 256, *plain[4:])
     judgement = judge(llm, TEXT_PROMPT, plain, other, Sampling())
     assert (judgement.identical, judgement.at, judgement.verdict) == (False, 3, "NO: not from token 3 on")
-    with pytest.raises(LosslessError, match="from token 3 on: the two tokens' logits are"):
+    with pytest.raises(NotLosslessError, match="from token 3 on: the two tokens' logits are"):
         judgement.require_lossless()
 
 

@@ -36,7 +36,7 @@ def test_runs_are_numbered_in_their_order_and_newest_first(path: Path) -> None:
         (3, "running", 2),
         (2, "done", 1),
     ]
-    assert [one["system"] for one in runs[1]["results"]] == ["plain", "lookup"]
+    assert [result["system"] for result in runs[1]["results"]] == ["plain", "lookup"]
     assert history.run("last")["id"] == 3
     with pytest.raises(UsageError, match="has no run 7"):
         history.run(7)
@@ -50,7 +50,7 @@ def test_groups_come_back_as_they_were_and_twice_is_once(path: Path) -> None:
         history.add(first, one)
     history.add(second, group(0, "c"))
     assert history.groups(first) == [group(0, "a"), group(0, "b"), group(1, "a")]
-    assert [asdict(one)["item"] for one in history.groups(second)] == ["c"]
+    assert [asdict(group)["item"] for group in history.groups(second)] == ["c"]
 
 
 def test_a_line_that_a_killed_process_has_left_costs_no_more_than_itself(path: Path) -> None:

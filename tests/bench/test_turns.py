@@ -140,14 +140,17 @@ def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(ta
 
 
 def rows(record: BenchRecord) -> list[tuple[str, str, str, int, int]]:
-    return [(one.system, one.category, one.verdict, one.items, one.n_tokens) for one in record.results]
+    return [
+        (result.system, result.category, result.verdict, result.items, result.n_tokens)
+        for result in record.results
+    ]
 
 
 def test_a_bench_that_keeps_prompts_says_what_one_that_does_not_says(asked: dict[str, Any]) -> None:
     plans = [BenchPlan(**asked), BenchPlan(**asked, keep_prompts=True)]
     records = [Bench(plan).measure() for plan in plans]
     assert rows(records[0]) == rows(records[1])
-    assert [{one.ttft is None for one in record.results} for record in records] == [{False}, {True}]
+    assert [{result.ttft is None for result in record.results} for record in records] == [{False}, {True}]
 
 
 def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
@@ -156,7 +159,7 @@ def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
     plan = BenchPlan(**asked, keep_prompts=True, minutes=1e-9)
     history = History(tmp_path / "bench.jsonl")
     record = Bench(plan, history=history).measure()
-    assert [one.items for one in record.results] == [1, 1, 1]
+    assert [result.items for result in record.results] == [1, 1, 1]
     history.finish(1, "interrupted", [])
     stored = replace(BenchPlan.read(history.run(1)["plan"]), minutes=5.0)
     again = Bench(stored, history=history, run=1).measure()
@@ -169,7 +172,10 @@ def test_a_sampled_bench_passes_the_gate_before_it_is_measured(
 ) -> None:
     monkeypatch.setattr("paceline.bench.gate.SAMPLED_CHECK_SIZES", ((4, 20),))
     plan = BenchPlan(**asked | {"methods": "model"}, sampling=Sampling(temperature=0.7))
-    assert [one.verdict for one in Bench(plan).measure().results[-2:]] == ["reference", "identical, unbiased"]
+    assert [result.verdict for result in Bench(plan).measure().results[-2:]] == [
+        "reference",
+        "identical, unbiased",
+    ]
 
 
 def ending(target: LoadedModels, token: int, monkeypatch: pytest.MonkeyPatch) -> None:

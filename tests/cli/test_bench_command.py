@@ -71,7 +71,7 @@ def stored(capsys: Capture, kept: Path, *words: str) -> Done:
 
 
 def rows(record: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(one["system"], one["category"]) for one in record["results"]]
+    return [(result["system"], result["category"]) for result in record["results"]]
 
 
 # What comes out.
@@ -91,7 +91,7 @@ def test_json_is_one_object_with_a_row_a_system_for_each_category_and_for_all(
         assert (one["rounds"], one["n_tokens"]) == (2, one["items"] * 2 * 6)
         assert one["speed"] > 0
         assert (one["speedup"] is None) == (one["system"] == "plain")
-    assert [one["verdict"] for one in record["results"][-3:]] == ["reference", "identical", "identical"]
+    assert [result["verdict"] for result in record["results"][-3:]] == ["reference", "identical", "identical"]
     assert record["provenance"]["request"]["questions"]
 
 
@@ -153,12 +153,12 @@ def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
     done = command(capsys, *args, "--p-min", "0", "--methods", "model", "--json")
     assert done.code == 3
     assert done.err == "paceline: not lossless: model; shown without a speed\n"
-    for one in json.loads(done.out)["results"]:
-        if one["system"] == "model":
-            assert one["verdict"].startswith("NOT LOSSLESS: ")
-            assert (one["speed"], one["speedup"], one["ttft"]) == (None, None, None)
+    for result in json.loads(done.out)["results"]:
+        if result["system"] == "model":
+            assert result["verdict"].startswith("NOT LOSSLESS: ")
+            assert (result["speed"], result["speedup"], result["ttft"]) == (None, None, None)
         else:
-            assert one["speed"] > 0
+            assert result["speed"] > 0
     table = command(capsys, *args, "--p-min", "0", "--methods", "model")
     row = next(line for line in table.out.splitlines() if line.startswith("model"))
     assert row.split()[:9] == ["model", *["-"] * 8]
@@ -200,8 +200,8 @@ def test_ctrl_c_keeps_what_is_measured_and_resume_measures_only_the_rest(
     assert (whole["run"], whole["status"]) == (1, "done")
     fresh = command(capsys, *args, "--json").json
     shape = ("system", "category", "lossless", "verdict", "items", "rounds", "n_tokens")
-    assert [[one[name] for name in shape] for one in whole["results"]] == [
-        [one[name] for name in shape] for one in fresh["results"]
+    assert [[result[name] for name in shape] for result in whole["results"]] == [
+        [result[name] for name in shape] for result in fresh["results"]
     ]
     assert whole["provenance"] == fresh["provenance"]
     stored(capsys, kept, "resume", "1").refused(2, "run 1 is complete: `paceline bench show 1` prints it")
@@ -218,7 +218,7 @@ def test_a_history_that_fails_in_mid_run_costs_no_measurement(
     monkeypatch.setattr(History, "add", full)
     done = command(capsys, *args, "--json")
     assert (done.code, done.err) == (0, "not kept to its end: the disk is full\n")
-    assert {one["rounds"] for one in done.json["results"]} == {2}
+    assert {result["rounds"] for result in done.json["results"]} == {2}
 
 
 # Other programs in the same run.
@@ -249,7 +249,9 @@ def test_a_program_that_fails_in_mid_run_is_told_and_the_others_keep_their_speed
     assert done.code == 1
     assert done.err.startswith("paceline: llama-server lookup: failed: llama-server lookup ")
     assert done.err.count("said nothing for 0.5 s") == 2
-    overall = {one["system"]: one for one in json.loads(done.out)["results"] if not one["category"]}
+    overall = {
+        result["system"]: result for result in json.loads(done.out)["results"] if not result["category"]
+    }
     assert list(overall) == ["plain", "lookup", "llama-server", "llama-server lookup"]
     assert all(overall[name]["speed"] for name in ("plain", "lookup"))
     assert [overall[name]["speed"] for name in ("llama-server", "llama-server lookup")] == [None, None]
@@ -276,7 +278,7 @@ def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, 
         "--rounds", "1", "--suite", suite, "--history", kept, "--json",
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
-    systems = {one["system"]: one for one in done.json["results"]}
+    systems = {result["system"]: result for result in done.json["results"]}
     assert list(systems) == ["plain", "lookup", "llama-server", "llama-server lookup"]
     for one in systems.values():
         assert one["lossless"]

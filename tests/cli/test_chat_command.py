@@ -42,8 +42,8 @@ def test_each_line_is_a_turn_and_stdout_gets_the_answers_alone(
     done = chat(capsys, model, f"one\n\ntwo\n/save {file}\n", "--system", "be kind")
     assert done.code == 0
     messages = saved(file)
-    said = [one["content"] for one in messages]
-    assert [one["role"] for one in messages] == ["system", "user", "assistant", "user", "assistant"]
+    said = [message["content"] for message in messages]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
     assert (said[0], said[1], said[3]) == ("be kind", "one", "two")
     assert done.out == "".join(text + "\n" * (not text.endswith("\n")) for text in (said[2], said[4]))
 

@@ -73,7 +73,7 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
         terminal.expect(READY)
         terminal.write("/bye" + ENTER)
         assert terminal.ended() == 0
-    assert [one["content"] for one in json.loads(file.read_text())[::2]] == ["one\ntwo", "ab"]
+    assert [load["content"] for load in json.loads(file.read_text())[::2]] == ["one\ntwo", "ab"]
     history = home / "chat_history"
     assert "never said" not in history.read_text()
     assert stat.S_IMODE(history.stat().st_mode) == 0o600

@@ -62,7 +62,7 @@ def test_paths_may_be_given_in_every_way(capsys: Capture, home: Path, source: Pa
     log.write_text(json.dumps({"prompt": "q", "completion": "an answer of words"}))
     args = ("build", "mine", "--from", source / "a.py", source / "b.sql", "--from-log", log, "--json")
     built = paceline(capsys, home, *args).json
-    assert [one["path"] for one in built["sources"]] == [
+    assert [source["path"] for source in built["sources"]] == [
         str(source / "a.py"),
         str(source / "b.sql"),
         str(log),

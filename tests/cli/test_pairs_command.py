@@ -48,7 +48,7 @@ def test_without_a_target_the_models_there_are(capsys: Capture, folder: Path) ->
     names = {line.split()[0].rpartition("/")[2] for line in done.out.splitlines()[1:]}
     assert names == {"draft.gguf", "other.gguf", "target.gguf"}
     record = run(capsys, folder, "--json").json
-    assert {Path(one["model"]).name for one in record["models"]} == names
+    assert {Path(model["model"]).name for model in record["models"]} == names
 
 
 def test_drafts_that_fit_the_best_first(capsys: Capture, folder: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
     done = bench(capsys, target, file.parent, "--record", file)
     assert done.code == 0
     trace = read(file)
-    assert [(one.id, one.category, one.session) for one in trace.requests] == [
+    assert [(request.id, request.category, request.session) for request in trace.requests] == [
         ("c", "two", ""),
         ("s.1", "one", "s"),
         ("a", "two", ""),

@@ -52,7 +52,7 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
     assert (record["format"], record["status"], record["tokenizer"]) == (3, "done", None)
     (lookup,) = record["results"]
     assert lookup["drafting"]["n_draft"] == 5
-    assert lookup["n_tokens"] == sum(one["n_tokens"] for one in record["requests"]) == 320
+    assert lookup["n_tokens"] == sum(request["n_tokens"] for request in record["requests"]) == 320
     assert lookup["steps"] + lookup["accepted"] >= 320  # a record may end with an accepted token
     assert 0 < lookup["accepted"] < lookup["drafted"]
     assert record == second.json
@@ -91,7 +91,7 @@ def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: p
     done = replay(capsys, TOKENS, "--methods", "plain,lookup", "--json")
     assert (done.code, done.err) == (130, "")
     assert (done.json["status"], len(done.json["requests"])) == ("interrupted", 3)
-    assert [one["requests"] for one in done.json["results"]] == [3, 3]
+    assert [result["requests"] for result in done.json["results"]] == [3, 3]
 
 
 # Speeds.
@@ -105,7 +105,7 @@ def test_a_cost_curve_predicts_speeds(capsys: Capture, curve: Path) -> None:
     assert "speed-up" in done.out
     assert "not speed" not in done.out
     first, second = (replay(capsys, *args, "--json").json for _ in range(2))
-    plain, lookup, rate = (one["predicted"] for one in first["results"])
+    plain, lookup, rate = (result["predicted"] for result in first["results"])
     assert plain["tokens_per_second"]["value"] == pytest.approx(1 / 0.0205)
     assert lookup["speedup"]["value"] > 1.0
     for one in (lookup, rate):

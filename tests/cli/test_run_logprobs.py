@@ -17,7 +17,7 @@ def test_json_tells_of_each_token_and_the_likeliest(capsys: Capture, models: Pat
     record = run(
         capsys, models / "target.gguf", "-md", models / "draft.gguf", *PROMPT, "--json", "--logprobs", "3"
     ).json
-    assert [one["id"] for one in record["logprobs"]] == record["tokens"]
+    assert [logprob["id"] for logprob in record["logprobs"]] == record["tokens"]
     for one in record["logprobs"]:
         assert list(one) == ["id", "text", "logprob", "top"]
         assert len(one["top"]) == 3
@@ -30,5 +30,5 @@ def test_json_tells_of_each_token_and_the_likeliest(capsys: Capture, models: Pat
 
 def test_a_control_token_is_told_by_its_name(capsys: Capture, models: Path) -> None:
     record = run(capsys, models / "target.gguf", "ab", "--regex", "A", "--json", "--logprobs", "258").json
-    assert [one["text"] for one in record["logprobs"]] == ["A", "<|end|>"]
+    assert [logprob["text"] for logprob in record["logprobs"]] == ["A", "<|end|>"]
     assert len(record["logprobs"][0]["top"]) == 258

@@ -23,7 +23,7 @@ from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.translation import Translation
 from tongues import speaking, translation, untaught
 
@@ -129,7 +129,7 @@ def scripted(*script: tuple[int, float], eos: bool = True) -> tuple[SlemDrafter,
     ends = frozenset({END} if eos else ())
     target = Vocab(len(OURS), "test", None, ends, False, False, names.__getitem__, OURS.__getitem__)
     draft = Scripted(THEIRS, script, THEIR_END)
-    ours, theirs = Lexicon(target, tokenizer), Lexicon(draft.vocab, untaught)
+    ours, theirs = TokenizerVocab(target, tokenizer), TokenizerVocab(draft.vocab, untaught)
     return SlemDrafter(draft, Translation(ours, theirs)), draft
 
 

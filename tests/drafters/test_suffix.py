@@ -215,7 +215,7 @@ def test_without_numba_it_drafts_the_same() -> None:
         ).stdout.splitlines()
         for without in (False, True)
     ]
-    assert [one[-1] for one in lines] == ["True", "False"]
+    assert [line[-1] for line in lines] == ["True", "False"]
     assert lines[0][:-1] == lines[1][:-1]
     assert len(set(lines[0])) > 20
 

@@ -133,4 +133,4 @@ def merged(events: list[dict[str, Any]]) -> list[Any]:
             deltas |= set(delta)
             logprobs.append(choice.get("logprobs"))
             reasons += [choice["finish_reason"]] if choice.get("finish_reason") else []
-    return [shapes, text, sorted(deltas), [one for one in logprobs if one], reasons, usage]
+    return [shapes, text, sorted(deltas), [logprob for logprob in logprobs if logprob], reasons, usage]

@@ -125,7 +125,7 @@ def test_a_client_is_named_by_a_trusted_proxy_alone(
             serving(llm, rules=SecurityRules(proxies=proxies)) as up,
         ):
             httpx2.get(
-                f"{up.url}/health", headers=[("x-forwarded-for", one) for one in headers], timeout=LONG
+                f"{up.url}/health", headers=[("x-forwarded-for", header) for header in headers], timeout=LONG
             )
     finally:
         log.removeHandler(caplog.handler)

@@ -48,7 +48,10 @@ OPERATIONS = [
     ("GET", "/metrics", 1),
 ]
 MODES = [
-    (*one, mode) for one in OPERATIONS for mode in GenerationMode if one[0] == "POST" or mode.is_positive
+    (*operation, mode)
+    for operation in OPERATIONS
+    for mode in GenerationMode
+    if operation[0] == "POST" or mode.is_positive
 ]
 
 

@@ -63,7 +63,7 @@ def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:
         refused = families[f"{prefix}requests_refused"].samples
         counts = {one.labels["replica"]: one.value for one in refused if one.name.endswith("_total")}
         assert counts == {"a": 1.0, "b": 1.0}
-        assert [one.value for one in families[f"{prefix}num_requests_running"].samples] == [3.0, 3.0]
+        assert [sample.value for sample in families[f"{prefix}num_requests_running"].samples] == [3.0, 3.0]
 
 
 def test_responses_name_the_replica_and_leave_the_request_id_to_rays_proxy() -> None:

@@ -248,7 +248,7 @@ def test_the_example_is_what_ray_and_the_replicas_take() -> None:
     args: Any = application.args
     assert ReplicaSettings.model_validate(args).replicas == "2..8"
     assert build(args)._bound_deployment.name == NAME
-    assert [one.name for one in application.deployments] == [NAME]
+    assert [deployment.name for deployment in application.deployments] == [NAME]
 
 
 def test_every_replica_answers_as_the_model_does_and_streams(site: Site, llm: LLM) -> None:

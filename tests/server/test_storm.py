@@ -126,7 +126,9 @@ def threads() -> set[threading.Thread]:
 def left() -> Counter[str]:
     """Count live objects by type. (`isinstance` would trigger lazy imports of other libraries.)"""
     gc.collect()
-    return Counter(type(one).__name__ for one in gc.get_objects() if issubclass(type(one), KEPT))
+    return Counter(
+        type(get_object).__name__ for get_object in gc.get_objects() if issubclass(type(get_object), KEPT)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +145,7 @@ def served(models: Path) -> Iterator[Served]:
 
 def test_a_storm_leaves_nothing_behind(served: Served) -> None:
     prompts = [f"{n} and {n * n}" for n in range(12)]
-    wanted = {one: served.text(one, max_tokens=24, ignore_eos=True) for one in prompts}
+    wanted = {prompt: served.text(prompt, max_tokens=24, ignore_eos=True) for prompt in prompts}
     assert len(set(wanted.values())) > 6
     before = left()  # of other tests
     storm(served, wanted)  # the first one fills caches and pools
@@ -158,7 +160,7 @@ def test_a_storm_leaves_nothing_behind(served: Served) -> None:
     assert process.memory_info().rss - memory < 100e6  # roughly: the system gives it back as it likes
     assert served.guard._buffered_bytes == 0
     assert served.service.problem == ""
-    assert {one: served.text(one, max_tokens=24, ignore_eos=True) for one in prompts} == wanted
+    assert {prompt: served.text(prompt, max_tokens=24, ignore_eos=True) for prompt in prompts} == wanted
 
 
 def test_bodies_that_never_end_keep_no_small_one_out(served: Served) -> None:

@@ -242,7 +242,7 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
         assert np.isfinite([*step.tree.score, *step.tree.reach_probability]).all()
     assert request.stats.by_source["model"].drafted > 0
     beliefs = [policy.acceptance.of("model"), policy.acceptance.of("lookup")]
-    assert all(np.isfinite(one.weights).all() for one in beliefs)
+    assert all(np.isfinite(belief.weights).all() for belief in beliefs)
     assert np.isfinite(policy.rate)
 
 

@@ -84,14 +84,14 @@ def test_each_token_has_its_rows_log_softmax(
     done = steps(drafter, budget, sampling, n_top)
     tokens = [token for step in done for token in step.tokens]
     assert [len(step.logprobs) for step in done] == [len(step.tokens) for step in done]
-    assert_same([one for step in done for one in step.logprobs], by_hand(tokens, n_top))
+    assert_same([logprob for step in done for logprob in step.logprobs], by_hand(tokens, n_top))
 
 
 def test_a_grammar_does_not_change_them() -> None:
     drafter, budget = DRAFTERS["tree"]
     done = steps(drafter, budget, Sampling(temperature=1.0), 2, Automaton())
     tokens = [token for step in done for token in step.tokens]
-    assert_same([one for step in done for one in step.logprobs], by_hand(tokens, 2))
+    assert_same([logprob for step in done for logprob in step.logprobs], by_hand(tokens, 2))
 
 
 @pytest.mark.parametrize("below", [10.0, 20.0, 30.0])

@@ -112,7 +112,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
     jobs: list[tuple[ScheduledRequest, dict[str, Any]]] = []
     said: dict[ScheduledRequest, list[int]] = {}
     now = 0
-    while not scheduler.idle or any(one["at"] >= now for one in arrivals):
+    while not scheduler.idle or any(arrival["at"] >= now for arrival in arrivals):
         for one in arrivals:
             if one["at"] == now:
                 job = add_to(scheduler, **request_of(one))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paceline.config import MAX_TOKENS, Drafting, validate_drafting
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
-from paceline.speculative.printable import format_count, printable, truncated
+from paceline.speculative.printable import format_bytes, printable, truncated
 from paceline.speculative.sampling import MAX_LOGIT, Sampling, probabilities
 
 # Of numbers, what is no whole one or none at all.
@@ -169,6 +169,6 @@ def test_a_quotation_is_cut_where_it_is_long() -> None:
 
 
 def test_amounts_are_read_at_a_glance() -> None:
-    assert [format_count(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
+    assert [format_bytes(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
         "0 bytes", "999 bytes", "1.00 kB", "4.70 MB", "4.68 GB"
     ]  # fmt: skip

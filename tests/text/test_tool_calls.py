@@ -40,7 +40,7 @@ def read(format_: ToolFormat, text: str) -> AssistantMessage:
 
 def calls(format_: str, text: str) -> tuple[str, list[tuple[str, str]]]:
     answer = read(FORMATS[format_], text)
-    return answer.content, [(one.name, one.arguments) for one in answer.calls]
+    return answer.content, [(call.name, call.arguments) for call in answer.calls]
 
 
 W, A = ("weather", '{"city": "a"}'), ("add", '{"n": 1}')
@@ -215,7 +215,7 @@ def test_of_a_truncated_call_nothing_is_content(form: ToolFormat, n: int, at: li
     text = f"I shall add.\n{call[:n]}"
     whole = ToolCallParser(form, TOOLS).parse(text, cut=True)
     assert whole.content.strip() in ("I shall add.", "I shall add.\n<")  # one letter is no call
-    assert {one.name for one in whole.calls} <= {"add"}
+    assert {call.name for call in whole.calls} <= {"add"}
     stream = ToolCallParser(form, TOOLS)
     deltas = [delta for piece in cut(text, at) for delta in stream.feed(piece)]
     assert AssistantMessage.of([*deltas, *stream.finish(cut=True)]).content == whole.content
@@ -224,7 +224,7 @@ def test_of_a_truncated_call_nothing_is_content(form: ToolFormat, n: int, at: li
 def test_the_prefix_of_a_forced_call_is_parsed_and_is_no_content() -> None:
     stream = ToolCallParser(HERMES, TOOLS, prefix="<tool_call>\n")
     said = stream.parse('{"name": "add", "arguments": {}}\n</tool_call>')
-    assert (said.content, [one.arguments for one in said.calls]) == ("", ["{}"])
+    assert (said.content, [call.arguments for call in said.calls]) == ("", ["{}"])
 
 
 @pytest.mark.parametrize("text", ["[1] says", '{"a": 1,', '{"name": "Bob", "age": 5', "{ x = [", "<div>"])
@@ -292,6 +292,6 @@ def test_nothing_is_lost_where_there_are_no_calls(text: str, format_: ToolFormat
 def test_any_arguments_come_through(before: str, arguments: dict[str, Any], ascii_: bool) -> None:
     spelled = json.dumps(arguments, ensure_ascii=ascii_)
     said = read(HERMES, f'{before}<tool_call>{{"name": "add", "arguments": {spelled}}}</tool_call>')
-    assert [(one.name, json.loads(one.arguments)) for one in said.calls] == [("add", arguments)]
+    assert [(call.name, json.loads(call.arguments)) for call in said.calls] == [("add", arguments)]
     assert said.content == before.rstrip()
     assert read(GENERIC, f'{{"name": "add", "arguments": {spelled}}}').calls == said.calls

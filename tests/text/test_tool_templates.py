@@ -140,11 +140,11 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
         written = written.removesuffix(end)
     answer = ToolCallParser(format_of(template), TOOLS).parse(written)
     assert answer.content == ""
-    made = [(one.name, json.loads(one.arguments)) for one in answer.calls]
-    wanted = [one["function"] for one in turns[1]["tool_calls"]]
+    made = [(call.name, json.loads(call.arguments)) for call in answer.calls]
+    wanted = [tool_call["function"] for tool_call in turns[1]["tool_calls"]]
     assert made == [(one["name"], one["arguments"]) for one in wanted]
     if name == "kimi":
-        assert [one.id for one in answer.calls] == ["functions.weather:0", "functions.time_now:1"]
+        assert [call.id for call in answer.calls] == ["functions.weather:0", "functions.time_now:1"]
 
 
 @pytest.mark.parametrize("template", [CHATML, ""])
@@ -175,7 +175,7 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
         assert head["content"].endswith(f"</tool_call>\n\n{ASKED['content']}")
     answer = ToolCallParser(HERMES, TOOLS).parse(called["content"])
     assert answer.content == "Let me see."
-    assert [(one.name, json.loads(one.arguments)) for one in answer.calls] == [
+    assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [
         ("weather", {"town": 'Köln "am Rhein"', "days": 2})
     ]
     assert results["role"] == "user"

@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.translation import Intersection
 from tongues import untaught
 
 
-def lexicon(said: Sequence[str], eos: Sequence[int] = ()) -> Lexicon:
+def lexicon(said: Sequence[str], eos: Sequence[int] = ()) -> TokenizerVocab:
     """Make a lexicon by the tokens' texts; "<...>" is a control token."""
     pieces = [b"" if text.startswith("<") else text.encode() for text in said]
     names = [text.encode() for text in said]
     vocab = Vocab(
         len(said), "test", None, frozenset(eos), False, False, names.__getitem__, pieces.__getitem__
     )
-    return Lexicon(vocab, untaught)
+    return TokenizerVocab(vocab, untaught)
 
 
-def pairs(target: Lexicon, draft: Lexicon) -> dict[int, int]:
+def pairs(target: TokenizerVocab, draft: TokenizerVocab) -> dict[int, int]:
     common = Intersection.of(target, draft)
     assert common.target_ids.tolist() == sorted(common.target_ids.tolist())
     assert len(common) == len(common.draft_ids)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from tongues import untaught
 
 PIECES = [b"", b"", b"a", b"b", b"ab", b" ", b"a", b"\xc3", b"\xa4", b" ab", b"b"]
@@ -26,30 +26,30 @@ def tokenizer(text: str) -> list[int]:
 
 
 def test_the_tokenizer_encodes_what_it_can_encode_exactly() -> None:
-    assert Lexicon(VOCAB, tokenizer).encode(b"ab a") == [6, 3, 5, 6]
+    assert TokenizerVocab(VOCAB, tokenizer).encode(b"ab a") == [6, 3, 5, 6]
 
 
 def test_where_the_tokenizer_would_change_the_text_the_longest_matches_encode_it() -> None:
-    assert Lexicon(VOCAB, untaught).encode(b"ab ab a") == [4, 9, 5, 2]
-    assert Lexicon(VOCAB, tokenizer).encode(b"\xc3\xa4") == [7, 8]
+    assert TokenizerVocab(VOCAB, untaught).encode(b"ab ab a") == [4, 9, 5, 2]
+    assert TokenizerVocab(VOCAB, tokenizer).encode(b"\xc3\xa4") == [7, 8]
 
 
 def test_bytes_that_are_no_whole_characters_are_encoded_one_by_one_and_leave_the_rest_alone() -> None:
-    assert Lexicon(VOCAB, tokenizer).encode(b"ab\xc3a\xa4") == [6, 3, 7, 6, 8]
+    assert TokenizerVocab(VOCAB, tokenizer).encode(b"ab\xc3a\xa4") == [6, 3, 7, 6, 8]
 
 
 def test_a_byte_that_no_token_has_becomes_the_filler() -> None:
-    assert Lexicon(VOCAB, untaught).encode(b"a!b") == [2, 0, 3]
+    assert TokenizerVocab(VOCAB, untaught).encode(b"a!b") == [2, 0, 3]
 
 
 def test_of_several_tokens_of_the_same_bytes_the_tokenizers_choice_counts_or_the_first() -> None:
-    taught, bare = Lexicon(VOCAB, tokenizer), Lexicon(VOCAB, untaught)
+    taught, bare = TokenizerVocab(VOCAB, tokenizer), TokenizerVocab(VOCAB, untaught)
     assert (taught.by_bytes[b"a"], taught.by_bytes[b"b"]) == (6, 3)
     assert (bare.by_bytes[b"a"], bare.by_bytes[b"b"]) == (2, 3)
 
 
 def test_ends_and_control_tokens_have_a_name_and_no_bytes() -> None:
-    lexicon = Lexicon(replace(VOCAB, eos=frozenset({1, 2})), untaught)
+    lexicon = TokenizerVocab(replace(VOCAB, eos=frozenset({1, 2})), untaught)
     assert lexicon.token_bytes[2] == b""
     assert lexicon.names == {0: b"<s>", 1: b"</s>", 2: b"piece 2"}
     assert lexicon.by_name == {b"<s>": 0, b"</s>": 1, b"piece 2": 2}
@@ -59,5 +59,5 @@ def test_ends_and_control_tokens_have_a_name_and_no_bytes() -> None:
 @given(data=st.lists(st.sampled_from([b"a", b"b", b" ", b"\xc3", b"\xa4"])).map(b"".join))
 def test_encoding_and_decoding_gives_exactly_the_bytes(data: bytes) -> None:
     for encode in (tokenizer, untaught):
-        lexicon = Lexicon(VOCAB, encode)
+        lexicon = TokenizerVocab(VOCAB, encode)
         assert lexicon.decode(lexicon.encode(data)) == data

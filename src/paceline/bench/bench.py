@@ -162,9 +162,9 @@ class BenchRecord:
             "skipped": self.skipped,
             "prompt_speed": self.prompt_speed,
             "measurements": [
-                {"round": group.round, "item": group.item, "category": group.category} | one
+                {"round": group.round, "item": group.item, "category": group.category} | measurement
                 for group in self.groups
-                for one in group.measurements.values()
+                for measurement in group.measurements.values()
             ],
             "provenance": self.provenance,
         }

@@ -49,7 +49,8 @@ class History:
 
     def finish(self, run: int, status: Status, results: Sequence[BenchResult]) -> None:
         """Add the end of a run; the last one counts."""
-        self._append(self._keys()[run - 1], {"status": status, "results": [asdict(one) for one in results]})
+        end = {"status": status, "results": [asdict(result) for result in results]}
+        self._append(self._keys()[run - 1], end)
 
     def groups(self, run: int) -> list[ItemMeasurements]:
         """Return the measurements of a run, for each item and round the first ones."""
@@ -74,7 +75,7 @@ class History:
         return out[::-1][:limit]
 
     def run(self, which: int | Literal["last"]) -> dict[str, Any]:
-        stored = next((one for one in self.runs(None) if which in ("last", one["id"])), None)
+        stored = next((run for run in self.runs(None) if which in ("last", run["id"])), None)
         if stored is None:
             raise UsageError(
                 f"the bench history {self.path} has no run {which}: `paceline bench list` shows those it has"

@@ -13,7 +13,7 @@ from paceline.api import LLM
 from paceline.backends.logit_drift import batch_logit_drift, teacher_forced_logits
 from paceline.engine import OnPrefill
 from paceline.request_handle import Generation
-from paceline.speculative.errors import LosslessError
+from paceline.speculative.errors import NotLosslessError
 from paceline.speculative.interfaces import Budget, Target
 from paceline.speculative.sampling import Sampling, adjust_logits
 
@@ -120,9 +120,9 @@ class OutputComparison:
     difference: Difference | None = None
 
     def require_lossless(self) -> None:
-        """Raise LosslessError if greedy outputs differ without a near-tie."""
+        """Raise NotLosslessError if greedy outputs differ without a near-tie."""
         if self.difference is not None and not self.difference.near_tie:
-            raise LosslessError(
+            raise NotLosslessError(
                 f"drafted output differs from plain output from token {self.at} on: the two tokens' logits "
                 f"are {self.difference.gap:.3g} apart, batch noise is {self.difference.noise:.3g}. "
                 "This is a bug in Paceline: please report it"

@@ -25,7 +25,7 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, argument
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
-from paceline.speculative.errors import LosslessError, PeerError, UsageError
+from paceline.speculative.errors import NotLosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
     from paceline.bench.bench import BenchRecord
@@ -160,7 +160,7 @@ def _run(
 
 
 def outcome(record: BenchRecord) -> int:
-    """Return the exit code of a bench. Raises LosslessError and PeerError."""
+    """Return the exit code of a bench. Raises NotLosslessError and PeerError."""
     for line in record.skipped:
         print_note(f"skipped: {line}")
     if record.lost:
@@ -174,7 +174,7 @@ def outcome(record: BenchRecord) -> int:
     wrong = {r.system for r in no_speed if not r.verdict.startswith("failed")}
     if wrong:
         message = f"not lossless: {', '.join(sorted(wrong))}; shown without a speed"
-        raise LosslessError("; ".join([message, *sorted(failed)]))
+        raise NotLosslessError("; ".join([message, *sorted(failed)]))
     if failed:
         raise PeerError("; ".join(sorted(failed)))
     return 0
@@ -200,7 +200,7 @@ def list_suites(as_json: options.AsJson = False) -> None:
         print_json(suites)
         return
     keys = ("name", "tiny", "full", "licence", "description")
-    rows = [tuple(str(one[key]) for key in keys) for one in suites]
+    rows = [tuple(str(suite[key]) for key in keys) for suite in suites]
     write_table(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
 
 

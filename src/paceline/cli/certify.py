@@ -21,7 +21,7 @@ from paceline.cli.options import option
 from paceline.cli.output import print_json
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_prompts
-from paceline.speculative.errors import LosslessError, UsageError
+from paceline.speculative.errors import NotLosslessError, UsageError
 
 CHECKS = "Checks"
 CHECK_OPTIONS = OptionGroup(option_table(
@@ -90,5 +90,5 @@ def certify(
     else:
         sys.stdout.write("\n".join(lines(record)) + "\n")
     if record["defects"]:
-        raise LosslessError(f"not certified: {', '.join(record['defects'])}; --json has every figure")
+        raise NotLosslessError(f"not certified: {', '.join(record['defects'])}; --json has every figure")
     return 0

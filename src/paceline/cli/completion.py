@@ -85,7 +85,7 @@ class Completion:
         return INTERRUPTED if self._interrupts.pressed else 0
 
     def compare(self, prompt: Sequence[int]) -> int:
-        """Complete the prompt plainly, then with drafts. Return the exit code. Raises LosslessError."""
+        """Complete the prompt plainly, then with drafts. Return the exit code. Raises NotLosslessError."""
         record: dict[str, Any] = {"plain": None, "drafted": None, "speedup": None, "identical": None}
         with closing(PrefillProgress(self._interrupts)) as prefill:
             warm = warm_up(self._llm, prompt, prefill)

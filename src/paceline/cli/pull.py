@@ -12,7 +12,7 @@ from paceline.cli import options
 from paceline.cli.options import argument, flag
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import hash_of
-from paceline.speculative.printable import format_count, printable
+from paceline.speculative.printable import format_bytes, printable
 
 if TYPE_CHECKING:
     from paceline.models.stores.reference import LocalFile, Reference
@@ -52,7 +52,7 @@ def pull(
         print_json({"model": str(reference), "files": records})
         return 0
     for file in files:
-        facts = [("file", printable(str(file.path))), ("size", format_count(file.size)), hash_of(file)]
+        facts = [("file", printable(str(file.path))), ("size", format_bytes(file.size)), hash_of(file)]
         for name, fact in facts:
             typer.echo(f"{name:11}  {fact}")
     return 0
@@ -98,7 +98,7 @@ def download_bars() -> Iterator[Callable[[str, int, int], None]]:
             if name not in tasks:
                 tasks[name] = progress.add_task(printable(name), total=total)
                 if progress.disable:
-                    print_note(f"downloading {name}, {format_count(total)}")
+                    print_note(f"downloading {name}, {format_bytes(total)}")
             progress.update(tasks[name], completed=done)
 
         yield watch

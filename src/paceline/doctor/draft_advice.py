@@ -118,7 +118,7 @@ def advise(
     else:
         # The state of a draft model is rolled back, too.
         usable = (SAME, COMPATIBLE, MAPPABLE)
-        able = [one for one in candidates if one.verdict in usable and one.facts.memory == ATTENTION]
+        able = [draft for draft in candidates if draft.verdict in usable and draft.facts.memory == ATTENTION]
         models = [_row(target, one, request, known) for one in able]
         drafts = sorted([*models, _row(target, None, request, known)], key=_order)
         if not any(row["verdict"] != MAPPABLE and row["fits"] for row in models):

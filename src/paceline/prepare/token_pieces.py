@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 
 Ids = NDArray[np.int64]
 IDENTICAL, SPELLED, SPECIAL, UNMATCHED_CONTROL = "same", "spelled", "special", "silent"
@@ -35,8 +35,8 @@ class TokenPieces:
 
 
 def match(
-    target: Lexicon,
-    draft: Lexicon,
+    target: TokenizerVocab,
+    draft: TokenizerVocab,
     roles: Mapping[str, int],
     draft_roles: Mapping[str, int],
     tick: Callable[[], None],
@@ -78,7 +78,7 @@ def match(
 
 
 def counterparts(
-    target: Lexicon, draft: Lexicon, roles: Mapping[str, int], draft_roles: Mapping[str, int]
+    target: TokenizerVocab, draft: TokenizerVocab, roles: Mapping[str, int], draft_roles: Mapping[str, int]
 ) -> dict[int, int]:
     """Map target control tokens to draft control tokens of the same name, else the same role, else an end
     token.
@@ -98,7 +98,7 @@ def counterparts(
     return out
 
 
-def _encode_in_draft(draft: Lexicon, text: bytes, width: int) -> list[int]:
+def _encode_in_draft(draft: TokenizerVocab, text: bytes, width: int) -> list[int]:
     """Return the draft tokens of a text, without those that have no text. width: bytes of the draft's longest
     token."""
     half = MOST_PIECES * width

@@ -33,7 +33,7 @@ from paceline.models.headers.plain_file import require_gguf_path
 from paceline.prepare.token_pieces import STEP, TokenPieces, match
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.system.whole import check_output, write_output
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.shared import check_shared
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
@@ -103,8 +103,8 @@ class Transplant:
         of pieces of those with several. size: bytes. type: of the embedding."""
         check_output(out, self._draft.path, self._target.path, force=force)
         pieces = match(
-            Lexicon(self._target.vocab, self._target.text.encode_continuation),
-            Lexicon(self._draft.vocab, self._draft.text.encode_continuation),
+            TokenizerVocab(self._target.vocab, self._target.text.encode_continuation),
+            TokenizerVocab(self._draft.vocab, self._draft.text.encode_continuation),
             self.vocab_file.special_tokens(self._target.vocab.size),
             self.file.special_tokens(self._draft.vocab.size),
             partial(tick, "match"),

@@ -18,7 +18,7 @@ def write(record: Mapping[str, Any], file: IO[str]) -> None:
         best = max(tried, key=lambda one: one["speed"])
         left_out, figures = f"{best['left_out']} of {record['blocks']}", (best["agreement"], best["share"])
         rows.append(
-            (method, str(len(tried)), left_out, *(f"{one:.2f}" for one in figures), f"{best['speed']:.2f}x")
+            (method, str(len(tried)), left_out, *(f"{x:.2f}" for x in figures), f"{best['speed']:.2f}x")
         )
     columns = ("found by", "tried", "blocks left out", "guesses right", "of the weights", "speed expected")
     write_table(columns, rows, file, 1)

@@ -24,7 +24,7 @@ class GuardedConnection(H11Protocol):
         super().connection_made(transport)
         self._began = self.loop.time()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            idle = [one for one in self.connections if isinstance(one, GuardedConnection) and one._idle]
+            idle = [line for line in self.connections if isinstance(line, GuardedConnection) and line._idle]
             # At the limit uvicorn refuses every request: abort the oldest idle connection to make room.
             if len(idle) > 1:
                 min(idle, key=lambda one: one._began).transport.abort()

@@ -142,7 +142,7 @@ class Replica:
         results = await handle.broadcast("metric_families").results_async(
             timeout_s=SCRAPE_SECONDS, return_exceptions=True
         )
-        replicas = [one for one in results if isinstance(one, list)]  # a replica that has died gives an error
+        replicas = [text for text in results if isinstance(text, list)]  # a dead replica gives an error
         text = await asyncio.to_thread(prometheus_text, merge_metrics(replicas))
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -154,7 +154,7 @@ class Replica:
 
 def add_replica_label(families: Sequence[Metric], replica: str) -> list[Metric]:
     for family in families:
-        family.samples = [one._replace(labels={**one.labels, "replica": replica}) for one in family.samples]
+        family.samples = [s._replace(labels={**s.labels, "replica": replica}) for s in family.samples]
     return list(families)
 
 

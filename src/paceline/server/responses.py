@@ -146,9 +146,9 @@ class ResponseBuilder:
             self._offsets[index] += len(text)
         return {
             "tokens": texts,
-            "token_logprobs": [finite_logprob(one.logprob) for one in logprobs],
+            "token_logprobs": [finite_logprob(logprob.logprob) for logprob in logprobs],
             "top_logprobs": [
-                {self._text(token): finite_logprob(x) for token, x in one.top} for one in logprobs
+                {self._text(token): finite_logprob(x) for token, x in logprob.top} for logprob in logprobs
             ],
             "text_offset": offsets,
         }

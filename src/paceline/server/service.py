@@ -312,7 +312,7 @@ class ServingEngine:
             self._scheduler.cancel(handle.scheduled)
         job = handle.compiling
         handle.compiling = None
-        if job is not None and not any(one.compiling is job for one in self._open_handles()):
+        if job is not None and not any(open_handle.compiling is job for open_handle in self._open_handles()):
             self._grammars.cancel(job)
         if error is None:
             self._finish(handle, handle.finish_request())

@@ -86,7 +86,7 @@ class ContractError(PacelineError):
     """A drafter or backend that breaks the contract in interfaces.py: always a bug."""
 
 
-class LosslessError(PacelineError):
+class NotLosslessError(PacelineError):
     """Drafted output that differs from plain output by more than batch noise."""
 
     exit_code = 3

@@ -13,7 +13,7 @@ def truncated(text: str, most: int = 300) -> str:
     return printable(text if len(text) <= most else f"{text[:most]}...")
 
 
-def format_count(n: float) -> str:
+def format_bytes(n: float) -> str:
     """Format a number of bytes: 4.68 GB, 4.70 MB, 1.00 kB, 999 bytes."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if n >= size:

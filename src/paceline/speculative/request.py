@@ -23,7 +23,7 @@ from paceline.speculative.interfaces import (
 from paceline.speculative.rng import GumbelNoise, SeededRng
 from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.stats import Stats, Step, StopReason
-from paceline.speculative.validation import require
+from paceline.speculative.validation import invalid
 
 MAX_FUSED_PREFILL = 32  # pending tokens that are computed in one pass with the first draft
 
@@ -84,13 +84,13 @@ class GenerationRequest:
         if not self.prompt:
             raise UsageError("the prompt is empty: give at least one token")
         if self.max_tokens < 1:
-            raise require("max_tokens", self.max_tokens, "at least 1")
+            raise invalid("max_tokens", self.max_tokens, "at least 1")
         if self.seed < 0:
-            raise require("seed", self.seed, "at least 0")
+            raise invalid("seed", self.seed, "at least 0")
         if "" in self.stop:
             raise UsageError("an empty stop string would stop at once: leave it out")
         if self.logprobs is not None and typed.integer("logprobs", self.logprobs) < 0:
-            raise require("logprobs", self.logprobs, "at least 0")
+            raise invalid("logprobs", self.logprobs, "at least 0")
         if self.grammar is not None and self.ignore_eos:
             raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
 
@@ -107,7 +107,7 @@ class GenerationRequest:
         if (last := max(self.sampling.logit_bias, default=0)) >= size:
             raise UsageError(f"logit_bias for token {last}: the model's tokens are 0 to {size - 1}")
         if self.logprobs is not None and self.logprobs > size:
-            raise require("logprobs", self.logprobs, f"between 0 and the model's {size} tokens")
+            raise invalid("logprobs", self.logprobs, f"between 0 and the model's {size} tokens")
 
 
 class NoDrafterState:

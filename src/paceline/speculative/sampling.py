@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import LogitsError, UsageError
-from paceline.speculative.validation import require, validate_fields
+from paceline.speculative.validation import invalid, validate_fields
 
 Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
 Probabilities = NDArray[np.float64]  # [n_vocab], or one per token left by the filters
@@ -60,7 +60,7 @@ class Sampling:
                 raise UsageError(f"{name} may leave the likeliest token out: it needs a temperature above 0")
         if not 1.0 / MAX_LOGIT <= self.repeat_penalty <= MAX_LOGIT:
             wanted = f"above 0 (1 is off), between {1.0 / MAX_LOGIT:g} and {MAX_LOGIT:g}"
-            raise require("repeat penalty", self.repeat_penalty, wanted)
+            raise invalid("repeat penalty", self.repeat_penalty, wanted)
         _within("presence penalty", self.presence_penalty, -MAX_LOGIT, MAX_LOGIT)
         _within("frequency penalty", self.frequency_penalty, -MAX_LOGIT, MAX_LOGIT)
         _within("repeat-last-n", self.repeat_last_n, 0)
@@ -94,9 +94,9 @@ class Sampling:
 
 def _within(name: str, value: float, low: float, high: float | None = None) -> None:
     if high is None and value < low:
-        raise require(name, value, f"a number of at least {low:g}")
+        raise invalid(name, value, f"a number of at least {low:g}")
     if high is not None and not low <= value <= high:
-        raise require(name, value, f"between {low:g} and {high:g}")
+        raise invalid(name, value, f"between {low:g} and {high:g}")
 
 
 def describe_invalid_logits(largest: float) -> str:

@@ -16,7 +16,7 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable
 
 
-def require(name: str, value: Any, wanted: str) -> UsageError:
+def invalid(name: str, value: Any, wanted: str) -> UsageError:
     """Return the error to raise."""
     try:
         shown = reprlib.repr(value)
@@ -31,28 +31,28 @@ def integer(name: str, value: Any) -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise require(name, value, "a whole number")
+    raise invalid(name, value, "a whole number")
 
 
 def number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise require(name, value, "a number")
+        raise invalid(name, value, "a number")
     try:
         return float(value)
     except OverflowError:
-        raise require(name, value, "a number that fits into 64 bits") from None
+        raise invalid(name, value, "a number that fits into 64 bits") from None
 
 
 def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise require(name, value, "True or False")
+        raise invalid(name, value, "True or False")
     return value
 
 
 def text(name: str, value: Any) -> str:
     """Return a str that encodes as UTF-8; arguments and JSON may hold lone surrogates."""
     if not isinstance(value, str):
-        raise require(name, value, "text")
+        raise invalid(name, value, "text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -65,13 +65,13 @@ def text_list(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (text(name, value),)
     if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
-        raise require(name, value, "text, or a list of texts")
+        raise invalid(name, value, "text, or a list of texts")
     return tuple(text(name, item) for item in value)
 
 
 def logit_biases(name: str, value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping):
-        raise require(name, value, "a mapping from token ids to numbers")
+        raise invalid(name, value, "a mapping from token ids to numbers")
     return {
         integer(f"{name}: token", token): number(f"{name} of {token}", bias) for token, bias in value.items()
     }

@@ -44,7 +44,7 @@ def from_schema(schema: Schema) -> GrammarSource:
     if isinstance(schema, str):
         typed.text(name, schema)
     elif not isinstance(schema, Mapping | bool):
-        raise typed.require(name, schema, "JSON text, a mapping, True or False")
+        raise typed.invalid(name, schema, "JSON text, a mapping, True or False")
     try:
         if isinstance(schema, str):
             schema = json.loads(schema)

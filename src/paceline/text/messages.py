@@ -41,12 +41,12 @@ def parse_messages(prompt: Prompt) -> list[Message]:
     if isinstance(prompt, str):
         return [{"role": "user", "content": typed.text("the prompt", prompt)}]
     if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-        raise typed.require("the chat", prompt, "text, or a list of messages with role and content")
+        raise typed.invalid("the chat", prompt, "text, or a list of messages with role and content")
     messages, names = list[Message](), dict[str, str]()
     for number, one in enumerate(prompt):
         where = f"messages[{number}]"
         if not isinstance(one, Mapping):
-            raise typed.require(where, one, "a mapping with role and content")
+            raise typed.invalid(where, one, "a mapping with role and content")
         message = _message(where, one)
         calls = message.get("tool_calls", [])
         names |= {call["id"]: call["function"]["name"] for call in calls if "id" in call}
@@ -87,20 +87,20 @@ def _text(name: str, content: Any) -> str:
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, Mapping) else part
-            raise typed.require(f"{name} has a part of type", kind, "text: nothing else can be read here")
+            raise typed.invalid(f"{name} has a part of type", kind, "text: nothing else can be read here")
         texts.append(typed.text(name, part.get("text")))
     return "".join(texts)
 
 
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     if not isinstance(calls, list | tuple):
-        raise typed.require(f"{where}: its tool_calls", calls, "a list")
+        raise typed.invalid(f"{where}: its tool_calls", calls, "a list")
     made = []
     for number, call in enumerate(calls):
         name = f"{where}: tool_calls[{number}]"
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
-            raise typed.require(name, call, 'a mapping: {"id": ..., "type": "function", "function": {...}}')
+            raise typed.invalid(name, call, 'a mapping: {"id": ..., "type": "function", "function": {...}}')
         own = {key: copy_json(name, value) for key, value in call.items() if value is not None}
         if "id" in own:
             typed.text(f"{name}: its id", own["id"])
@@ -116,7 +116,7 @@ def _arguments(name: str, arguments: Any) -> Any:
     """Return arguments as a mapping. Text that is no JSON object, as of a truncated answer, is unchanged."""
     if not isinstance(arguments, str):
         if arguments is not None and not isinstance(arguments, Mapping):
-            raise typed.require(name, arguments, "JSON text or a mapping")
+            raise typed.invalid(name, arguments, "JSON text or a mapping")
         return copy_json(name, arguments or {})
     try:
         made = json.loads(typed.text(name, arguments) or "{}")
@@ -128,7 +128,7 @@ def _arguments(name: str, arguments: Any) -> Any:
 def function_name(name: str, value: Any) -> str:
     """Validate the name of a function. Raises UsageError."""
     if not NAME.fullmatch(typed.text(name, value)):
-        raise typed.require(name, value, "of 1 to 64 letters, digits, _, - and .")
+        raise typed.invalid(name, value, "of 1 to 64 letters, digits, _, - and .")
     return str(value)
 
 
@@ -137,20 +137,20 @@ def parse_tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
     if tools is None:
         return []
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
-        raise typed.require("tools", tools, "a list of function descriptions")
+        raise typed.invalid("tools", tools, "a list of function descriptions")
     made, names = list[Tool](), set[str]()
     for number, tool in enumerate(tools):
         where = f"tools[{number}]"
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or tool.get("type", "function") != "function":
             wanted = 'a mapping: {"type": "function", "function": {"name": ..., "parameters": {...}}}'
-            raise typed.require(where, tool, wanted)
+            raise typed.invalid(where, tool, wanted)
         name = function_name(f"{where}: its name", function.get("name"))
         if name in names:
             raise UsageError(f"{where}: there is another one named {name}: give it a name of its own")
         names.add(name)
         if not isinstance(function.get("parameters") or {}, Mapping):
-            raise typed.require(f"{where}: its parameters", function["parameters"], "a JSON schema")
+            raise typed.invalid(f"{where}: its parameters", function["parameters"], "a JSON schema")
         fields = {k: copy_json(f"{where}: its {k}", v) for k, v in function.items() if v is not None}
         own = {k: copy_json(f"{where}: its {k}", v) for k, v in tool.items() if k != "function"}
         made.append({"type": "function", **own, "function": fields})
@@ -173,9 +173,9 @@ def parse_tool_choice(tools: Iterable[Mapping[str, Any]] | None, tool_choice: An
     wanted = function.get("name") if isinstance(function, Mapping) else None
     if wanted is None:
         form = '"none", "auto", "required" or {"type": "function", "function": {"name": ...}}'
-        raise typed.require("tool_choice", tool_choice, form)
+        raise typed.invalid("tool_choice", tool_choice, form)
     if wanted not in names:
-        raise typed.require("tool_choice: the function", wanted, f"one of the tools: {', '.join(names)}")
+        raise typed.invalid("tool_choice: the function", wanted, f"one of the tools: {', '.join(names)}")
     return ToolChoice(known, (str(wanted),))
 
 
@@ -185,7 +185,7 @@ def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise typed.require(name, given, "a mapping")
+        raise typed.invalid(name, given, "a mapping")
     made: dict[str, Any] = copy_json(name, given)
     if reserved := next((key for key in RESERVED_VARIABLES if key in made), None):
         raise UsageError(f"{name}: {reserved} is not to be set there")
@@ -206,7 +206,7 @@ def copy_json(name: str, value: Any, depth: int = 0) -> Any:
         return {typed.text(name, key): copy_json(name, one, depth + 1) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [copy_json(name, one, depth + 1) for one in value]
-    raise typed.require(name, value, "what JSON has: text, numbers, lists and mappings")
+    raise typed.invalid(name, value, "what JSON has: text, numbers, lists and mappings")
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ from paceline.speculative.vocabulary import Vocab
 INVALID_BYTES = re.compile("([\udc80-\udcff]+)")  # as decoded with "surrogateescape"
 
 
-class Lexicon:
+class TokenizerVocab:
     """A vocabulary and its tokenizer.
     tokenize: tokenizes text inside a text, without control tokens.
     token_bytes: bytes by token; empty for control tokens and ends of text.

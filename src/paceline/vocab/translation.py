@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.interfaces import Caps
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 
 Ids = NDArray[np.int64]
 
@@ -26,7 +26,7 @@ class Intersection:
         return len(self.target_ids)
 
     @classmethod
-    def of(cls, target: Lexicon, draft: Lexicon) -> Intersection:
+    def of(cls, target: TokenizerVocab, draft: TokenizerVocab) -> Intersection:
         """Match the tokens of two vocabularies."""
         pairs = {
             ours: draft.by_bytes[data] for data, ours in target.by_bytes.items() if data in draft.by_bytes
@@ -45,7 +45,7 @@ class Translation:
     """A translation of text. It cannot change the output, only how well the draft model guesses.
     common: the tokens that both have."""
 
-    def __init__(self, target: Lexicon, draft: Lexicon) -> None:
+    def __init__(self, target: TokenizerVocab, draft: TokenizerVocab) -> None:
         self.target, self.draft, self.common = target, draft, Intersection.of(target, draft)
         pairs = zip(self.common.target_ids.tolist(), self.common.draft_ids.tolist(), strict=True)
         self._known: dict[int, tuple[int, ...]] = {ours: (theirs,) for ours, theirs in pairs}

@@ -48,7 +48,7 @@ class Server:
         self.keys |= {line.decode() for line in head.splitlines() if line.startswith(b"Authorization")}
         path = head.split(b" ", 2)[1]
         if path == b"/v1/models":
-            return whole(json.dumps({"data": [{"id": one} for one in self.models]}).encode())
+            return whole(json.dumps({"data": [{"id": model} for model in self.models]}).encode())
         body = json.loads(sent)
         self.posted.append(body)
         if self.strict and "ignore_eos" in body:

@@ -46,7 +46,7 @@ def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: floa
 def test_what_a_mistake_would_move_is_known_from_both_models_rows() -> None:
     places = recorded_places([[0, 1, 2, 3, 0]], [np.zeros((4, V), np.float32)])
     alike, unlike, impossible, flat = (
-        dict(zip(MISTAKE_KINDS, detectable_shift(loop(), one), strict=False)) for one in places
+        dict(zip(MISTAKE_KINDS, detectable_shift(loop(), place), strict=False)) for place in places
     )
     assert alike["rejected"] == flat["rejected"] == pytest.approx(0.0, abs=1e-6)
     # Half is rejected, and then 0 follows, of which p has 0.6.

@@ -152,7 +152,7 @@ def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp
     add(recorder(path), sampling=drawn, seed=9)
     add(recorder(path), sampling=drawn, seed=9, drafting=Drafting(drafters=("model",), temperature=1.0))
     add(recorder(path))
-    known, *others = [one.recording.gumbel_noise for one in traces.read(path, None).requests]
+    known, *others = [request.recording.gumbel_noise for request in traces.read(path, None).requests]
     assert known is not None
     assert known.sampling == Sampling(temperature=0.7, min_p=0.1)
     row = TokenDistribution(np.arange(50), np.full(50, 0.02))
@@ -176,7 +176,7 @@ def test_a_killed_writer_leaves_whole_lines_and_the_next_one_goes_on_after_them(
     add(recorder(path))
     trace = traces.read(path, None)
     assert [number for number, _ in trace.unusable] == [n]
-    assert [one.line for one in trace.requests] == [*range(1, n), n + 1]
+    assert [request.line for request in trace.requests] == [*range(1, n), n + 1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")

@@ -79,7 +79,7 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
         answers.append({"prompt_tokens": prompt, "tokens": request.session.tokens[2 : 2 + total.tokens]})
         expected.append((total.tokens, total.steps, total.drafted, total.accepted))
     file = tmp_path / "toy.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in answers))
+    file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
     done = replaying([traces.read(file, None)], "plain,lookup")
     done.run()
     plain, lookup = done.results()

@@ -41,7 +41,7 @@ class Letters:
         return [ord(letter) for letter in text]
 
     def render(self, messages: list[dict[str, str]]) -> str:
-        return f"{self.begin}" + "".join(one["content"] for one in messages)
+        return f"{self.begin}" + "".join(message["content"] for message in messages)
 
 
 def spelled(tokens: Sequence[int]) -> str:
@@ -50,7 +50,7 @@ def spelled(tokens: Sequence[int]) -> str:
 
 def read(tmp_path: Path, *lines: Any, tokenizer: Any = None, **options: Any) -> Trace:
     file = tmp_path / "trace.jsonl"
-    file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
+    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     return traces.read(file, tokenizer, **options)
 
 
@@ -106,7 +106,7 @@ def test_a_line_that_cannot_be_used_is_reported_and_the_others_are_read(
     tmp_path: Path, line: Any, words: str
 ) -> None:
     trace = read(tmp_path, OURS, line, OURS, tokenizer=Letters())
-    assert [one.id for one in trace.requests] == ["1", "3"]
+    assert [request.id for request in trace.requests] == ["1", "3"]
     ((number, why),) = trace.unusable
     assert (number, trace.n_unusable) == (2, 1)
     assert why.startswith(words)
@@ -157,7 +157,10 @@ def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Pat
     parts = [ours, b"\x00\xff\x80" * 9, ours[: len(ours) // 2], b"\xef\xbb\xbf" + ours, ours, ours[:-1]]
     file.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(parts))
     trace = traces.read(file, None)
-    assert [one.line for one in trace.requests] == [1, 5]  # a byte order mark stands at a file's start only
+    assert [request.line for request in trace.requests] == [
+        1,
+        5,
+    ]  # a byte order mark stands at a file's start only
     assert [number for number, _ in trace.unusable] == [2, 3, 4, 6]
 
 
@@ -239,7 +242,7 @@ def test_each_choice_is_a_request(tmp_path: Path) -> None:
     choices: list[Any] = [{"message": {"content": text}} for text in ("A", None, "B")]
     line = {"request": {"messages": [USER]}, "response": {"choices": choices}}
     trace = read(tmp_path, {"id": "x", **line}, tokenizer=Letters())
-    assert [one.id for one in trace.requests] == ["x.1", "x.2"]
+    assert [request.id for request in trace.requests] == ["x.1", "x.2"]
     completion = {"request": {"prompt": "P"}, "response": {"choices": [{"text": "A"}]}}
     (one,) = read(tmp_path, completion, tokenizer=Letters()).requests
     assert (spelled(one.recording.prompt), spelled(one.recording.tokens)) == ("^P", "A")

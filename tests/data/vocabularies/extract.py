@@ -53,7 +53,9 @@ def main() -> None:
         "shared": shared,
     }
     OUT.write_bytes(lzma.compress(json.dumps(record).encode(), preset=9 | lzma.PRESET_EXTREME))
-    print(f"{OUT.name}: {OUT.stat().st_size:,} bytes; {sum(one.n_vocab for one in facts.values()):,} tokens")
+    print(
+        f"{OUT.name}: {OUT.stat().st_size:,} bytes; {sum(fact.n_vocab for fact in facts.values()):,} tokens"
+    )
 
 
 def quiet() -> None:
@@ -137,7 +139,7 @@ def print_table(facts: dict[str, ModelFacts], shared: list[tuple[str, str]]) -> 
         cells = []
         for theirs, draft in facts.items():
             found = compare(target, draft)
-            common = next((one for one in found.reasons if one.field == "tokens in common"), None)
+            common = next((reason for reason in found.reasons if reason.field == "tokens in common"), None)
             fits = found.verdict in ("same", "compatible")
             # Embedding models share a vocabulary with themselves, and still nothing can be drafted with them.
             assert fits == ((ours, theirs) in shared) or not found.usable, (ours, theirs)

@@ -18,7 +18,7 @@ from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.shared import check_shared
 from paceline.vocab.translation import Intersection
 
@@ -115,7 +115,7 @@ def test_of_all_pairs_those_share_a_vocabulary_that_share_one_in_llama_cpp() -> 
 @pytest.mark.parametrize(("target", "draft"), [("phi-3", "llama-spm"), ("refact", "starcoder")])
 def test_as_much_is_in_common_as_translation_finds(target: str, draft: str) -> None:
     found = of(verdict(target, draft), "tokens in common")
-    ours, theirs = (Lexicon(vocab(name), lambda _: []) for name in (target, draft))
+    ours, theirs = (TokenizerVocab(vocab(name), lambda _: []) for name in (target, draft))
     pairs = Intersection.of(ours, theirs)
     common = sum(bool(ours.token_bytes[token]) for token in pairs.target_ids.tolist())
     assert found.target == f"{common:,} of {sum(map(bool, ours.token_bytes)):,}"

@@ -9,20 +9,23 @@ from hypothesis import strategies as st
 
 from paceline.prepare.token_pieces import MOST_PIECES, STEP, TokenPieces, match
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.lexicon import TokenizerVocab
 from tongues import untaught
 
 
-def lexicon(*texts: str | bytes, eos: tuple[int, ...] = (), bos: int | None = None) -> Lexicon:
+def lexicon(*texts: str | bytes, eos: tuple[int, ...] = (), bos: int | None = None) -> TokenizerVocab:
     """Return a vocabulary of these tokens; those in angle brackets are control tokens."""
     names = [text.encode() if isinstance(text, str) else text for text in texts]
     said = [b"" if name[:1] == b"<" and name[-1:] == b">" else name for name in names]
     vocab = Vocab(len(names), "BPE", bos, frozenset(eos), False, False, names.__getitem__, said.__getitem__)
-    return Lexicon(vocab, untaught)
+    return TokenizerVocab(vocab, untaught)
 
 
 def matched(
-    target: Lexicon, draft: Lexicon, roles: dict[str, int] | None = None, others: dict[str, int] | None = None
+    target: TokenizerVocab,
+    draft: TokenizerVocab,
+    roles: dict[str, int] | None = None,
+    others: dict[str, int] | None = None,
 ) -> TokenPieces:
     return match(target, draft, roles or {}, others or {}, lambda: None)
 
@@ -93,7 +96,7 @@ def test_a_long_text_is_cut_though_the_draft_begins_with_control_tokens() -> Non
         asked.append(len(text))
         return []
 
-    pieces = matched(lexicon("a" * (1 << 20) + "b"), Lexicon(vocab, encode))
+    pieces = matched(lexicon("a" * (1 << 20) + "b"), TokenizerVocab(vocab, encode))
     assert max(asked) == len(pieces.ids) == 2 * MOST_PIECES
 
 
@@ -108,6 +111,6 @@ def test_pieces_spell_their_token_whenever_the_draft_has_every_byte(
     said += [text for text in theirs if len(text) > 1]
     vocab = Vocab(len(said), "BPE", None, frozenset(), False, False, said.__getitem__, said.__getitem__)
     mine = replace(vocab, size=len(ours), text=ours.__getitem__, piece=ours.__getitem__)
-    pieces = matched(Lexicon(mine, untaught), Lexicon(vocab, untaught))
+    pieces = matched(TokenizerVocab(mine, untaught), TokenizerVocab(vocab, untaught))
     for token, text in enumerate(ours):
         assert b"".join(said[piece] for piece in of(pieces, token)) == text

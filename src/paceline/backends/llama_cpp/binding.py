@@ -16,7 +16,7 @@ from typing import Any
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
-from paceline.speculative.printable import format_count
+from paceline.speculative.printable import format_bytes
 from paceline.system.forks import ForkGuard
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.leaving import exit_now
@@ -255,6 +255,6 @@ def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
     free = psutil.virtual_memory().available + psutil.swap_memory().free
     if needed > free:
         raise ModelError(
-            f"{path}: a context of {n_ctx:,} tokens needs {format_count(needed)} of memory, "
-            f"{format_count(free)} are free: ask for fewer (n_ctx, -c)"
+            f"{path}: a context of {n_ctx:,} tokens needs {format_bytes(needed)} of memory, "
+            f"{format_bytes(free)} are free: ask for fewer (n_ctx, -c)"
         )

@@ -58,8 +58,8 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
     if kind.supports_rollback:
         for cache, one in zip(caches, rows, strict=True):
             cache.truncate(one.start)  # a view may have written behind the text
-    counts = [len(one.tokens) for one in rows]
-    tokens = [token for one in rows for token in one.tokens]
+    counts = [len(row.tokens) for row in rows]
+    tokens = [token for row in rows for token in row.tokens]
     given: dict[str, Any] = {
         "cache": caches[0] if len(caches) == 1 else BatchedCache(caches, counts),
         "use_cache": True,
@@ -68,11 +68,11 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
     if (mask := kind.mask(rows)) is not None:
         given["attention_mask"] = mask
     if kind.takes_positions:
-        given["position_ids"] = torch.tensor([[at for one in rows for at in one.positions]], device=device)
+        given["position_ids"] = torch.tensor([[at for row in rows for at in row.positions]], device=device)
     ends = list(accumulate(counts))
     output_ends = ends
     if kind.takes_few:  # compute the logits of output rows only, and of at least one row
-        output_ends = list(accumulate(one.n_outputs for one in rows))
+        output_ends = list(accumulate(row.n_outputs for row in rows))
         few = [row for one, end in zip(rows, ends, strict=True) for row in range(end - one.n_outputs, end)]
         given["logits_to_keep"] = torch.tensor(few or [ends[-1] - 1], device=device)
     if want.layers:

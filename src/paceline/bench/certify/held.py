@@ -164,9 +164,9 @@ def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> l
     used: list[list[int]] = [[] for _ in MISTAKE_KINDS]  # numbers of texts
     while len(selected) < min(n, len(shifts)):
         kind = len(selected) % len(MISTAKE_KINDS)
-        candidates = [one for one in shifts if one[0] not in selected]
+        candidates = [shift for shift in shifts if shift[0] not in selected]
         fewest = min(used[kind].count(context.text) for context, _ in candidates)
-        candidates = [one for one in candidates if used[kind].count(one[0].text) == fewest]
+        candidates = [candidate for candidate in candidates if used[kind].count(candidate[0].text) == fewest]
         best, _ = max(candidates, key=lambda one: (one[1][kind], one[1][-1]))
         used[kind].append(best.text)
         selected.append(best)

@@ -103,17 +103,17 @@ def check_sampled(
             one.run(min(CHUNK, runs - done % runs))
             tick()
         done += min(CHUNK, runs - done % runs)
-        p_by_test = {test: p_values([one.counted.evidence(test) for one in all_runs]) for test in TESTS}
+        p_by_test = {test: p_values([run.counted.evidence(test) for run in all_runs]) for test in TESTS}
         enough = runs * (LONGER if smallest_p_value(p_by_test) < SUSPICIOUS else 1)
         if overruns or ties or smallest_p_value(p_by_test) < level or done >= enough:
             break
         # Contexts without drafts verify nothing: spend the runs on the others.
-        active = [one for one in all_runs if one.drafted] or all_runs
+        active = [run for run in all_runs if run.drafted] or all_runs
     return SampledCheck(
         contexts=len(all_runs),
-        runs=sum(one.n for one in all_runs),
-        accepted=sum(one.accepted for one in all_runs),
-        drafted=sum(one.drafted for one in all_runs),
+        runs=sum(run.n for run in all_runs),
+        accepted=sum(run.accepted for run in all_runs),
+        drafted=sum(run.drafted for run in all_runs),
         level=level,
         p_values=p_by_test,
         overruns=overruns,

@@ -138,14 +138,14 @@ def sum_requests(played: Sequence[ReplayedRequest]) -> Record:
     predicted: speeds from the costs of passes, without those of prompts; the speedup is over plain decoding
     of the same requests. None without costs."""
     results = [one.result for one in played]
-    tokens, steps = [one.tokens for one in results], [one.steps for one in results]
-    seconds = [one.seconds for one in results if one.seconds is not None]
+    tokens, steps = [result.tokens for result in results], [result.steps for result in results]
+    seconds = [result.seconds for result in results if result.seconds is not None]
     plain = [one.plain.seconds for one in played if one.plain and one.plain.seconds is not None]
     columns = [tokens, steps] + ([seconds, plain] if plain else [])
     pairs = [(0, 1), (0, 2), (3, 2)][: len(columns) - 1]
     ratios = [lambda sums, a=a, b=b: sums[a] / sums[b] for a, b in pairs]
     per_step, *speeds = map(asdict, bootstrap_ratios(columns, [one.group for one in played], ratios))
-    drafted, accepted = sum(one.drafted for one in results), sum(one.accepted for one in results)
+    drafted, accepted = sum(result.drafted for result in results), sum(result.accepted for result in results)
     predicted = None
     if speeds:
         predicted = {"seconds": sum(seconds), "tokens_per_second": speeds[0], "speedup": speeds[1]}
@@ -205,7 +205,7 @@ class Replay:
         self, traces: Sequence[Trace], methods: Sequence[Method], means: ReplayContext, *, fresh: bool = False
     ) -> None:
         self.traces, self.means, self.fresh = traces, means, fresh
-        self._requests = [(file, one) for file, trace in enumerate(traces) for one in trace.requests]
+        self._requests = [(file, request) for file, trace in enumerate(traces) for request in trace.requests]
         recordings = [one.recording for _, one in self._requests]
         paid = [method.name for method in methods if means.draft is not None and method.uses_draft]
         if paid and means.costs is not None and means.costs.draft is None:

@@ -42,21 +42,21 @@ def blocks(record: Record) -> Iterator[Block]:
     """Yield the tables of methods, drafters and categories."""
     results = record["results"]
     figures: tuple[str, ...] = ("accepted/\ndrafted", "acceptance\nrate", "tokens/step\n(95% interval)")
-    if any(one["predicted"] is not None for one in results):
+    if any(result["predicted"] is not None for result in results):
         figures += ("tokens/s\n(95% interval)", "speed-up\n(95% interval)")
-    rows = [(one["method"], *cells(one)) for one in results]
+    rows = [(result["method"], *cells(result)) for result in results]
     yield Block("", ("method", *figures), tuple(rows), 1)
     rows = [
-        (one["method"], name, *(f"{source[key]:,}" for key in SOURCE), acceptance_rate(source))
-        for one in results
-        for name, source in one["by_source"].items()
+        (result["method"], name, *(f"{source[key]:,}" for key in SOURCE), acceptance_rate(source))
+        for result in results
+        for name, source in result["by_source"].items()
     ]
     yield Block("", ("method", "drafter", *SOURCE, "rate"), tuple(rows), 2)
     rows = [
-        (printable(name) or NONE, one["method"], *(f"{part[key]:,}" for key in CATEGORY), *cells(part))
+        (printable(name) or NONE, result["method"], *(f"{part[key]:,}" for key in CATEGORY), *cells(part))
         for name in results[0]["by_category"]
-        for one in results
-        for part in [one["by_category"][name]]
+        for result in results
+        for part in [result["by_category"][name]]
     ]
     yield Block("", ("category", "method", "requests", "tokens", *figures), tuple(rows), 2)
 
@@ -92,7 +92,7 @@ def notes(record: Record) -> Iterator[str]:
         )
         return
     yield "Speeds are predicted from what passes cost; what prompts take is not in them."
-    for one in record["results"]:
+    for result in record["results"]:
         # The policy's summary covers the time since it last forgot.
-        if len(record["files"]) == 1 and not record["fresh"] and (one["policy"] or {}).get("why"):
-            yield f"{one['method']}: {one['policy']['why']}."
+        if len(record["files"]) == 1 and not record["fresh"] and (result["policy"] or {}).get("why"):
+            yield f"{result['method']}: {result['policy']['why']}."

@@ -95,7 +95,7 @@ class Trace:
                     "itself, with the model that was recorded"
                 )
             setattr(self, name, value)
-        ids = (max(chain(one.prompt, one.tokens)) for one in recordings)
+        ids = (max(chain(recording.prompt, recording.tokens)) for recording in recordings)
         self.needed = max(self.needed, 1 + max(ids, default=-1))
         if self.n_vocab is not None and self.needed > self.n_vocab:
             raise UsageError(
@@ -194,7 +194,7 @@ def requests_of(
     turns = _rendered if template and parts[0][0] != RAW else _joined
     # Of a logged exchange only the response is replayed: earlier answers have lines of their own.
     exchanges = [[*parts, answer] for answer in answers] if exchange else []
-    found = [list(turns(one, tokenizer))[-1] for one in exchanges] or list(turns(parts, tokenizer))
+    found = [list(turns(exchange, tokenizer))[-1] for exchange in exchanges] or list(turns(parts, tokenizer))
     return [(f".{number}" if len(found) > 1 else "", one) for number, one in enumerate(found, 1)]
 
 

@@ -52,7 +52,7 @@ class OwnItem(BaseModel):
         return self
 
     def items(self, stem: str, number: int) -> Iterator[Item]:
-        messages = tuple((one.role, one.content) for one in self.messages)
+        messages = tuple((message.role, message.content) for message in self.messages)
         fields = self.model_dump(exclude={"messages"}, exclude_unset=True)
         yield Item(**{"id": str(number), "category": stem} | fields, messages=messages)
 

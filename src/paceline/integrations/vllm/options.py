@@ -58,7 +58,7 @@ class Options:
         if not 0.0 <= self.p_min < 1.0:
             raise UsageError(f"p_min {self.p_min}: must be from 0 to less than 1")
         if self.rows < 1:
-            raise typed.require("rows", self.rows, "at least 1")
+            raise typed.invalid("rows", self.rows, "at least 1")
         known = [AUTO, *(row.name for row in DRAFTERS.values() if is_copy_drafter(row))]
         for name in self.drafters:
             if name not in known:

@@ -21,7 +21,7 @@ from paceline.models.headers.gguf_header import (
     read_header,
 )
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.printable import format_count
+from paceline.speculative.printable import format_bytes
 
 VERSION = 3
 COPY_BYTES = 1 << 24
@@ -191,7 +191,7 @@ def write_gguf(
     needed, free = sum(part.size for part in parts), shutil.disk_usage(path.parent).free
     if free < needed * 1.02:
         raise ModelError(
-            f"{path.parent} has {format_count(free)} free, {format_count(needed)} are needed: "
+            f"{path.parent} has {format_bytes(free)} free, {format_bytes(needed)} are needed: "
             "free some or choose another folder"
         )
     with path.open("wb") as file:

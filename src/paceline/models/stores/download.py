@@ -37,7 +37,7 @@ from paceline.models.stores.hub_cache import (
 )
 from paceline.models.stores.reference import LocalFile, Reference, matching_variants, select_variant, variants
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
-from paceline.speculative.printable import format_count
+from paceline.speculative.printable import format_bytes
 from paceline.system.identity import compute_sha256
 from paceline.system.whole import atomic_write
 
@@ -144,8 +144,8 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:
                 raise PacelineError(
-                    f"{remote.name} has {format_count(remote.size)}, and {part.parent} "
-                    f"{format_count(free)} free: make room, or name another folder with HF_HUB_CACHE"
+                    f"{remote.name} has {format_bytes(remote.size)}, and {part.parent} "
+                    f"{format_bytes(free)} free: make room, or name another folder with HF_HUB_CACHE"
                 )
             received = _fill(part, url, remote, watch)
             if have and compute_sha256(part) != remote.sha256:
@@ -213,7 +213,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
             raise
         except ValueError as error:  # above 50 GB the hub gives files over Xet only
             raise PacelineError(
-                f"{remote.name}: has {format_count(remote.size)}, which plain HTTP does not give: choose a "
+                f"{remote.name}: has {format_bytes(remote.size)}, which plain HTTP does not give: choose a "
                 "quantisation that is split, or get it with `hf download`"
             ) from error
         except (httpx2.TransportError, OSError) as error:
@@ -221,7 +221,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
                 raise
             raise PacelineError(
                 f"{remote.name}: the connection is lost ({reason(error)}) after "
-                f"{format_count(file.tell())} of {format_count(remote.size)}: "
+                f"{format_bytes(file.tell())} of {format_bytes(remote.size)}: "
                 "the same command goes on from there"
             ) from error
         os.fsync(file.fileno())  # the bytes must be on disk before the blob gets its name

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from paceline.speculative.interfaces import Target
 from paceline.speculative.policy.cost_model import PassCosts, context_bucket
-from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, cold_tokens
+from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, no_progress
 
 TOKEN_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
 CONTEXT_LENGTHS = (256, 1024, 4096)
@@ -31,7 +31,7 @@ def measure(
     depths: Sequence[int] = CONTEXT_LENGTHS,
     rows: Sequence[int] = TOKEN_COUNTS,
     clock: Clock = perf_counter,
-    progress: Progress = cold_tokens,
+    progress: Progress = no_progress,
 ) -> PassCosts:
     """Measure for about so many seconds, whatever the model's size.
     Expensive rows and contexts that do not fit are left out, but one row is measured three times and two rows

@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 Progress = Callable[[float], None]  # called with the share of work done; an exception ends the work
 
 
-def cold_tokens(_share: float) -> None:
+def no_progress(_share: float) -> None:
     """Ignore the progress."""
 
 

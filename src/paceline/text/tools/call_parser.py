@@ -50,7 +50,7 @@ class CallParser:
     def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:
         functions = [tool["function"] for tool in tools]
         self._format = form
-        self._tools = {one["name"]: one.get("parameters") or {} for one in functions}
+        self._tools = {function["name"]: function.get("parameters") or {} for function in functions}
         self.text, self.start, self.ended = "", 0, False
         # A JSON value's start, the position up to which it was scanned, and the depth there.
         self._scanned = (-1, 0, 0)

@@ -71,7 +71,7 @@ class ToolFormat:
             *(end for ends in self.start_markers.values() for end in ends),
             *self.other_markers,
         ]
-        return tuple(dict.fromkeys(one for one in marks if "`" not in one))
+        return tuple(dict.fromkeys(mark for mark in marks if "`" not in mark))
 
 
 _TAGGED = MappingProxyType({"<tool_call>": ("</tool_call>",)})
