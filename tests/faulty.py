@@ -39,9 +39,9 @@ class FaultyToy(ToyTarget):
     def after(self, state: Array | None, token: int) -> Array:
         h = super().after(state, token)
         if self._bad in (None, token):
-            h[0] = MARK
+            h[-1, 0] = MARK
         return h
 
     def logits(self, state: Array) -> Array:
         row = super().logits(state)
-        return self._spoil(row) if state[0] == MARK else row
+        return self._spoil(row) if state[-1, 0] == MARK else row
