@@ -9,10 +9,10 @@ import pytest
 
 from command_line import Done, command
 from paceline.server import cluster
-from paceline.server.replicas import ReplicaSettings
+from paceline.server.settings import ServerSettings
 
 Capture = pytest.CaptureFixture[str]
-Asked = list[tuple[ReplicaSettings, str, int]]
+Asked = list[tuple[ServerSettings, str, int]]
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What would have been started."""
     out: Asked = []
 
-    def run(settings: ReplicaSettings, host: str, port: int) -> int:
+    def run(settings: ServerSettings, host: str, port: int) -> int:
         out.append((settings, host, port))
         return 0
 
@@ -55,12 +55,12 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
         "sessions": 3,
         "queue": 5,
         "per_client": 2,
-        "apart": True,
+        "isolate_clients": True,
         "n_predict": 9,
         "sampling": {"temperature": 0.5, "top_k": 7},
         "timeout": 7.0,
         "body_limit": 0.5,
-        "grace": 11.0,
+        "shutdown_timeout": 11.0,
         "chunk": 64,
         "log_json": True,
         "quiet": True,

@@ -31,7 +31,7 @@ def accepted(service: ServingEngine, client: str) -> int:
 def test_answers_to_one_client_are_drafts_for_another_unless_clients_are_isolated(isolated: bool) -> None:
     with (
         paceline.load("toy:seed=3", drafters="suffix", policy="fixed") as llm,
-        ServingEngine(llm, ServerLimits(apart=isolated)) as service,
+        ServingEngine(llm, ServerLimits(isolate_clients=isolated)) as service,
     ):
         first = accepted(service, "a")
         other, again = accepted(service, "b"), accepted(service, "a")

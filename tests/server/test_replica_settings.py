@@ -11,21 +11,22 @@ from pydantic import ValidationError
 import paceline
 from paceline.server.cluster import check_cluster_resources
 from paceline.server.metrics import Metrics, prometheus_text
-from paceline.server.replicas import ReplicaSettings, add_replica_label, merge_metrics, parse_replica_range
+from paceline.server.replicas import add_replica_label, merge_metrics
 from paceline.server.security import SecurityRules
+from paceline.server.settings import ServerSettings, parse_replica_range
 from paceline.speculative.errors import UsageError
 from serving import serving
 
 
 @pytest.mark.parametrize(("given", "bounds"), [("1", (1, 1)), (4, (4, 4)), ("2..8", (2, 8))])
 def test_replicas_are_a_number_or_a_range(given: Any, bounds: tuple[int, int]) -> None:
-    assert parse_replica_range(ReplicaSettings(replicas=given).replicas) == bounds
+    assert parse_replica_range(ServerSettings(replicas=given).replicas) == bounds
 
 
 @pytest.mark.parametrize("said", ["", "0", "x", "4..2", "-1", "1..", "..3", "1...3", "1.5", "0..2", "999999"])
 def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
     with pytest.raises(ValidationError, match=r"say how many, 4 or 2\.\.8"):
-        ReplicaSettings(replicas=said)
+        ServerSettings(replicas=said)
 
 
 @pytest.mark.parametrize(
@@ -35,18 +36,18 @@ def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
 def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
     given: dict[str, Any], cpus: float, threads: int | None
 ) -> None:
-    assert ReplicaSettings(load=given, num_cpus=cpus).loading().get("threads") == threads
+    assert ServerSettings(load=given, num_cpus=cpus).loading().get("threads") == threads
 
 
 def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
-    settings = ReplicaSettings(replicas="2..8", num_cpus=3.0)
+    settings = ServerSettings(replicas="2..8", num_cpus=3.0)
     check_cluster_resources(settings, {"CPU": 6.0})
     with pytest.raises(
         UsageError, match=r"2 replicas reserve 6 CPUs, and this machine has 4: .* --replica-cpus"
     ):
         check_cluster_resources(settings, {"CPU": 4.0})
     with pytest.raises(UsageError, match=r"1 replicas reserve 0\.5 GPUs, and this machine has 0"):
-        check_cluster_resources(ReplicaSettings(num_gpus=0.5), {"CPU": 4.0})
+        check_cluster_resources(ServerSettings(num_gpus=0.5), {"CPU": 4.0})
 
 
 def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:

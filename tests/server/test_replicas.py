@@ -27,7 +27,8 @@ import pytest
 import paceline
 from paceline import LLM
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
-from paceline.server.replicas import NAME, ReplicaSettings, build
+from paceline.server.replicas import NAME, build
+from paceline.server.settings import ServerSettings
 
 pytestmark = [
     pytest.mark.serial,
@@ -55,16 +56,16 @@ class Site:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="k", max_retries=retries, timeout=PATIENCE)
 
 
-def settings(**more: Any) -> ReplicaSettings:
+def settings(**more: Any) -> ServerSettings:
     given: dict[str, Any] = {
         "load": {"target": MODEL, "drafters": ["lookup"]},
         "alias": ["toy"],
         "sessions": 2,
         "replicas": "3",
         "quiet": True,
-        "grace": 20.0,
+        "shutdown_timeout": 20.0,
     }
-    return ReplicaSettings(**(given | more))
+    return ServerSettings(**(given | more))
 
 
 def sources() -> str:
@@ -246,7 +247,7 @@ def test_the_example_is_what_ray_and_the_replicas_take() -> None:
     (application,) = said.applications
     assert application.import_path == f"{build.__module__}:{build.__name__}"
     args: Any = application.args
-    assert ReplicaSettings.model_validate(args).replicas == "2..8"
+    assert ServerSettings.model_validate(args).replicas == "2..8"
     assert build(args)._bound_deployment.name == NAME
     assert [deployment.name for deployment in application.deployments] == [NAME]
 

@@ -50,7 +50,7 @@ ADDRESS_OPTIONS = OptionGroup([
         env=False,
     ),
 ])  # fmt: skip
-# The names are fields of ReplicaSettings.
+# The names are fields of ServerSettings.
 SETTINGS_OPTIONS = OptionGroup([
     *option_table(
         SERVER,
@@ -62,12 +62,12 @@ SETTINGS_OPTIONS = OptionGroup([
         ("sessions", int, 4, "--sessions", "N", "Requests decoded at once, -c tokens of context each.", 1),
         ("queue", int, 64, "--queue", "N", "Requests that may wait; more get a 429.", 0),
         ("per_client", int, 0, "--per-client", "N", "Open requests of a key or address; 0: any.", 0),
-        ("apart", bool, False, "--isolate-clients", "",
+        ("isolate_clients", bool, False, "--isolate-clients", "",
          "A client's past answers (by key or address) draft for that client only."),
         ("n_predict", int, 0, "-n --n-predict", "N", "Longest answer; 0: up to the context.", 0),
         ("timeout", float, 600.0, "--timeout", "SECONDS", "For one answer, waiting included."),
         ("body_limit", float, 8.0, "--body-limit", "MB", "Largest request."),
-        ("grace", float, 30.0, "--shutdown-timeout", "SECONDS", "For streams to end at Ctrl-C."),
+        ("shutdown_timeout", float, 30.0, "--shutdown-timeout", "SECONDS", "For streams to end at Ctrl-C."),
         ("chunk", int, 512, "--chunk", "N", "Prompt tokens of a pass, beside the requests that decode.", 1),
     ),
     *option_table(
@@ -152,15 +152,15 @@ def serve(
     from pydantic import ValidationError
 
     from paceline.server import cluster, listen
-    from paceline.server.replicas import ReplicaSettings
     from paceline.server.security import LOCAL
+    from paceline.server.settings import ServerSettings
 
     local = host in LOOPBACK
     if not local and not keys:
         print_note("no --api-key: whoever reaches this machine can use it")
     replicas = settings.pop("replicas")
     try:
-        config = ReplicaSettings(
+        config = ServerSettings(
             load=loading,
             alias=names,
             trusted_proxy=address["trusted_proxy"] or [],
@@ -192,7 +192,7 @@ def serve(
             bound_port = listening.getsockname()[1]
             url = f"http://{f'[{host}]' if ':' in host else host}:{bound_port}"
             print_note(f"{names[0]} at {url}/v1, a page at {url}/")
-            listen.run(app, service, listening, config.grace)
+            listen.run(app, service, listening, config.shutdown_timeout)
     finally:
         listening.close()
     return 0

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 from paceline.server import listen
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
-from paceline.server.replicas import NAME, ReplicaSettings, build, parse_replica_range
+from paceline.server.replicas import NAME, build
+from paceline.server.settings import ServerSettings, parse_replica_range
 from paceline.speculative.errors import PacelineError, UsageError
 
 
-def run(settings: ReplicaSettings, host: str, port: int) -> int:
-    """Serve until SIGINT or SIGTERM; then streams have `grace` seconds to end.
+def run(settings: ServerSettings, host: str, port: int) -> int:
+    """Serve until SIGINT or SIGTERM; then streams have `shutdown_timeout` seconds to end.
 
     Raises MissingExtraError, UsageError for a port that is taken or too few resources, and PacelineError if
     the replicas do not start."""
@@ -44,7 +45,7 @@ def run(settings: ReplicaSettings, host: str, port: int) -> int:
     return 0
 
 
-def check_cluster_resources(settings: ReplicaSettings, has: Mapping[str, float]) -> None:
+def check_cluster_resources(settings: ServerSettings, has: Mapping[str, float]) -> None:
     """Raise UsageError if the replicas need more than the cluster has: they would wait for ever.
 
     has: resources of a cluster that does not grow, by Ray's names."""

@@ -132,7 +132,7 @@ def _requests(
         n_draft=n_draft,
         drafters=drafters,
         client=client,
-        scope=client if limits.apart else "",
+        scope=client if limits.isolate_clients else "",
         timeout=limits.timeout,
         visible_control_tokens=visible_control_tokens,
     )

@@ -7,27 +7,19 @@ Tested with Ray 2.60.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
 from prometheus_client.metrics_core import Metric
-from pydantic import ConfigDict, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline.api import LLM
 from paceline.loading import load
-from paceline.models.resolve import default_name
-from paceline.server import app, listen
 from paceline.server.metrics import prometheus_text
-from paceline.server.security import App, SecurityRules
-from paceline.server.service import PREFILL_CHUNK_TOKENS, Positive, ServerLimits, ServingEngine
+from paceline.server.security import App
+from paceline.server.settings import ServerSettings, parse_replica_range
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -40,79 +32,11 @@ CONSTRUCTIONS = 3  # tries to load a model
 SCRAPE_SECONDS = 5.0  # that /metrics waits for the other replicas
 
 
-class ReplicaSettings(ServerLimits):
-    """The options of `paceline serve`, by the same names; `args` in a file for `serve deploy`.
-
-    load: arguments of `paceline.load` (target, draft, drafters, n_ctx, ...); paths are those of the nodes.
-    alias: names of the model that requests may use.
-    replicas: "4", or "2..8" for autoscaling.
-    num_cpus, num_gpus: resources that each replica reserves; by default it has a thread for each CPU.
-    release: any text. A change of it replaces the replicas when the application is deployed again.
-    """
-
-    load: dict[str, Any] = Field(default_factory=dict)
-    alias: list[str] = Field(default_factory=list)
-    api_key: list[str] = Field(default_factory=list)
-    api_key_file: Path | None = None
-    hosts: list[str] = Field(default_factory=list)
-    trusted_proxy: list[str] = Field(default_factory=list)
-    sessions: Annotated[int, Field(ge=1)] = 4
-    body_limit: Positive = 8.0
-    grace: Positive = 30.0
-    chunk: Annotated[int, Field(ge=1)] = PREFILL_CHUNK_TOKENS
-    log_json: bool = False
-    quiet: bool = False
-    replicas: str = "1"
-    num_cpus: Annotated[float, Field(ge=0)] = 1.0
-    num_gpus: Annotated[float, Field(ge=0)] = 0.0
-    release: str = ""
-
-    model_config = ConfigDict(coerce_numbers_to_str=True)  # YAML reads 4 as a number
-
-    @field_validator("replicas")
-    @classmethod
-    def _validate_replicas(cls, replicas: str) -> str:
-        parse_replica_range(replicas)
-        return replicas
-
-    def rules(self) -> SecurityRules:
-        keys, file = list(self.api_key), self.api_key_file
-        if file is not None:
-            in_file = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-            if not in_file:  # a server without keys would answer everybody
-                raise UsageError(f"{file}: holds no key; write one a line")
-            keys += in_file
-        return SecurityRules(keys, self.hosts, self.trusted_proxy, round(self.body_limit * 1e6))
-
-    def server(self, llm: LLM, replica: str = "") -> tuple[ServingEngine, FastAPI]:
-        """Return the engine of a loaded model, and its ASGI application. replica: name in responses."""
-        listen.configure_logging(self.log_json, self.quiet)
-        service = ServingEngine(llm, self, chunk=self.chunk)
-        names = self.alias or [default_name(str(self.loading()["target"]))]
-        return service, app.create(service, names, replace(self.rules(), replica=replica))
-
-    def loading(self) -> dict[str, Any]:
-        """Return a replica's arguments of `load`."""
-        given = {"target": "zoo:smollm2", **self.load, "sessions": self.sessions}
-        if given.get("threads") is None and self.num_cpus >= 1:
-            given["threads"] = int(self.num_cpus)
-        return given
-
-
-def parse_replica_range(replicas: str) -> tuple[int, int]:
-    """Return the bounds of "4" or "2..8". Raises ValueError, which pydantic expects, for anything else."""
-    matched = re.fullmatch(r"(\d{1,5})(?:\.\.(\d{1,5}))?", replicas)
-    least, most = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
-    if not 1 <= least <= most:
-        raise ValueError(f"{replicas!r}: say how many, 4 or 2..8")
-    return least, most
-
-
 class Replica:
     """A process with one model and its server, which it closes in `__del__`. Ray calls that when the last
-    request has ended, or after `grace` seconds."""
+    request has ended, or after `shutdown_timeout` seconds."""
 
-    def __init__(self, settings: ReplicaSettings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         from ray import serve
 
         self._name = serve.get_replica_context().replica_id.unique_id
@@ -167,7 +91,7 @@ def merge_metrics(replicas: Sequence[Sequence[Metric]]) -> list[Metric]:
     return list(merged.values())
 
 
-def deployment(settings: ReplicaSettings) -> Deployment:
+def deployment(settings: ServerSettings) -> Deployment:
     """Return the deployment, without its arguments. Raises MissingExtraError.
 
     A replica takes twice as many requests as it decodes at once: its KV cache is worth a wait. Further
@@ -191,7 +115,7 @@ def deployment(settings: ReplicaSettings) -> Deployment:
         max_ongoing_requests=2 * settings.sessions,
         max_queued_requests=max(1, settings.queue),  # 0 would refuse requests that are not yet routed
         backpressure_config=BackpressureConfig(status_code=429, retry_after_s=1.0),
-        graceful_shutdown_timeout_s=settings.grace,
+        graceful_shutdown_timeout_s=settings.shutdown_timeout,
         graceful_shutdown_wait_loop_s=0.5,
         health_check_period_s=5.0,
         logging_config={"enable_access_log": False},  # security.py logs requests
@@ -204,11 +128,11 @@ def deployment(settings: ReplicaSettings) -> Deployment:
     )(serve.ingress()(Replica))
 
 
-def build(args: ReplicaSettings | dict[str, Any]) -> Application:
+def build(args: ServerSettings | dict[str, Any]) -> Application:
     """Return the application; `import_path: paceline.server.replicas:build` in a file for `serve deploy`.
 
     Raises pydantic's ValidationError for unusable `args`, UsageError and MissingExtraError."""
-    settings = ReplicaSettings.model_validate(args)
+    settings = ServerSettings.model_validate(args)
     if "sessions" in settings.load:
         raise UsageError("load: sessions: say it beside load, for it is how many requests a replica takes")
     return deployment(settings).bind(settings)

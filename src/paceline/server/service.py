@@ -47,7 +47,7 @@ class QueueFullError(UsageError):
 class ServerLimits(BaseModel):
     """Limits of one server, by the names of `paceline serve`'s options. Raises ValidationError or UsageError.
 
-    apart: past answers to a client are drafts for that client alone (--isolate-clients).
+    isolate_clients: past answers to a client are drafts for that client alone.
     queue: the most requests that wait.
     per_client: the most open requests of one client; 0: no limit.
     timeout: seconds from a request's arrival to its last token.
@@ -56,7 +56,7 @@ class ServerLimits(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    apart: bool = False
+    isolate_clients: bool = False
     queue: Count = 64
     per_client: Count = 0
     timeout: Positive = 600.0

@@ -1,0 +1,86 @@
+"""The settings of a server, and its application made of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI
+from pydantic import ConfigDict, Field, field_validator
+
+from paceline.api import LLM
+from paceline.models.resolve import default_name
+from paceline.server import app, listen
+from paceline.server.security import SecurityRules
+from paceline.server.service import PREFILL_CHUNK_TOKENS, Positive, ServerLimits, ServingEngine
+from paceline.speculative.errors import UsageError
+
+
+class ServerSettings(ServerLimits):
+    """The options of `paceline serve`, by the same names; `args` in a file for `serve deploy`.
+
+    load: arguments of `paceline.load` (target, draft, drafters, n_ctx, ...); paths are those of the nodes.
+    alias: names of the model that requests may use.
+    replicas: "4", or "2..8" for autoscaling.
+    num_cpus, num_gpus: resources that each replica reserves; by default it has a thread for each CPU.
+    release: any text. A change of it replaces the replicas when the application is deployed again.
+    """
+
+    load: dict[str, Any] = Field(default_factory=dict)
+    alias: list[str] = Field(default_factory=list)
+    api_key: list[str] = Field(default_factory=list)
+    api_key_file: Path | None = None
+    hosts: list[str] = Field(default_factory=list)
+    trusted_proxy: list[str] = Field(default_factory=list)
+    sessions: Annotated[int, Field(ge=1)] = 4
+    body_limit: Positive = 8.0
+    shutdown_timeout: Positive = 30.0
+    chunk: Annotated[int, Field(ge=1)] = PREFILL_CHUNK_TOKENS
+    log_json: bool = False
+    quiet: bool = False
+    replicas: str = "1"
+    num_cpus: Annotated[float, Field(ge=0)] = 1.0
+    num_gpus: Annotated[float, Field(ge=0)] = 0.0
+    release: str = ""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # YAML reads 4 as a number
+
+    @field_validator("replicas")
+    @classmethod
+    def _validate_replicas(cls, replicas: str) -> str:
+        parse_replica_range(replicas)
+        return replicas
+
+    def rules(self) -> SecurityRules:
+        keys, file = list(self.api_key), self.api_key_file
+        if file is not None:
+            in_file = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            if not in_file:  # a server without keys would answer everybody
+                raise UsageError(f"{file}: holds no key; write one a line")
+            keys += in_file
+        return SecurityRules(keys, self.hosts, self.trusted_proxy, round(self.body_limit * 1e6))
+
+    def server(self, llm: LLM, replica: str = "") -> tuple[ServingEngine, FastAPI]:
+        """Return the engine of a loaded model, and its ASGI application. replica: name in responses."""
+        listen.configure_logging(self.log_json, self.quiet)
+        service = ServingEngine(llm, self, chunk=self.chunk)
+        names = self.alias or [default_name(str(self.loading()["target"]))]
+        return service, app.create(service, names, replace(self.rules(), replica=replica))
+
+    def loading(self) -> dict[str, Any]:
+        """Return a replica's arguments of `load`."""
+        given = {"target": "zoo:smollm2", **self.load, "sessions": self.sessions}
+        if given.get("threads") is None and self.num_cpus >= 1:
+            given["threads"] = int(self.num_cpus)
+        return given
+
+
+def parse_replica_range(replicas: str) -> tuple[int, int]:
+    """Return the bounds of "4" or "2..8". Raises ValueError, which pydantic expects, for anything else."""
+    matched = re.fullmatch(r"(\d{1,5})(?:\.\.(\d{1,5}))?", replicas)
+    least, most = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
+    if not 1 <= least <= most:
+        raise ValueError(f"{replicas!r}: say how many, 4 or 2..8")
+    return least, most
