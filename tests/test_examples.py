@@ -99,11 +99,9 @@ def test_theory_stands_beside_what_was_measured_for_every_draft_length() -> None
     for k, c, v, thumb, leviathan, real, _, speedup in timed:
         # From figures that were printed with two places.
         assert float(thumb) == pytest.approx(1 / (1 - a + a / int(k)), rel=0.15)
-        predicted = theory.speedup_with_costs(a, int(k), float(c), float(v))
+        predicted = theory.speedup(a, int(k), float(c), float(v))
         assert float(real) == pytest.approx(predicted, rel=0.15, abs=0.01)
-        assert float(leviathan) == pytest.approx(
-            theory.chain_speedup(a, int(k), float(c)), rel=0.15, abs=0.01
-        )
+        assert float(leviathan) == pytest.approx(theory.speedup(a, int(k), float(c)), rel=0.15, abs=0.01)
         assert float(speedup) > 0.0
 
     # The toy, three methods, all lengths together.

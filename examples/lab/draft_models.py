@@ -106,9 +106,9 @@ def why(tried: Trial, curve: dict[int, float]) -> str:
     if free == 0:
         return "no K pays: a drafted token costs at least what it saves (c >= a)"
     if real == 0:
-        gain = theory.chain_speedup(a, free, c)
+        gain = theory.speedup(a, free, c)
         return f"no K pays: were verifying free of charge, K = {free} would gain {gain:.2f}x"
-    gain = theory.speedup_with_costs(a, real, c, curve[real + 1])
+    gain = theory.speedup(a, real, c, curve[real + 1])
     return f"K = {real} pays: {gain:.2f}x"
 
 

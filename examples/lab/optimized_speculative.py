@@ -136,7 +136,7 @@ def lengths(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
     for k, pair in pairs.items():
         c, v = pair.cost, pair.verify
         rule_of_thumb = 1.0 / (1.0 - a + a / k)
-        predicted = rule_of_thumb, theory.chain_speedup(a, k, c), theory.speedup_with_costs(a, k, c, v)
+        predicted = rule_of_thumb, theory.speedup(a, k, c), theory.speedup(a, k, c, v)
         rows.append((f"{k}", ratio(c), ratio(v), *map(ratio, predicted), "|", ratio(pair.speedup)))
     columns = ("K", "c", "v", "rule of thumb", "Leviathan", "with v", "|", "measured")
     write_table(columns, rows, sys.stdout, 0)

@@ -12,7 +12,7 @@ from paceline.speculative.policy.speedup_formulas import (
     break_even,
     distinct_experts,
     expected_tokens,
-    speedup_with_costs,
+    speedup,
 )
 
 HIGH, MEDIUM = SEVERITIES = ("high", "medium")
@@ -135,7 +135,7 @@ def draft_too_expensive(e: Evidence) -> Iterator[Cause]:
     share = (e.times or {}).get("draft", 0.0) / total if total > 0 else 0.0
     if a is None or cost is None or verify is None or share < MIN_DRAFT_SHARE:
         return
-    free, real = (speedup_with_costs(a, e.length, c, verify) for c in (0.0, cost))
+    free, real = (speedup(a, e.length, c, verify) for c in (0.0, cost))
     decides = free > 1.0 >= real
     lines = f"drafting takes {share:.0%} of a step; a token of the draft {cost:.0%} of a row of the target"
     if decides:

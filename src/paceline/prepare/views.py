@@ -19,7 +19,7 @@ from paceline.profiling.pass_costs import costs_of, to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy.cost_model import PassCosts
-from paceline.speculative.policy.speedup_formulas import speedup_with_costs
+from paceline.speculative.policy.speedup_formulas import speedup
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import chain
 from paceline.storage import views
@@ -90,7 +90,7 @@ class ViewEvaluator:
         engine = self._whole.view(view)
         agreement, share = self.agreement(engine), engine.weight_bytes / self._whole.weight_bytes
         speeds = [
-            speedup_with_costs(agreement, n, share, self._curve[n + 1] / self._curve[1])
+            speedup(agreement, n, share, self._curve[n + 1] / self._curve[1])
             for n in range(1, MOST_AHEAD + 1)
         ]
         n = int(np.argmax(speeds))

@@ -68,8 +68,8 @@ def test_more_acceptance_and_longer_drafts_never_emit_less(a: float, b: float, k
 
 @given(a=rates, k=lengths, c=costs, v=st.floats(1.0, 20.0))
 def test_what_costs_more_gains_less(a: float, k: int, c: float, v: float) -> None:
-    assert theory.speedup_with_costs(a, k, c, v) <= theory.chain_speedup(a, k, c)
-    assert theory.chain_speedup(a, k, c) <= theory.chain_speedup(a, k, 0.0) == theory.expected_tokens(a, k)
+    assert theory.speedup(a, k, c, v) <= theory.speedup(a, k, c)
+    assert theory.speedup(a, k, c) <= theory.speedup(a, k, 0.0) == theory.expected_tokens(a, k)
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])
@@ -87,7 +87,7 @@ def test_the_best_draft_is_behind_no_other(a: float, c: float, curve: list[float
     def verify(rows: int) -> float:
         return curve[rows - 2]
 
-    gains = [1.0, *(theory.speedup_with_costs(a, k, c, verify(k + 1)) for k in range(1, 13))]
+    gains = [1.0, *(theory.speedup(a, k, c, verify(k + 1)) for k in range(1, 13))]
     assert theory.best_n_draft(a, c, verify, longest=12) == gains.index(max(gains))
 
 
@@ -97,7 +97,7 @@ def test_break_even_is_where_a_draft_that_is_free_neither_gains_nor_loses(v: flo
     if a is None:
         assert theory.expected_tokens(1.0, k) < v
     elif v >= 1.0:
-        assert theory.speedup_with_costs(a, k, 0.0, v) == pytest.approx(1.0, abs=1e-9)
+        assert theory.speedup(a, k, 0.0, v) == pytest.approx(1.0, abs=1e-9)
     else:  # the pass is cheaper than one row alone: anything gains
         assert a == pytest.approx(0.0, abs=1e-9)
 

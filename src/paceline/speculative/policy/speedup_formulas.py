@@ -28,12 +28,7 @@ def expected_tokens(acceptance: float, n_draft: int) -> float:
     return sum(acceptance**i for i in range(n_draft + 1))
 
 
-def chain_speedup(acceptance: float, n_draft: int, cost: float) -> float:
-    """Return (1 - a^(K+1)) / ((1 - a)(cK + 1)), theorem 3.8: verification costs as much as one row."""
-    return speedup_with_costs(acceptance, n_draft, cost, 1.0)
-
-
-def speedup_with_costs(acceptance: float, n_draft: int, cost: float, verify: float) -> float:
+def speedup(acceptance: float, n_draft: int, cost: float, verify: float = 1.0) -> float:
     """Return (1 - a^(K+1)) / ((1 - a)(cK + v)): theorem 3.8 with the real cost of verification."""
     return expected_tokens(acceptance, n_draft) / (cost * n_draft + verify)
 
@@ -46,7 +41,7 @@ def best_n_draft(
     gains = {0: 1.0}
     for k in range(1, longest + 1):
         v = 1.0 if verify is None else verify(k + 1)
-        gains[k] = speedup_with_costs(acceptance, k, cost, v)
+        gains[k] = speedup(acceptance, k, cost, v)
     return max(gains, key=gains.__getitem__)  # of ties the shortest draft
 
 
