@@ -208,7 +208,7 @@ class BatchRun:
         self.scheduler.close()
         for handle in self._handles.values():
             if not handle.is_over:
-                handle.detach()
+                handle.finish_early()
                 self._engine.remember(handle)
         self._engine.register(self)
 

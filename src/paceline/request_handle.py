@@ -194,7 +194,7 @@ class RequestHandle:
             self.queued.set_result(False)
         return self.finish
 
-    def detach(self) -> None:
+    def finish_early(self) -> None:
         """End an answer early, with the text that the detokenizer holds back."""
         self._take_text(last=True)
         self.finish_request()

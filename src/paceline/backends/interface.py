@@ -90,5 +90,5 @@ class BackendModule(Protocol):
 
     def build(self) -> BackendBuild: ...
 
-    def kernels_status(self) -> KernelStatus:
+    def kernel_status(self) -> KernelStatus:
         """Return the state of Paceline's kernels, which are compiled first if needed."""

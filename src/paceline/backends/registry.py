@@ -50,7 +50,7 @@ def backend_build(path: Path) -> BackendBuild:
 
 def kernel_status(path: Path) -> KernelStatus:
     """Return the state of Paceline's kernels in the backend of `path`. Raises MissingExtraError."""
-    return _backend(path).kernels_status()
+    return _backend(path).kernel_status()
 
 
 def resolve_kernels(path: Path, request: str | bool) -> bool:

@@ -320,7 +320,7 @@ def build() -> BackendBuild:
     return BackendBuild("", False)
 
 
-def kernels_status() -> KernelStatus:
+def kernel_status() -> KernelStatus:
     return KernelStatus()
 
 

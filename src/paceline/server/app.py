@@ -140,8 +140,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether it answers")
     async def health() -> Response:
-        if service.health:
-            raise HTTPException(503, service.health)
+        if service.unhealthy_reason:
+            raise HTTPException(503, service.unhealthy_reason)
         return JSONResponse({"status": "ok", "pass_seconds": round(service.pass_seconds, 3)})
 
     @app.get("/metrics", summary="For Prometheus", response_class=PlainTextResponse)

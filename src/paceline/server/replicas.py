@@ -50,8 +50,8 @@ class Replica:
 
     def check_health(self) -> None:
         """Raise RuntimeError if the server is unhealthy: Ray replaces a replica that does so a few times."""
-        if self._service.health:
-            raise RuntimeError(self._service.health)
+        if self._service.unhealthy_reason:
+            raise RuntimeError(self._service.unhealthy_reason)
 
     async def metric_families(self) -> list[Metric]:
         """Return the metrics of this replica, labelled with its name."""

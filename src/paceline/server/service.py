@@ -127,7 +127,7 @@ class ServingEngine:
         return max(0.0, self._clock() - self.pass_started) if self._handles else 0.0
 
     @property
-    def health(self) -> str:
+    def unhealthy_reason(self) -> str:
         """The reason why the server is unhealthy; empty without one."""
         if not self.problem and (seconds := self.pass_seconds) > STALL_SECONDS:
             return f"the model has been in one pass for {seconds:.0f} seconds: start the server again"

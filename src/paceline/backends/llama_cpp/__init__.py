@@ -25,7 +25,7 @@ def open_tokenizer(path: Path, /) -> LlamaTokenizer:
     return LlamaTokenizer(path)
 
 
-def kernels_status() -> KernelStatus:
+def kernel_status() -> KernelStatus:
     return load_kernels()
 
 

@@ -32,7 +32,7 @@ def build() -> BackendBuild:
     return BackendBuild(torch.backends.cpu.get_cpu_capability(), bool(torch.cuda.is_available()))
 
 
-def kernels_status() -> KernelStatus:
+def kernel_status() -> KernelStatus:
     return KernelStatus()
 
 
