@@ -175,7 +175,7 @@ def engine_microseconds(drafters: str, n_draft: int) -> tuple[float, float]:
     """Median time of a step on the embedded target without llama_decode, and with it."""
     with paceline.load(drafters=drafters, n_draft=n_draft, n_ctx=2048) as llm:
         inside = 0.0
-        decode: Callable[[Any], int] = llm.target._batch.decode  # type: ignore[attr-defined]
+        decode: Callable[[Any], int] = llm.target._decoder.batch.decode  # type: ignore[attr-defined]
 
         def timed(context: Any) -> int:
             nonlocal inside
@@ -184,7 +184,7 @@ def engine_microseconds(drafters: str, n_draft: int) -> tuple[float, float]:
             inside += perf_counter() - began
             return code
 
-        llm.target._batch.decode = timed  # type: ignore[attr-defined]  # measured from outside
+        llm.target._decoder.batch.decode = timed  # type: ignore[attr-defined]  # measured from outside
         request = start_request(
             llm.target,
             llm.drafter,
