@@ -18,7 +18,7 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.epyc(tmp_path)), engine="CPU : AVX = 1", offload=False)
     assert found.features is not None
     assert found.features.used == ("AVX",)
-    assert found.unread == ()
+    assert found.read_errors == ()
     said = found.as_dict()
     assert said["cores"] | {"allowed": None} == {
         "physical": 16,
@@ -45,7 +45,7 @@ def test_a_containers_limits_decide(tmp_path: Path) -> None:
 
 def test_broken_files_are_told_one_by_one(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.broken(tmp_path)))
-    assert [line.partition(":")[0] for line in found.unread] == [
+    assert [line.partition(":")[0] for line in found.read_errors] == [
         "container limits",
         "which processors share a core",
         "what the processor can do",

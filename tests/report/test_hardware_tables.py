@@ -52,10 +52,10 @@ CAUSE = {"name": "too many", "severity": "high", "evidence": "9 \x1bthreads", "r
 
 def written(**known: Any) -> str:
     file = io.StringIO()
-    report.diagnosis({"run": None, "causes": [], "unread": []} | known, file)
+    report.diagnosis({"run": None, "causes": [], "read_errors": []} | known, file)
     return file.getvalue()
 
 
 def test_a_cause_has_its_evidence_and_its_remedy_below() -> None:
-    said = written(causes=[CAUSE], unread=["header: \x1b[2J"])
+    said = written(causes=[CAUSE], read_errors=["header: \x1b[2J"])
     assert said == ("high       too many: 9 \\x1bthreads\n           -> -t 4\nnot read   header: \\x1b[2J\n")

@@ -218,7 +218,7 @@ class ToySession:
             raise ContractError("forward before extend: the session has no root")
         start, computed = self._read, list[ComputedToken]()
         if n > self.pending_tokens:
-            raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
+            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
         for token in self.tokens[start : start + n]:
             state = self._state_beside()
             if state is None:

@@ -47,7 +47,7 @@ def probe_hardware(target: str | None, kernels: str) -> Hardware:
         read_errors.append(f"what the engine can use: {error}")
     hardware = probe(engine=engine, offload=offload)
     path_or_reason = status.path or (f"none: {status.reason}" if status.reason else None)
-    return replace(hardware, kernels=path_or_reason, unread=(*hardware.unread, *read_errors))
+    return replace(hardware, kernels=path_or_reason, read_errors=(*hardware.read_errors, *read_errors))
 
 
 def show(hardware: Hardware) -> None:
@@ -106,7 +106,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         "run": run,
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
         "evidence": asdict(evidence),
-        "unread": read_errors,
+        "read_errors": read_errors,
     }
 
 

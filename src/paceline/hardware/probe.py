@@ -69,7 +69,7 @@ class MemoryInfo:
 class Hardware:
     """The hardware of a machine; None means unknown.
 
-    offload: True if the engine can use a GPU. unread: a line for each error.
+    offload: True if the engine can use a GPU. read_errors: a line for each error.
     kernels: Paceline's kernels for the engine, or why there are none.
     """
 
@@ -82,7 +82,7 @@ class Hardware:
     features: CpuFeatures | None
     gpus: tuple[Gpu, ...]
     offload: bool | None
-    unread: tuple[str, ...]
+    read_errors: tuple[str, ...]
     kernels: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def probe(
     engine: str | None = None,
     offload: bool | None = None,
 ) -> Hardware:
-    """Probe this machine, or a recorded tree of files. Unreadable files are noted in `unread`.
+    """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
 
     engine: llama.cpp's description of its build.
     """
@@ -132,7 +132,7 @@ def probe(
         features=None if flags is None else cpu_features(flags, engine),
         gpus=graphics,
         offload=offload,
-        unread=tuple(files.read_errors),
+        read_errors=tuple(files.read_errors),
     )
 
 

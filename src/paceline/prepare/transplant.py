@@ -150,8 +150,8 @@ class Transplant:
     def _type(self, table: TensorRows) -> Any:
         if not table.dims:
             return weight_type("F32")
-        kept = table.type.name if table.type.name in UNCHANGED_TYPES else "Q8_0"
-        return self._new_type or weight_type(kept)
+        type_name = table.type.name if table.type.name in UNCHANGED_TYPES else "Q8_0"
+        return self._new_type or weight_type(type_name)
 
     def _table_parts(self, pieces: TokenPieces, tied: bool) -> Iterator[TensorToWrite]:
         for name, table in self._tables.items():

@@ -36,7 +36,7 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
     advice = hardware["threads"]
     why = "; ".join(advice["why"])
     out.append(("threads", f"{advice['threads']} advised (-t {advice['threads']}): {why}"))
-    return out + not_read(hardware["unread"])
+    return out + not_read(hardware["read_errors"])
 
 
 def not_read(errors: Sequence[str]) -> list[tuple[str, str]]:
@@ -116,5 +116,5 @@ def diagnosis(found: Record, file: IO[str]) -> None:
         paragraph("", f"-> {cause['remedy']}", file)
     if not found["causes"]:
         file.write("no cause of a loss was found\n")
-    for name, text in not_read(found["unread"]):
+    for name, text in not_read(found["read_errors"]):
         paragraph(name, text, file)

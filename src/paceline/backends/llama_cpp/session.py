@@ -42,7 +42,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
     def plan_prefill(self, n: int, batch: Batch) -> None:
         """Add the next `n` pending tokens to `batch`."""
         if not 0 <= n <= self.pending_tokens:
-            raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
+            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
         self._planned = True
         start, main = len(self.slot.cached), [self.slot.sequence]
         for pos in range(start, start + n):

@@ -88,7 +88,7 @@ class HfSession(CachedSession[HfSlot]):
     def plan_prefill(self, n: int) -> PassInput:
         """Plan to prefill the next `n` tokens. Raises ContractError if fewer are pending."""
         if not 0 <= n <= self.pending_tokens:
-            raise ContractError(f"{n} tokens to be read, of {self.pending_tokens} that are unread")
+            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
         if self._tree_is_cached:
             self.rollback()
         self._planned = True

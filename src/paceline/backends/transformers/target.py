@@ -261,7 +261,7 @@ class HfTarget:
         """Prefill in chunks, except the last, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
         if not 0 <= n <= session.pending_tokens:
-            raise ContractError(f"{n} tokens to be read, of {session.pending_tokens} that are unread")
+            raise ContractError(f"{n} tokens to prefill, of {session.pending_tokens} pending ones")
         most, begin, left, hidden = self._kind.max_prefill_chunk, len(session.slot.cached), n, list[Any]()
         beside = most if most > 1 else 0 if isinstance(tree, DraftTree) else 1
         while left > beside:
