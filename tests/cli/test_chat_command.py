@@ -173,7 +173,7 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
         talk = Conversation(llm, [{"role": "system", "content": "You answer briefly."}])
         read, texts = [], []
         for question in ("Write one sentence about the sea and its waves.", "Write that sentence again."):
-            talk.add_user_message(question)
+            talk.messages.append({"role": "user", "content": question})
             prompt, dropped = talk.prompt()
             active = llm.stream(prompt, max_tokens=1).handle.scheduled.active
             assert active is not None

@@ -102,7 +102,7 @@ class ChatLoop:
     def _answer(self, message: str) -> bool:
         """Answer a message. Return True if Ctrl-C stopped the answer."""
         conversation = self._conversation
-        conversation.add_user_message(message)
+        conversation.messages.append({"role": "user", "content": message})
         try:
             with Interrupts() as interrupts:
                 interrupts.defer_first()

@@ -103,9 +103,6 @@ class Conversation:
         """The number of tokens of the last turn, in the context."""
         return sum(map(len, self._last_turn))
 
-    def add_user_message(self, text: str) -> None:
-        self.messages.append({"role": "user", "content": text})
-
     def remove_last_message(self) -> None:
         """Remove a user message that has no answer."""
         self.messages.pop()

@@ -12,11 +12,12 @@ from typing import Any
 
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter, make_policy, resolve_view
+from paceline.engine import InferenceEngine
 from paceline.profiling.pass_costs import costs_of, refresh
+from paceline.request_handle import RequestHandle
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Drafter, ForwardOutput, RequiredOutputs, Session
-from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -57,8 +58,10 @@ def hf_generate(
     if stop_strings is not None:
         stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
     settings = Drafting(drafters=tuple(drafters), **(drafting or {}))
-    engine, drafter, policy = cached_engine(model, settings, draft_model)
-    target: Any = ProcessedTarget(engine, logits_processor, input_ids.device) if logits_processor else engine
+    target, drafter, policy = cached_target(model, settings, draft_model)
+    if logits_processor:
+        target = ProcessedTarget(target, logits_processor, input_ids.device)
+    engine = InferenceEngine(target, drafter, policy, detokenize=False)
     sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0)
     prompts = unpadded(input_ids, given.get("attention_mask"))
     limit = int(generation_config.max_length)
@@ -66,7 +69,7 @@ def hf_generate(
         if len(prompts) > 1:
             raise UsageError("a streamer shows one text: give one prompt")
         stream_to.put(input_ids.cpu())
-    requests, texts = list[ActiveRequest](), list[list[int]]()
+    run, handles, texts = engine.run_batch(), list[RequestHandle](), list[list[int]]()
     try:
         for row, prompt in enumerate(prompts):
             padding = input_ids.shape[1] - len(prompt)
@@ -81,13 +84,17 @@ def hf_generate(
                 should_stop=StoppingCriteriaAdapter(input_ids[row], tokens, stopping_criteria),
                 ignore_eos=True,  # the criteria include it
             )
-            requests.append(start_request(target, drafter, request))
-        for _request, step in decode(target, drafter, policy, requests):
-            if stream_to is not None and step.tokens:
-                stream_to.put(torch.tensor(step.tokens))
+            handles.append(run.add(request))
+        while not run.is_over:
+            for _, output in run.step():
+                if stream_to is not None and output.tokens:
+                    stream_to.put(torch.tensor(output.tokens))
+            for handle in handles:
+                if handle.finish is not None and handle.finish.error is not None:
+                    raise handle.finish.error
     finally:
-        for active in requests:
-            active.close()
+        with engine.exclusive():
+            run.close()
     if stream_to is not None:
         stream_to.end()
     return pad_output(input_ids, texts, generation_config)
@@ -124,8 +131,8 @@ def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
     return [list(compress(row, mask)) for row, mask in zip(rows, masks, strict=True)]
 
 
-def cached_engine(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any, Drafter, DraftPolicy]:
-    """Return the model's engine, drafter and policy, which are cached; new settings make them anew.
+def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any, Drafter, DraftPolicy]:
+    """Return the model's target, drafter and policy, which are cached; new settings make them anew.
 
     They hold KV caches, what drafters have learned, and costs."""
     from paceline.backends.transformers.target import HfTarget
@@ -135,19 +142,19 @@ def cached_engine(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
     known, *cached = model.__dict__.get(MODEL_ATTRIBUTE, (None,))
     if known == settings:
         return cached[0], cached[1], cached[2]
-    engine: Any = HfTarget.around(model, sessions=MAX_SESSIONS)
+    target: Any = HfTarget.around(model, sessions=MAX_SESSIONS)
     small: Any = None
     if isinstance(draft_model, str):
-        small = resolve_view(draft_model, engine)
+        small = resolve_view(draft_model, target)
     elif draft_model is not None:
         small = HfTarget.around(draft_model, sessions=MAX_SESSIONS)
-    costs = costs_of(engine, small) if drafting.policy == "rate" and not drafting.plain else None
-    drafter, drafting = make_drafter(drafting, engine, small, costs=costs)
+    costs = costs_of(target, small) if drafting.policy == "rate" and not drafting.plain else None
+    drafter, drafting = make_drafter(drafting, target, small, costs=costs)
     if costs is not None:
         refresh(costs, small)
     policy = make_policy(drafting, costs)
-    model.__dict__[MODEL_ATTRIBUTE] = settings, engine, drafter, policy
-    return engine, drafter, policy
+    model.__dict__[MODEL_ATTRIBUTE] = settings, target, drafter, policy
+    return target, drafter, policy
 
 
 class StoppingCriteriaAdapter:

@@ -21,7 +21,8 @@ def write(record: Record, file: IO[str]) -> None:
     target, two_rows = record["target"], record["two_rows"]
     what = [printable(target["name"]), printable(target["quantisation"]), size(target["size"])]
     file.write(f"target   {', '.join(filter(None, what))}\n")
-    file.write(f"for      {_task(record)}, {record['n_ctx']:,} tokens of context\n")
+    task = "any text" if record["task"] == "any" else record["task"]
+    file.write(f"for      {task}, {record['n_ctx']:,} tokens of context\n")
     costs = "not measured yet" if two_rows is None else f"2 tokens in a pass cost {two_rows:.2f}x one"
     file.write(f"costs    {costs}\n")
     if record["drafts"]:
@@ -123,7 +124,3 @@ def _cells(row: Record) -> tuple[str, ...]:
 def _draft(row: Record) -> str:
     more = " --cross-vocab auto" if row["verdict"] == MAPPABLE else ""
     return f" -md {shell_quoted(row['reference'])}{more}"
-
-
-def _task(record: Record) -> str:
-    return "any text" if record["task"] == "any" else str(record["task"])

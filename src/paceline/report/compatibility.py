@@ -37,9 +37,6 @@ def write(record: Record, file: IO[str]) -> None:
 
 
 def row(reason: Record) -> tuple[str, ...]:
-    cells = [printable(format_value(reason[role])) for role in ("target", "draft")]
+    values = [reason[role] for role in ("target", "draft")]
+    cells = ["-" if x is None else printable(x) if isinstance(x, str) else f"{x:,}" for x in values]
     return (reason["field"], *cells, printable(PREFIX[reason["weight"]] + reason["text"]))
-
-
-def format_value(value: str | int | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:,}"

@@ -115,7 +115,8 @@ def write_table(
     n_words = len(columns) if n_left is None else n_left
     width = None if file.isatty() else MAX_COLUMN_WIDTH
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=width)
-    widths = [column_width(name, [row[i] for row in rows]) for i, name in enumerate(columns)]
+    by_column = zip(columns, *rows, strict=True)
+    widths = [max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in by_column]
     minimum = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
     console.width = max(console.width, sum(minimum) + COLUMN_GAP * (len(widths) - 1))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -128,7 +129,3 @@ def write_table(
     with console.capture() as captured:
         console.print(table)
     file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-
-
-def column_width(name: str, cells: Sequence[str]) -> int:
-    return max(cell_len(line) for cell in (name, *cells) for line in cell.split("\n"))

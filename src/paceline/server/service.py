@@ -6,10 +6,11 @@ passes, so that requests join and leave at any pass.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -166,6 +167,23 @@ class ServingEngine:
             for group in groups.values():
                 self._commands.put(partial(self._accept, group))
         return handles
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StepOutput, None]:
+        """Yield the outputs of one request; leaving the iteration cancels it. Raises the request's error."""
+        loop, outputs = asyncio.get_running_loop(), asyncio.Queue[StepOutput]()
+
+        def deliver(_: int, output: StepOutput) -> None:
+            loop.call_soon_threadsafe(outputs.put_nowait, output)
+
+        (handle,) = self.submit([request], deliver)
+        try:
+            while not (output := await outputs.get()).finish:
+                yield output
+            if output.finish.error is not None:
+                raise output.finish.error
+            yield output
+        finally:
+            self.cancel(handle)
 
     def cancel(self, handle: RequestHandle) -> None:
         """End a request without any further output. It may have ended already."""

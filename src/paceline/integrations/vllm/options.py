@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from paceline.config import Drafting, validate_drafting
 from paceline.drafter_factory import NO_CORPORA, Corpora, check_needs, make
-from paceline.drafter_table import DATASTORE, DRAFTERS, NGRAMS, DrafterEntry
+from paceline.drafter_table import DATASTORE, DRAFTERS, NGRAMS
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.parts import DrafterInputs
 from paceline.models.headers.header import read_model_facts
@@ -59,7 +59,9 @@ class Options:
             raise UsageError(f"p_min {self.p_min}: must be from 0 to less than 1")
         if self.rows < 1:
             raise typed.invalid("rows", self.rows, "at least 1")
-        known = [AUTO, *(row.name for row in DRAFTERS.values() if is_copy_drafter(row))]
+        # vLLM gives a drafter tokens, and nothing of the model.
+        rows = [row for row in DRAFTERS.values() if not row.alone and not row.window]
+        known = [AUTO, *(row.name for row in rows if set(row.uses) <= {NGRAMS, DATASTORE})]
         for name in self.drafters:
             if name not in known:
                 raise UsageError(
@@ -74,11 +76,6 @@ class Options:
         if not isinstance(section, Mapping):
             raise UsageError(f'--additional-config: "{SECTION}" must hold settings, as {{"p_min": 0.2}}')
         return validate_drafting(cls, section)
-
-
-def is_copy_drafter(row: DrafterEntry) -> bool:
-    """Return True if a drafter uses texts only: vLLM shows it tokens, and nothing of the model."""
-    return not row.alone and not row.window and set(row.uses) <= {NGRAMS, DATASTORE}
 
 
 def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:

@@ -38,7 +38,8 @@ class KnownPair:
     source: str
 
     def fits(self, target: ModelFacts) -> bool:
-        names = [name for name in (target.family.lower(), _named(target.name)) if name]
+        name = re.sub(r"[\s_]+", "-", target.name.strip().lower())  # as in meta-llama-3.1-8b-instruct
+        names = [name for name in (target.family.lower(), name) if name]
         if target.parameters is not None and target.parameters < max(self.least, SMALLER * self.largest):
             return False
         return _any(names, self.targets) and not _any(names, self.excluded)
@@ -59,8 +60,3 @@ def known_drafts(target: ModelFacts) -> list[KnownPair]:
 
 def _any(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-
-def _named(name: str) -> str:
-    """Return a name as in patterns: meta-llama-3.1-8b-instruct."""
-    return re.sub(r"[\s_]+", "-", name.strip().lower())

@@ -120,15 +120,11 @@ def _listed(index: Path) -> list[Path]:
     table = read_json(index, _MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(table, dict):
         raise ModelError(f"{index}: has no weight_map")
-    names = {str(name) for name in table.values()}
-    if len(names) > _MAX_WEIGHT_FILES or not all(map(_is_name, names)):
+    names = {str(name) for name in table.values()}  # a lone surrogate is not printable
+    valid = [name for name in names if name.strip(".") and name.isprintable() and not _PATH.search(name)]
+    if len(names) > _MAX_WEIGHT_FILES or len(valid) < len(names):
         raise ModelError(f"{index}: names files that are not beside it")
     return [index.with_name(name) for name in sorted(names)]
-
-
-def _is_name(name: str) -> bool:
-    """Return whether a name is a valid file name without folders; lone surrogates are not printable."""
-    return bool(name.strip(".")) and name.isprintable() and not _PATH.search(name)
 
 
 def arch_of(model_type: str) -> str:
