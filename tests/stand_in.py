@@ -28,7 +28,7 @@ LIVE: dict[str, Any] = {
     "acceptance": [0.81, 0.66, 0.52, 0.4],
     "drafted": {"lookup": 1230, "suffix": 410, "draft": 96},
     "accepted": {"lookup": 880, "suffix": 205, "draft": 71},
-    "times": {"draft": 0.1, "forward": 0.8, "verify": 0.05, "keep": 0.01, "other": 0.04},
+    "times": {"draft": 0.1, "forward": 0.8, "verify": 0.05, "commit": 0.01, "other": 0.04},
     "decision": "Drafts of up to 6 tokens from lookup: 2.4 tokens a pass, for 1.6 times its cost.",
     "uptime": 7384.5,
 }

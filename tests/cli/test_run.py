@@ -39,7 +39,7 @@ def test_json_is_one_object_with_text_tokens_figures_and_provenance(
     assert stats["drafted"] == sum(source["drafted"] for source in stats["by_source"].values()) > 0
     assert stats["acceptance_rate"] == stats["accepted"] / stats["drafted"]
     assert stats["acceptance_length"] == 1 + stats["accepted"] / stats["steps"]
-    assert list(stats["time"]) == ["draft", "forward", "verify", "keep", "other"]
+    assert list(stats["time"]) == ["draft", "forward", "verify", "commit", "other"]
     provenance = record["provenance"]
     assert provenance["target"]["file"] == "target.gguf"
     assert provenance["draft"]["file"] == "draft.gguf"

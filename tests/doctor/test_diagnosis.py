@@ -24,7 +24,7 @@ WELL = Evidence(
     drafted=140,
     accepted=60,
     rejected=15,
-    times={"draft": 0.1, "forward": 2.0, "verify": 0.01, "keep": 0.01, "other": 0.01},
+    times={"draft": 0.1, "forward": 2.0, "verify": 0.01, "commit": 0.01, "other": 0.01},
     others=0.1,
 )
 

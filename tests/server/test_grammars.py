@@ -156,7 +156,7 @@ def test_going_down_ends_what_is_compiled(toy: LLM, checks: list[GrammarSource])
     answer = submit(service, ask(from_schema(ENDLESS)))
     until(lambda: checks)
     service.close()
-    assert "going down" in str(answer.end.error)
+    assert "shutting down" in str(answer.end.error)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-grammars")]
 
 

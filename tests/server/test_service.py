@@ -241,7 +241,7 @@ def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
     service = ServingEngine(toy)
     answers = submit(service, *[ask(max_tokens=40)] * 5)
     service.announce_shutdown()
-    with pytest.raises(ClosingError, match="going down"):
+    with pytest.raises(ClosingError, match="shutting down"):
         submit(service, ask())
     until(lambda: idle(service))
     service.close()

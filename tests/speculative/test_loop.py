@@ -297,7 +297,7 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     while active:
         for _, step in advance_requests(target, drafter, decides, active, clock):
             seconds += step.times.total
-            assert min(step.times.draft, step.times.forward, step.times.verify, step.times.keep) > 0
+            assert min(step.times.draft, step.times.forward, step.times.verify, step.times.commit) > 0
             assert step.times.other > 0
         passes += 1
         active = [request for request in active if request.stop_reason is None]

@@ -11,7 +11,7 @@ PHASES = {
     "draft": "proposing",
     "forward": "the target's passes",
     "verify": "verifying",
-    "keep": "committing and rolling back",
+    "commit": "committing and rolling back",
     "other": "deciding, and learning from what came of it",
 }
 

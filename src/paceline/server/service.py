@@ -120,7 +120,7 @@ class ServingEngine:
         """The reason why no request can be submitted; empty without one."""
         if self.failure is not None:
             return f"the server has failed ({type(self.failure).__name__}; its log says why): start it again"
-        return "the server is going down" if self._closing else ""
+        return "the server is shutting down" if self._closing else ""
 
     @property
     def pass_seconds(self) -> float:
@@ -152,7 +152,7 @@ class ServingEngine:
             groups.setdefault(handle.request.grammar, []).append(handle)
         with self._lock:
             if n > (most := min(self.sessions + limits.queue, limits.per_client or n)):
-                raise UsageError(f"{n} answers at once: this server gives at most {most}; ask for less")
+                raise UsageError(f"{n} completions requested: this server takes at most {most} at once")
             n_open = sum(handle.request.client == client for handle in self._handles.values())
             if limits.per_client and n_open + n > limits.per_client:
                 most = limits.per_client
@@ -298,7 +298,7 @@ class ServingEngine:
         for handle in self._open_handles():
             timeout = handle.request.timeout
             if timeout is not None and handle.arrived < now - timeout:
-                message = f"the answer took longer than the {timeout:g} seconds allowed here"
+                message = f"the request exceeded its timeout of {timeout:g} seconds"
                 self._cancel(handle, TooSlowError(message))
 
     def _run_pass(self) -> None:
@@ -320,7 +320,7 @@ class ServingEngine:
                 handle.deliver(output)
         for handle in self._open_handles():
             if handle.scheduled.is_over:
-                self._fail(handle, handle.scheduled.error or ClosingError("the answer was broken off"))
+                self._fail(handle, handle.scheduled.error or ClosingError("the request was aborted"))
         self.live_stats.on_pass(self._clock() - began, n, self.running)
 
     def _cancel(self, handle: RequestHandle, error: Exception | None) -> None:

@@ -16,7 +16,7 @@ def row_index(row: int, rows: range, is_last: bool = True) -> int:
     is_last: false once the target has run another forward.
     Raises ContractError for a row outside `rows`, or once the rows are overwritten."""
     if not is_last:
-        raise ContractError("this answer was overwritten by the target's next forward")
+        raise ContractError("this output was overwritten by the target's next forward")
     if row not in rows:
         raise ContractError(f"row {row} is not among those this forward computed")
     return row - rows.start

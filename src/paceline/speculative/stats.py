@@ -18,18 +18,18 @@ TARGET = "target"
 @dataclass(frozen=True, slots=True)
 class StepTimes:
     """Seconds of one step; the time of a batch is split evenly among its requests.
-    keep: commit and rollback.
+    commit: commit and rollback.
     other: deciding what to draft, and learning from the previous step."""
 
     draft: float = 0.0
     forward: float = 0.0
     verify: float = 0.0
-    keep: float = 0.0
+    commit: float = 0.0
     other: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.draft + self.forward + self.verify + self.keep + self.other
+        return self.draft + self.forward + self.verify + self.commit + self.other
 
 
 TIME_PARTS = tuple(part.name for part in fields(StepTimes))
@@ -85,7 +85,7 @@ class SourceStats:
 class Stats:
     """Sums over one request's steps.
     rejected: steps that accepted fewer tokens than were drafted.
-    reading_seconds: time of the prefill steps, which count nowhere else."""
+    prefill_seconds: time of the prefill steps, which count nowhere else."""
 
     steps: int = 0
     tokens: int = 0
@@ -96,14 +96,14 @@ class Stats:
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
     verify_seconds: float = 0.0
-    keep_seconds: float = 0.0
+    commit_seconds: float = 0.0
     other_seconds: float = 0.0
-    reading_seconds: float = 0.0
+    prefill_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
         """Add one step."""
         if not step.tokens:
-            self.reading_seconds += step.times.total
+            self.prefill_seconds += step.times.total
             return
         self.steps += 1
         self.tokens += len(step.tokens)
@@ -122,7 +122,7 @@ class Stats:
         self.draft_seconds += step.times.draft
         self.forward_seconds += step.times.forward
         self.verify_seconds += step.times.verify
-        self.keep_seconds += step.times.keep
+        self.commit_seconds += step.times.commit
         self.other_seconds += step.times.other
 
     @property

@@ -71,7 +71,7 @@ def test_times_are_those_of_the_clock() -> None:
     )
     assert stats.drafted > 0
     assert stats.forward_seconds == pytest.approx(PASS * stats.steps + ROW * (stats.steps + stats.drafted))
-    assert stats.keep_seconds == pytest.approx(0.25 * stats.steps)
+    assert stats.commit_seconds == pytest.approx(0.25 * stats.steps)
     assert stats.seconds == pytest.approx(clock())
 
 

@@ -38,7 +38,7 @@ def going_on(n: int) -> list[Any]:
 def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> None:
     rate = policy(CURVE)
     requests = going_on(n)
-    times = StepTimes(forward=2.0 / n, verify=0.004, keep=0.001, other=0.005)
+    times = StepTimes(forward=2.0 / n, verify=0.004, commit=0.001, other=0.005)
     step = Step((1,), ("target",), (), Counter(), Counter(), None, times)
     for _ in range(3):
         rate.budget(requests)

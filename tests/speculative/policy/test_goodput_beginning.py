@@ -87,7 +87,7 @@ def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
 def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
     for prompt, braked in ((0.0, True), (100.0, False)):
         rate, (request,) = a_rate(0.01), asking(1)
-        request.stats = Stats(reading_seconds=prompt)
+        request.stats = Stats(prefill_seconds=prompt)
         track = rate.ledger(request)
         track.lost_seconds = FREE_PASSES + MAX_LOSS_SHARE * 50.0
         (budget,) = rate.budget([request])

@@ -88,7 +88,7 @@ class GoodputPolicy:
         try:
             return self._ledgers[request]
         except KeyError:
-            return self._ledgers.setdefault(request, LossLedger(plain_seconds=request.stats.reading_seconds))
+            return self._ledgers.setdefault(request, LossLedger(plain_seconds=request.stats.prefill_seconds))
 
     def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
