@@ -56,7 +56,7 @@ def one_thread_a_worker() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def files_are_let_in() -> Iterator[None]:
-    """What tests write for llama.cpp is not tried in a process of its own first, which takes seconds each."""
+    """Load files written for llama.cpp without a trial process, which takes seconds each time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paceline.backends.llama_cpp.gate.in_load_subprocess", True)
         yield
@@ -64,7 +64,7 @@ def files_are_let_in() -> Iterator[None]:
 
 @pytest.fixture
 def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What passes cost is believed, and kept, whatever else the machine does meanwhile."""
+    """Accept and store every measured pass cost, however busy the machine is."""
     for limit in (
         "profiling.pass_costs.MAX_TIMING_JITTER",
         "speculative.policy.cost_cells.MAX_SINGLE_TOKEN_FACTOR",
@@ -143,7 +143,7 @@ def toy() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """For the server's page."""
+    """Provide a browser for the server's page."""
     from page_browser import chromium
 
     yield from chromium()

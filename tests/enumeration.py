@@ -57,7 +57,7 @@ class Tape:
 
 
 def outcomes(run: Callable[[Tape], T]) -> Iterator[tuple[float, T]]:
-    """All results of `run` with their probabilities, by depth-first search over its random answers."""
+    """Yield all results of `run` with their probabilities, by depth-first search over its random answers."""
     waiting: list[list[int]] = [[]]
     while waiting:
         tape = Tape(waiting.pop())

@@ -47,7 +47,7 @@ def fits(tree: DraftTree, nodes: Choice, budget: Budget) -> bool:
 
 
 def kept(tree: DraftTree, of: DraftTree) -> Choice:
-    """Which nodes of a grove `tree` has: there every token is its node."""
+    """Return the nodes of the grove `of` that `tree` contains; each token is its own node there."""
     assert all(of.tokens[token] == token for token in tree.tokens)
     return frozenset(tree.tokens)
 

@@ -144,7 +144,7 @@ ODD: dict[str, dict[str, Any]] = {
 
 
 def model_of(kind: str, seed: int = 0, **changes: Any) -> Any:
-    """With weights large enough that tokens differ in what they say."""
+    """Return a random model with weights large enough that tokens differ in their logits."""
     import torch
     import transformers
 

@@ -24,7 +24,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request was: its path, its Range and its Authorization."""
+    """A request: its method, path, Range and Authorization."""
 
     method: str
     path: str
@@ -51,7 +51,7 @@ class Hub:
     url: str = ""
 
     def ranges_asked(self) -> list[str]:
-        """Of each time that bytes were."""
+        """Return the Range of each GET request for file contents."""
         return [one.range for one in self.asked if one.path.startswith("/storage/") and one.method == "GET"]
 
     def stored(self, sha256: str) -> bytes | None:

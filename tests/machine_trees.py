@@ -1,5 +1,5 @@
-"""What machines say of themselves below /sys and /proc, as it is seen on such ones, cut down to what is
-read: each function writes a tree below a folder."""
+"""Trees of /sys and /proc as on real machines, cut down to what is read. Each function writes a tree below
+a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def epyc(root: Path) -> Path:
-    """Two sockets of 8 cores, two threads a core, four NUMA nodes; Linux 6.8."""
+    """Write a tree with two sockets of 8 cores, two threads a core and four NUMA nodes (Linux 6.8)."""
     files = {
         f"{CPU}/online": "0-31",
         "proc/self/cgroup": "0::/user.slice",

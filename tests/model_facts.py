@@ -1,4 +1,4 @@
-"""What headers would tell, made by hand: a target of byte-level BPE, and drafts that differ from it."""
+"""Handmade header facts: a target with byte-level BPE, and drafts that differ from it."""
 
 from __future__ import annotations
 

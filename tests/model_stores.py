@@ -13,7 +13,7 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
 def ollama_blob(root: Path, source: Path) -> tuple[str, int]:
-    """Its digest and size."""
+    """Copy a file into Ollama's blobs and return its digest and size."""
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     (root / "blobs").mkdir(parents=True, exist_ok=True)
     shutil.copy(source, root / "blobs" / f"sha256-{digest}")

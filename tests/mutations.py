@@ -28,7 +28,7 @@ class Weights:
 
     @property
     def size(self) -> int:
-        """Of what its shape and type say."""
+        """Size in bytes, by shape and type."""
         elements, size = TYPES.get(self.type, (1, 4))
         n = 1
         for dim in self.dims:
@@ -46,7 +46,7 @@ class Model:
 
     @staticmethod
     def read(path: Path) -> Model:
-        """Of a good file."""
+        """Read a valid file."""
         raw = path.read_bytes()
         n_tensors, n_keys = struct.unpack_from("<QQ", raw, 8)
         at, fields = 24, []
@@ -96,7 +96,7 @@ class Model:
         return int(struct.unpack("<" + FORMATS[kind], value)[0])
 
     def swapped(self, index: int, *others: Weights) -> Model:
-        """With these in one's place."""
+        """Return the model with the tensor at `index` replaced by others."""
         return replace(self, tensors=(*self.tensors[:index], *others, *self.tensors[index + 1 :]))
 
 
@@ -124,7 +124,7 @@ def texts(values: Sequence[bytes]) -> bytes:
 
 
 def strings(value: bytes) -> list[bytes]:
-    """Of an array of them, as a field has it."""
+    """Return the elements of an array of strings from its bytes in a field."""
     at, found = 12, []
     for _ in range(struct.unpack_from("<Q", value, 4)[0]):
         one, at = _string(value, at)

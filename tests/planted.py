@@ -111,7 +111,7 @@ def sure_rejection_without_residual() -> Planted[None]:
 
 
 def highest_of_equals() -> Planted[None]:
-    """In greedy decoding."""
+    """Plant the tie-breaking mistake in greedy decoding only."""
     right, wrong = verify.verify, broken.judged_by(broken.highest_of_equals)
 
     def judge(tree: DraftTree, out: Any, sampling: Sampling, *rest: Any) -> verify.Verdict:
@@ -121,7 +121,7 @@ def highest_of_equals() -> Planted[None]:
 
 
 def one_stream() -> Planted[None]:
-    """What the draft model draws with is what the target draws with."""
+    """Give the draft model the target's random stream."""
     begin = model.ModelDrafterState.__init__
 
     def init(self: model.ModelDrafterState, *args: Any) -> None:
@@ -212,7 +212,7 @@ def loop(
     sampling: Sampling,
     change: Change,
 ) -> SamplingSetup:
-    """What `certify` makes of these settings, with drafts changed on their way."""
+    """Return the setup that `certify` makes of these settings, with `change` applied to the drafts."""
     drafter = model.ModelDrafter(
         draft, target.vocab.size, temperature=drafting.temperature, top_k=drafting.top_k
     )

@@ -157,7 +157,7 @@ def differences(rows: Iterable[Row], plain: Any) -> list[str]:
 
 
 def plain_rows(target: Any, texts: Iterable[tuple[int, ...]]) -> Iterator[NDArray[np.float32]]:
-    """What follows each text, in one session, one token a pass."""
+    """Yield the row after each text, read in one session with one token a pass."""
     for text in texts:
         session = target.open()
         session.extend(text)

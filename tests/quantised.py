@@ -19,7 +19,7 @@ KEPT = ("norm.weight", "ffn_gate_inp.weight", "attn_sinks.weight")  # as llama.c
 
 
 def quantised(source: Path, out: Path, kind: Type) -> Path:
-    """Its matrices as llama.cpp quantises them, as far as their rows are whole blocks of the type."""
+    """Quantise matrices as llama.cpp does, as far as their rows are whole blocks of the type."""
     block = gguf.GGML_QUANT_SIZES[kind][0]
 
     def change(tensor: Any) -> tuple[NDArray[Any], Type]:

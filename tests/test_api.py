@@ -208,7 +208,7 @@ def test_numbers_beyond_a_word_are_numbers(models: Path) -> None:
 
 
 def test_a_stop_string_that_the_last_token_allowed_completes_is_cut_off(models: Path) -> None:
-    """With and without drafts the reason is "stop", not max_tokens."""
+    """The reason is "stop", not max_tokens, with and without drafts."""
     with paceline.load(models / "target.gguf", models / "draft.gguf", threads=1, p_min=0.0) as llm:
         for plain in (True, False):
             request: dict[str, Any] = {"max_tokens": 9, "ignore_eos": True, "plain": plain}

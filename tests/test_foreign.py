@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=WAYS)
 def llm(request: pytest.FixtureRequest, unrounded: Path, foreign_draft: Path) -> Iterator[LLM]:
-    """In F32 throughout: nothing is left to excuse a difference."""
+    """Load a pair in F32 throughout, which leaves no rounding to excuse a difference."""
     way: dict[str, Any] = {"drafters": "model", "p_min": 0.3} | WAYS[request.param]
     engine: dict[str, Any] = {"n_ctx": 1024, "threads": 1, "flash_attention": False, "cache_type": "f32"}
     with paceline.load(unrounded, foreign_draft, **engine, **way) as llm:

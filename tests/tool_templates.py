@@ -18,7 +18,7 @@ CONTROLS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "[TOOL_CALLS]", "[ARGS]
 
 
 def tokenizer_of(template: Any) -> Any:
-    """Of transformers: a token a byte, and a few control tokens."""
+    """Return a transformers tokenizer with one token a byte and a few control tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

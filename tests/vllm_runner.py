@@ -21,7 +21,7 @@ def vllm_config(
     stages: int = 1,
     tokenizer: str = "",
 ) -> Any:
-    """What the class reads of a VllmConfig."""
+    """Return the parts of a VllmConfig that the class reads."""
     model = SimpleNamespace(
         max_model_len=n_ctx, get_vocab_size=lambda: n_vocab, model=tokenizer, tokenizer=tokenizer
     )
@@ -69,7 +69,7 @@ class Runner:
         return request
 
     def remove(self, request: Served) -> None:
-        """As vLLM's `condense`: the last row moves to the empty one, and what it held stays behind."""
+        """Move the last row to the empty one and leave its old contents, as vLLM's `condense` does."""
         row = self.batch.index(request)
         self.batch[row] = self.batch[-1]
         self.batch.pop()
@@ -78,12 +78,12 @@ class Runner:
         self.batch[i], self.batch[j] = self.batch[j], self.batch[i]
 
     def leave(self) -> None:
-        """What has ended leaves."""
+        """Remove ended requests from the batch."""
         for request in [one for one in self.batch if one.ended]:
             self.remove(request)
 
     def step(self) -> list[list[int]]:
-        """One pass over the batch, and the drafts for the next one."""
+        """Run one pass over the batch and return the drafts for the next one."""
         sampled = [self._sampled(request) for request in self.batch]
         for row, request in enumerate(self.batch):
             self._texts[row, : len(request.text)] = request.text
@@ -103,7 +103,7 @@ class Runner:
             self.leave()
 
     def _sampled(self, request: Served) -> Sequence[int]:
-        """What verification leaves of the draft, and the target's own token."""
+        """Return the draft tokens that verification accepts, and the target's own token."""
         if request.pending_tokens:
             request.pending_tokens -= 1
             return []

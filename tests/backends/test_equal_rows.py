@@ -59,7 +59,7 @@ def one_kv_head(path: Path) -> Path:
 
 
 def experts(path: Path) -> Path:
-    """Two of four for each token."""
+    """Write a model with four experts, two for each token."""
     return write_llama(path, experts=4, metadata={"llama.expert_used_count": 2})
 
 
@@ -69,12 +69,12 @@ def odd(path: Path) -> Path:
 
 
 def narrow(path: Path) -> Path:
-    """One block a row, and matrices of two rows."""
+    """Write a model with one block a row and matrices of two rows."""
     return write_llama(path, width=32, inner=32, heads=16, kv_heads=1, extra_tokens=("ab",))
 
 
 def one_expert(path: Path) -> Path:
-    """Whose router has one row."""
+    """Write a model whose router has one row."""
     return write_llama(path, width=32, inner=96, heads=2, kv_heads=2, experts=1)
 
 

@@ -34,7 +34,7 @@ RIGHT = {"first": {"next": {"n": 1}, "n": 2}, "$ref": True}
 
 
 def spelled(format_: ToolFormat, begin: str, name: str, arguments: Any) -> str:
-    """What a model would write after `begin`."""
+    """Return the text that a model would write after `begin`."""
     if name in begin:
         return json.dumps(arguments)
     named, said = format_.keys

@@ -28,7 +28,7 @@ has_compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has entered nothing yet."""
+    """Reset the kernels to the state of a new process."""
     monkeypatch.setattr(kernels, "_status", None)
     monkeypatch.setattr(kernels, "_library", None)
 

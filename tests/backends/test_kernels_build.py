@@ -43,7 +43,7 @@ extern "C" SHOWN const char *paceline_kernels_paths() { return PATHS; }
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """Two optional paths of x86, and one of another architecture that no compiler here takes."""
+    """Sources with two optional x86 paths, and one path of another architecture that does not compile."""
     folder = tmp_path / "sources"
     folder.mkdir()
     (folder / "names.h").write_text('#define SHOWN __attribute__((visibility("default")))\n')
@@ -196,7 +196,7 @@ def test_two_that_want_it_at_once_build_it_once(recipe: BuildRecipe, tmp_path: P
 def test_one_that_is_interrupted_leaves_nothing_and_no_compiler(
     cleanly: bool, recipe: BuildRecipe, sources: Path, tmp_path: Path
 ) -> None:
-    """By Ctrl-C, as an exception and where it ends the process at once."""
+    """Ctrl-C either raises an exception or ends the process at once."""
     cache, ids = tmp_path / "cache", tmp_path / "ids"
     lines = ['test "$1" != --version || exec true', f"echo $$ >> {ids}", "exec sleep 60"]
     script(tmp_path / "slow", *lines)

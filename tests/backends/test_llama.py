@@ -42,7 +42,7 @@ def exact(request: pytest.FixtureRequest, unrounded: Path) -> Iterator[LLM]:
 
 @pytest.mark.parametrize("kind", ["code", "json"])
 def test_without_rounding_greedy_output_is_plain_output(exact: LLM, kind: str) -> None:
-    """In F32 throughout nothing is left to excuse a difference: every drafter, chain and tree."""
+    """F32 leaves no rounding to excuse a difference, for any drafter, chain or tree."""
     prompt = exact.tokens(PROMPTS[kind])
     plain = exact.generate(prompt, max_tokens=N, plain=True, ignore_eos=True)
     drafted = exact.generate(prompt, max_tokens=N, ignore_eos=True)

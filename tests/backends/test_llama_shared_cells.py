@@ -71,7 +71,7 @@ def fresh_row(path: Path, tokens: list[int]) -> np.ndarray:
 
 
 def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(unrounded: Path) -> None:
-    """Two that begin alike are computed together; a third one begins as both do, and goes on as the first."""
+    """Two texts with one prefix are computed together; a third has that prefix and goes on as the first."""
     with closing(LlamaTarget(unrounded, n_ctx=256, sessions=3)) as target:
         first, second = target.open(), target.open()
         first.extend([*HEADER, *LONG, 1])

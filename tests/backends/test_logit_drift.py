@@ -1,4 +1,4 @@
-"""What the shape of a pass does to the numbers, measured without what is to be judged by it."""
+"""Logit drift with the shape of a pass, measured without the code that it judges."""
 
 from __future__ import annotations
 

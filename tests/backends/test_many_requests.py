@@ -71,7 +71,7 @@ def entered() -> None:
 
 
 def plain_texts(models: Path, todo: list[Ask]) -> list[list[int]]:
-    """One after the other, without drafts."""
+    """Return the tokens of each request, generated one after the other without drafts."""
     out = []
     with paceline.load(models / "target.gguf", drafters="none", **GIVEN) as llm:
         for ask in todo:

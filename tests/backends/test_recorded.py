@@ -100,7 +100,7 @@ def test_whatever_drafts_and_samples_the_record_is_decoded(
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["none", "lookup", "model", "lookup,model"])
 def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int) -> None:
-    """All but the last, which the record's end cuts short."""
+    """Compare all steps but the last, which the end of the record cuts short."""
     real, prompt, budget = ToyTarget(V, seed=seed), [1, 2, 3, 1, 2], Budget(4, 8, width=2, p_split=0.05)
     drafter = MAKERS[name]()
     run = start_request(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))

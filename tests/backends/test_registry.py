@@ -1,4 +1,4 @@
-"""One table from a reference to its engine."""
+"""The table that maps model references to engines."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def ids(mask: np.ndarray) -> list[int]:
 
 
 def expected(words: list[str], path: list[int]) -> list[int]:
-    """By definition: what leads on to one of `words`, or ends the text where it is one."""
+    """Return the tokens that continue toward one of `words`, and the end tokens where the text is one."""
     if END in path or OTHER_END in path:
         return list(range(V))
     text = b"".join(PIECES[token] for token in path)
@@ -192,7 +192,7 @@ def test_a_grammar_is_compiled_once_until_others_have_taken_its_place(
 
 
 def test_an_error_that_drafts_brought_about_is_tried_again_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What drafts made a matcher build counts against its limits; masks must not depend on that."""
+    """Matcher states built for drafts count against its limits; masks must not depend on them."""
     followed = grammar("ab|ba")
     allowed = TRIE.next_token_mask
     failures = iter([True, False, False])  # the other one's first mask is looked at, too

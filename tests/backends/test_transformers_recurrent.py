@@ -50,7 +50,7 @@ def begun(target: HfTarget, tokens: Sequence[int]) -> HfSession:
 
 
 def says(target: HfTarget, session: HfSession) -> int:
-    """How many tokens were computed for a row that is the right one."""
+    """Check a row against the reference and return how many tokens were computed for it."""
     out = target.forward([(session, EMPTY)], RequiredOutputs())[0]
     assert np.abs(out.logits(0) - whole(target, session.tokens)).max() < 1e-4
     return int(out.computed)

@@ -1,4 +1,4 @@
-"""What comes off a device of a row: as much as sampling needs, and the same."""
+"""Transfer of rows from a device: only what sampling needs, with the same values."""
 
 from __future__ import annotations
 

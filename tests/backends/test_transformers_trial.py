@@ -1,4 +1,4 @@
-"""What a model of transformers is found to be able to do, and that it does no more."""
+"""Capabilities detected for transformers models, and refusal of everything beyond them."""
 
 from __future__ import annotations
 

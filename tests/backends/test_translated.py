@@ -119,7 +119,7 @@ def test_a_token_that_is_several_of_the_drafts_is_read_as_those_in_text_and_tree
 
 
 def test_another_tree_that_reads_like_the_last_one_has_all_its_rows() -> None:
-    """Two tokens of the target say the same: the draft sees one tree grow into the other, we do not."""
+    """Two target tokens have the same text: one tree grows into the other for the draft, not for the view."""
     ours = view(foreign("ab"), target(words=["a", "b", "b"]))
     session = ours.open()
     session.extend([0])

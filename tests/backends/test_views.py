@@ -1,4 +1,4 @@
-"""What views are called on the command line."""
+"""Names of views on the command line."""
 
 from __future__ import annotations
 

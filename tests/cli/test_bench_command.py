@@ -43,7 +43,7 @@ def suite(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """Where the benches of a test are kept."""
+    """Return the path of a test's benchmark history."""
     return tmp_path / "history" / "bench.jsonl"
 
 
@@ -170,7 +170,7 @@ def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many groups the history has been given; Ctrl-C is pressed after so many."""
+    """Count the groups added to the history, and send SIGINT after the number in "press after"."""
     counts = {"groups": 0, "press after": 0}
     add = History.add
 

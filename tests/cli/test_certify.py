@@ -54,7 +54,7 @@ def certify(capsys: Capture, *args: str | Path) -> Done:
 
 @pytest.mark.slow
 def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, models: Path) -> None:
-    """With the built-in prompts."""
+    """Certification runs with the built-in prompts."""
     files = ("-m", models / "target.gguf", "-md", models / "draft.gguf")
     done = certify(capsys, *files, "-n", "4", "--samples", "300")
     assert (done.code, done.err) == (0, "")
@@ -178,7 +178,7 @@ def test_ctrl_c_ends_any_check_and_nothing_is_printed(
 
 
 def defects(done: Done) -> list[str]:
-    """Of a certificate that was refused; its exit code and its last lines are checked."""
+    """Return the defects of a refused certificate; check its exit code and its error message."""
     assert done.code == 3
     record = json.loads(done.out)
     names: list[str] = record["defects"]

@@ -138,7 +138,7 @@ AT_AN_IMPORT = """
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.9])
 def test_an_interrupt_shows_no_traceback_whenever_it_comes(delay: float) -> None:
-    """From the first import of the program on: before that Python has a handler of its own."""
+    """The program handles interrupts from its first import on; before that Python has its own handler."""
     script = textwrap.dedent(AT_AN_IMPORT)
     with subprocess.Popen(
         [sys.executable, "-c", script, "run", *ENDLESS],
@@ -183,7 +183,7 @@ def test_the_cursor_is_shown_again_when_the_process_ends_in_the_middle_of_a_bar(
 
 
 def on_a_terminal(args: list[str]) -> tuple[int, bytes]:
-    """Its exit code and what it wrote to a terminal."""
+    """Run a command on a pseudo-terminal and return its exit code and its output."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         args, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment()

@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not this machine's models."""
+    """Hide the models of this machine."""
     stores = ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE")
     for name in (*stores, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

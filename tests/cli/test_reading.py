@@ -1,6 +1,6 @@
-"""How far a long prompt is read: a line on a terminal, gone afterwards.
+"""Progress of reading a long prompt: a line on a terminal, removed afterwards.
 
-Slow passes are noticed; usual ones are not spoken of."""
+Slow passes are reported; usual ones are not."""
 
 from __future__ import annotations
 

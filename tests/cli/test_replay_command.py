@@ -116,7 +116,7 @@ def test_a_cost_curve_predicts_speeds(capsys: Capture, curve: Path) -> None:
 def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what a loaded model's costs are kept by."""
+    """Stored costs are found by the key of a loaded model's costs."""
     home = tmp_path / "home"
     monkeypatch.setenv("PACELINE_HOME", str(home))
     target = LlamaTarget(models / "target.gguf", threads=1)
@@ -165,7 +165,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused(
 
 @pytest.mark.slow
 def test_token_ids_need_no_llama_cpp(tmp_path: Path) -> None:
-    """Where it is not installed, text says what to install, and how long that takes."""
+    """Replay of text without llama-cpp-python reports what to install, and how long that takes."""
     (tmp_path / "llama_cpp.py").write_text("raise ImportError('not here')\n")
     (tmp_path / "sitecustomize.py").write_text(
         "from importlib.metadata import Distribution, PackageNotFoundError\n"

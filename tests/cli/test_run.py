@@ -128,7 +128,7 @@ def test_sampled_drafts_are_said_to_draw_another_text(capsys: Capture, target: P
 def accept_everything(
     tree: DraftTree, out: ForwardOutput, sampling: Sampling, history: list[int], rng: Rng, *how: Any
 ) -> Verdict:
-    """What verification must never do."""
+    """Accept every drafted token, which verification must never do."""
     right = verify(tree, out, sampling, history, rng, *how)
     return Verdict(tuple(range(len(tree))), right.token)
 

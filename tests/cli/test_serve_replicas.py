@@ -1,4 +1,4 @@
-"""What `paceline serve --replicas` refuses, and what it hands on, before anything of Ray starts."""
+"""Settings that `paceline serve --replicas` refuses or passes on before it starts Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Asked = list[tuple[ServerSettings, str, int]]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What would have been started."""
+    """Record the servers that would have been started."""
     out: Asked = []
 
     def run(settings: ServerSettings, host: str, port: int) -> int:

@@ -21,7 +21,7 @@ INFLATE = ("--type", "F16", "--params")
 
 
 def together(commands: Sequence[Sequence[str | Path]], **env: str) -> list[Done]:
-    """What became of them, all started at once."""
+    """Start all commands at once and return their results."""
     processes = [start(*command, **env) for command in commands]
     ends = [process.communicate(timeout=300) for process in processes]
     return [

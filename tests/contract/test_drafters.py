@@ -1,5 +1,5 @@
-"""What every drafter must do. A row in the table of drafters (drafter_table.py) is covered as it is made by
-name; beside them others, as they can be made by hand."""
+"""Contract of every drafter. Each row of the table in drafter_table.py is covered by the drafter that its
+name makes; further drafters are made by hand."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def auto(*more: Drafter) -> PortfolioDrafter:
 
 
 def named(name: str) -> Drafter:
-    """As `--draft` makes it, with all that a drafter can use."""
+    """Make a drafter as `--draft` does, with every input that a drafter can use."""
     draft = ToyTarget(V, seed=1, noise=0.3)
     return makers.make(
         name, DrafterInputs(Drafting((name,)), ToyTarget(V), draft, caches=(CACHE,), stores=(STORE,))

@@ -1,10 +1,10 @@
-"""What every engine must do. Runs over the toy, over llama.cpp with a tiny random model, and over both as
-they are seen in another vocabulary.
+"""Contract of every engine. The tests run over the toy, over llama.cpp with a tiny random model, and over
+both through another vocabulary.
 
-The toy is exact, and so are kernels of our own. llama.cpp computes several rows with other kernels than one,
-so its logits move in the last bits with the shape of the batch (cache and attention are F32 here: F16 rounds
-such bits up to visible ones). A cell that is left over, missing or misplaced moves them a thousand times
-further, as the last test shows.
+The toy and our own kernels are exact. llama.cpp computes several rows with other kernels than one, so its
+logits change in the last bits with the shape of the batch. Cache and attention are F32 here, because F16
+rounds such bits up to visible ones. A cell that is left over, missing or misplaced changes the logits a
+thousand times more, as the last test shows.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def llama(models: Path) -> Engine:
 
 
 def llama_kernels(models: Path) -> Engine:
-    """With kernels of our own, the shape of a pass changes no bit."""
+    """Return llama.cpp with our kernels, whose results do not depend on the shape of a pass."""
     if not kernels.load_kernels().path:
         pytest.skip(kernels.load_kernels().reason)
     return of_llama(models, 0.0, flash_attention=True)

@@ -1,4 +1,4 @@
-"""What a target shows of its inside, and views of it: proved on the toy model."""
+"""Hidden states of a target and of its views, tested on the toy model."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_features_cover_the_text_without_a_gap_however_it_is_read_and_rolled_bac
 @pytest.mark.parametrize("chunk", [3, 1 << 40])
 @pytest.mark.parametrize("n_prompt", [1, 2, 40, 90])
 def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, n_prompt: int) -> None:
-    """One row that is off by one, one prompt row that is missing, and it would not be."""
+    """One row that is off by one, or one missing prompt row, would make the head wrong."""
     target = ToyTarget(V, seed=3, rollback=rollback)
     drafter = HeadDrafter(target)
     prompt = [(i * i) % V for i in range(n_prompt)]
@@ -123,7 +123,7 @@ CASES |= {
 @pytest.mark.parametrize("chunk", [1, 1 << 40])
 @pytest.mark.parametrize("name", CASES)
 def test_the_distribution_is_plain_samplings_to_the_last_digit(name: str, chunk: int) -> None:
-    """Two requests in one pass, one with a prompt that is read in pieces; all draws enumerated."""
+    """Two requests share a pass, one with a prompt that is read in pieces; all draws are enumerated."""
     target, drafter = CASES[name]
     sampling, n = Sampling(temperature=0.8), 2
     prompts = [[1], [2, 0, 1]]

@@ -1,4 +1,4 @@
-"""Which draft: what was measured decides, and else what files and costs tell."""
+"""Advice on drafts: measurements decide first, then files and costs."""
 
 from __future__ import annotations
 

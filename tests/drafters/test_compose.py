@@ -125,7 +125,7 @@ def test_probes_are_no_guesses_but_better_than_nothing() -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_sampled_draft_is_not_chosen_by_its_length(first: bool) -> None:
-    """Its length depends on the draws, as `p_min` ends it: a choice by length would bias the output."""
+    """`p_min` makes a draft's length depend on the draws, so a choice by length would bias the output."""
     target, sampling = ToyTarget(3, seed=5, sharpness=2.0), Sampling(temperature=1.0)
     model = ModelDrafter(ToyTarget(3, seed=5, sharpness=2.0), 3, temperature=1.0)
     budget, states = Budget(2, 2, p_min=0.7), [model.open([1, 2], seed) for seed in range(20)]

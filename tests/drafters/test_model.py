@@ -144,7 +144,7 @@ def test_requests_that_do_not_draft_leave_their_rows_to_those_that_do() -> None:
 
 
 def test_with_nothing_to_compute_there_is_no_pass() -> None:
-    """With max_catch_up 0 nothing is prefilled and nothing drafted."""
+    """A max_catch_up of 0 prefills nothing and drafts nothing."""
     toy = Counting(V, seed=4)
     drafter = ModelDrafter(toy, V)
     memories = [drafter.open(PROMPT, seed) for seed in range(2)]

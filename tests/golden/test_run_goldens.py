@@ -1,4 +1,4 @@
-"""What `paceline run --json` says, for every drafter and kind of request."""
+"""Golden output of `paceline run --json` for every drafter and kind of request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEPT = ("text", "tokens", "stop_reason", "n_prompt", "n_tokens", "complete", "lo
 
 
 def said(capsys: Capture, *args: str | Path) -> tuple[str, dict[str, Any]]:
-    """With which kernels, and what."""
+    """Return the kernels of a run and the compared fields of its output."""
     done = command(capsys, "run", *args, "-t", "1", "-n", "24", "--no-chat", "--json")
     assert done.code == 0, done.err
     record, stats = done.json, done.json["stats"]
@@ -40,7 +40,7 @@ def said(capsys: Capture, *args: str | Path) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grammar"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_toy_says_what_it_said(capsys: Capture, drafter: str, kind: str) -> None:
-    """Its vocabulary is eight digits, none of which ends a text."""
+    """The toy's vocabulary is eight digits, none of which ends a text."""
     args = ("-m", "toy:", *(("-md", "toy:noise=0.3") if uses_draft(drafter) else ()), "-p", "1234123412341")
     options = ("--stop", "7") if kind == "stop" else KINDS[kind]
     _, found = said(capsys, *args, "--draft", drafter, *options)

@@ -1,4 +1,4 @@
-"""Which processors share a core, which are slow by design, and where they stand."""
+"""Core topology: threads that share a core, efficiency cores, and sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a processor can do, beside what the engine was built with."""
+"""Processor features, and those that the engine's build leaves unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a machine tells of itself, and that nothing it says can break the telling."""
+"""The complete hardware probe, which no file content can break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many threads are advised, and why."""
+"""The advised number of threads, and the reasons for it."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ GOOD = PassCosts({16: {1: 1e-3, 2: 1.2e-3, 4: 1.4e-3}})
 
 
 def measuring(monkeypatch: pytest.MonkeyPatch, *found: PassCosts) -> list[float]:
-    """What is found, one time after the other; returns the seconds that each took."""
+    """Make each measurement return the next of `found`; return the list of their time limits in seconds."""
     left, spent = list(found), list[float]()
 
     def measure(target: Any, *, seconds: float, **how: Any) -> PassCosts:

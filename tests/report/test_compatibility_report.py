@@ -1,4 +1,4 @@
-"""How a verdict is shown, and with hostile words in it."""
+"""Report of a verdict, also with hostile text in it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from paceline.report import hardware as report
 
 
 def told(record: dict[str, Any]) -> dict[str, str]:
-    """Of several lines of one name the last."""
+    """Return the lines by name; the last of several lines with one name wins."""
     return dict(report.lines(record))
 
 

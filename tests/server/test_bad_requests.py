@@ -253,7 +253,7 @@ def test_what_is_no_request_at_all(line: bytes, served: Served) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "[::2]:80", ""])
 def test_a_host_that_is_another(host: str, served: Served) -> None:
-    """As a web page sends whose name resolves to this machine (DNS rebinding)."""
+    """A web page whose name resolves to this machine sends such a host (DNS rebinding)."""
     error = problem(httpx2.get(f"{served.url}/v1/models", headers={"host": host}, timeout=LONG), 421)
     assert "127.0.0.1" in error["message"]
     assert served.get("/v1/models", headers={"host": "LocalHost:1234"}).status_code == 200

@@ -87,7 +87,7 @@ def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
 
 
 def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
-    """As vLLM's server does for guidellm."""
+    """vLLM's server counts in every chunk for guidellm."""
     options: Any = {"include_usage": True, "continuous_usage_stats": True}
     how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0, "n": 2}
     with client.chat.completions.create(**how, stream=True, stream_options=options) as stream:

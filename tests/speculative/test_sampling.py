@@ -1,4 +1,4 @@
-"""From logits to distributions. tests/backends compares the chain with llama.cpp's."""
+"""Conversion of logits to distributions. tests/backends compares the chain with llama.cpp's."""
 
 import math
 from typing import Any
@@ -60,7 +60,7 @@ def test_typical_keeps_what_is_about_as_surprising_as_the_average() -> None:
 
 
 def test_xtc_mixes_what_it_leaves_with_what_there_was() -> None:
-    """Of the three tokens above 0.1 only the least likely stays."""
+    """Only the least likely of the three tokens above 0.1 stays."""
     left = [0.0, 0.0, 0.75, 0.25]
     assert p(temperature=1.0, xtc_probability=1.0) == left
     mixed = [round(0.75 * x + 0.25 * y, 12) for x, y in zip([0.5, 0.3, 0.15, 0.05], left, strict=True)]

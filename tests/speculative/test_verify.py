@@ -134,7 +134,7 @@ def test_traversal_accepts_at_least_what_recursive_rejection_does(
 @given(world=worlds, widths=st.sampled_from([(1, 1, 1), (2, 1), (3,)]))
 @settings(max_examples=40, deadline=None)
 def test_where_drafts_are_certain_all_rules_accept_alike(world: World, widths: tuple[int, ...]) -> None:
-    """With one-hot q each rule accepts the target's mass on the drafted set, as `match` does."""
+    """Each rule with one-hot q accepts the target's mass on the drafted set, as `match` does."""
     fixed = plant(*widths, kind=FIXED)
     accepted = [induced(world, fixed, fixed.depth, rule).accepted for rule in ("recursive", "traversal")]
     without_q = induced(world, lambda w, tape: replace(fixed(w, tape), q=None), fixed.depth).accepted

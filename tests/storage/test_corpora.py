@@ -1,4 +1,4 @@
-"""Where corpora are found, and what is said of those that cannot be used."""
+"""Locations of corpora, and errors for those that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered comes back as it was, the newest of it, and only to whom it belongs."""
+"""Remembered outputs are unchanged, limited to the newest, and private to their owner."""
 
 from __future__ import annotations
 

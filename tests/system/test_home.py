@@ -1,4 +1,4 @@
-"""Where a user's data is: the platform's place, or the one that was named."""
+"""Location of user data: the platform's place or a configured one."""
 
 import json
 from pathlib import Path

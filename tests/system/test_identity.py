@@ -1,4 +1,4 @@
-"""What a measurement belongs to."""
+"""The fingerprint of the file that a measurement belongs to."""
 
 from __future__ import annotations
 

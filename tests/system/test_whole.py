@@ -151,7 +151,7 @@ def test_errors_of_what_is_read_meanwhile_are_not_blamed_on_what_is_written(tmp_
 
 
 def test_a_folder_that_is_not_ours_to_write_in_is_told_before_and_in_the_end(tmp_path: Path) -> None:
-    """As another user: root may write everywhere."""
+    """The script runs as another user, because root may write everywhere."""
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o555)
     script = """

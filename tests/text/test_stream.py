@@ -14,7 +14,7 @@ from paceline.text.detokenizer import Detokenizer
 
 
 def run(pieces: Sequence[bytes], stops: Sequence[str] = ()) -> tuple[list[str], int | None]:
-    """What each token let out (the flush last), and the token that stopped it."""
+    """Return the text that each token releases (the flush last), and the token that ended it."""
     stream = Detokenizer(lambda token: pieces[token], stops)
     out: list[str] = []
     for token in range(len(pieces)):

@@ -72,7 +72,7 @@ class Templated(Text):
 
 
 def taken(name: str, messages: list[Message]) -> tuple[list[Message], list[Tool] | None]:
-    """As the template takes them; ids as Mistral's wants them."""
+    """Adapt messages and tools to the template, with ids in Mistral's form for Mistral."""
     if name == "mistral":
         messages = json.loads(json.dumps(messages).replace("functions.weather:0", "abcdefgh0"))
     return adapt_messages(detect_tool_support(Templated(TEMPLATES[name])), messages, TOOLS)

@@ -1,4 +1,4 @@
-"""What `make demo` runs, with and without a real model."""
+"""Commands of `make demo`, with and without a real model."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked(venv: Path) -> list[str]:
-    """What pip was asked to do since the last time."""
+    """Return the pip install commands since the last call."""
     said = (venv / "asked").read_text().splitlines() if (venv / "asked").exists() else []
     (venv / "asked").unlink(missing_ok=True)
     return [line for line in said if "install" in line]

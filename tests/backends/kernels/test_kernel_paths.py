@@ -79,7 +79,7 @@ def said_by(*command: str | Path) -> str:
 
 
 def report(*paths: str) -> str:
-    """What the program says where nothing differs."""
+    """Return the program's output if all paths agree."""
     return "".join(f"{path}: the same\n" for path in ("scalar", *paths))
 
 

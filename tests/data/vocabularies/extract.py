@@ -68,7 +68,7 @@ def quiet() -> None:
 
 
 def load(path: Path) -> tuple[Vocab, Any]:
-    """As llama.cpp reads it. Not by our own loader, which refuses embedding models."""
+    """Load a vocabulary with llama.cpp, because our own loader refuses embedding models."""
     params = llama_cpp().llama_model_default_params()
     params.vocab_only = True
     vocab = read_vocab(llama_cpp().llama_model_load_from_file(os.fsencode(path), params))
@@ -76,7 +76,7 @@ def load(path: Path) -> tuple[Vocab, Any]:
 
 
 def check_read(name: str, facts: ModelFacts, theirs: Vocab, piece: Any) -> None:
-    """What is told from the header is what llama.cpp says, down to every token's text and bytes."""
+    """Check that the header gives llama.cpp's vocabulary, down to every token's text and bytes."""
     assert facts.tokenizer is not None
     ours = make_vocab(facts.tokenizer)
     for field in ("size", "kind", "bos", "eos", "add_bos", "add_eos"):
@@ -132,7 +132,7 @@ def digest(texts: list[str]) -> str:
 
 
 def print_table(facts: dict[str, ModelFacts], shared: list[tuple[str, str]]) -> None:
-    """One letter a pair: same, compatible, the share of the target's texts in common, or x."""
+    """Print a table with one cell a pair: same, yes, x, or the share of the target's texts in common."""
     print(f"| target \\ draft | {' | '.join(facts)} |")
     print(f"|---|{'---|' * len(facts)}")
     for ours, target in facts.items():

@@ -33,7 +33,7 @@ signal.pause()
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a `vllm` on PATH writes what it gets."""
+    """Put a fake `vllm` on PATH and return the file of its arguments and signal."""
     notes, program = tmp_path / "notes.json", tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.write_text(FAKE.format(python=sys.executable, notes=str(notes)))

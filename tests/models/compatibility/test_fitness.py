@@ -1,4 +1,4 @@
-"""What decides beside the vocabulary: architecture, memory, experts, sizes, templates."""
+"""Compatibility beyond the vocabulary: architecture, memory, experts, sizes, templates."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def refusal(tmp_path: Path) -> Callable[[bytes], str]:
 
 
 def plain(value: Any) -> Any:
-    """As GGUFReader.contents() has it."""
+    """Convert a value to the form that GGUFReader.contents() gives."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     return [it.decode() for it in value] if isinstance(value, list) else value

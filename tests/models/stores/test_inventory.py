@@ -24,7 +24,7 @@ HOST = "registry.ollama.ai"
 
 @pytest.fixture(autouse=True)
 def no_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What Ollama's service has on this machine is none of a test's business."""
+    """Hide the models of Ollama's service on this machine."""
     monkeypatch.setattr(known_places, "OLLAMA_SERVICE", tmp_path / "service")
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "paceline"))
 

@@ -1,4 +1,4 @@
-"""What in a folder is a model, by names alone, and folders that are not what they should be."""
+"""Models found in a folder by names alone, and folders with link cycles or without access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ollama has pulled, and what is broken in its store."""
+"""Models pulled by Ollama, and defects of its store."""
 
 from __future__ import annotations
 

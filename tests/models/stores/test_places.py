@@ -1,4 +1,4 @@
-"""Where other programs keep their models, by the environment and what they say themselves."""
+"""Model folders of other programs, from the environment and from their own settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names of models mean, and which file of a repository is meant."""
+"""Model references, and the file of a repository that each one selects."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def tie(_fields: Fields, parts: Parts) -> None:
 def test_whatever_the_source_is_the_same_weights_say_the_same(
     tmp_path: Path, ftype: str, change: Callable[..., None] | None
 ) -> None:
-    """In F32, against a copy of the same weights that is not inflated."""
+    """Compare in F32 with a copy of the same weights that is not inflated."""
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("llama_cpp")
     source = write_llama(tmp_path / "source.gguf", layers=3, heads=4, chat_template="{{ messages }}")

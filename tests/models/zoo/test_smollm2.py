@@ -36,8 +36,8 @@ def greedy(path: Path, count: int) -> list[int]:
 
 
 def test_its_weights_compute_the_same_in_a_wider_model(tmp_path: Path) -> None:
-    """In F32, where nothing is rounded. The file's own type rounds activations too, so it is compared with an
-    F32 copy of the same weights; of its first blocks, to be quick."""
+    """Compare with an F32 copy of the same weights, because the file's own type also rounds activations. Only
+    the first blocks are compared, to save time."""
     pytest.importorskip("llama_cpp")
     file = GGUFFile(smollm2())
     source = read_layout(file)

@@ -149,7 +149,7 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
 
 
 def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> None:
-    """In any order, and more so with higher scores."""
+    """The order does not matter, and higher scores strengthen the effect."""
     likely, unlikely = one("a", 1, 0.8), one("b", 1, 0.4)
     alone = AcceptanceModel().reach_probabilities({}, likely)[0]
     for first, second in ((one("b", 1, 0.8), likely), (likely, one("b", 1, 0.8))):

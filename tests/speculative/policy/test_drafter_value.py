@@ -62,7 +62,7 @@ def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, p
 
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 5.0])
 def test_a_dear_drafter_that_is_never_right_costs_a_hundredth_of_the_time(seconds: float) -> None:
-    """Beside the first calls, which show that it is useless (PRIOR_OUTCOMES optimistic outcomes)."""
+    """The limit excludes the first calls, which show no use (PRIOR_OUTCOMES optimistic outcomes)."""
     useless = Prompter("useless", lambda at: 0.0, seconds, score=0.7)
     play = stage(LINE, [useless], TOKENS).perform()
     first = max(TRIAL_CALLS, 40 if seconds < 0.1 else 20 if seconds < 1.0 else 0)

@@ -93,7 +93,7 @@ def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decodin
 
 
 def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
-    """What pays at plain speed does not at a higher goodput."""
+    """A draft that pays at plain speed does not pay at a higher goodput."""
     rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
     requests = asking(1)
     budgets = rate.budget(requests)
@@ -234,7 +234,7 @@ def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_
 
 
 def test_the_rule_s_own_work_counts_as_a_loss() -> None:
-    """With a policy slower than the pass, most steps are plain."""
+    """Most steps are plain with a policy slower than the pass."""
     requests = asking(1)
     requests[0].stats = Stats(steps=2)  # a first pass may hold the prompt
 

@@ -1,4 +1,4 @@
-"""What is learned in shared passes holds for each request alone."""
+"""Costs learned in shared passes hold for each request alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> Non
 
 
 def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
-    """Beside prefill a row may cost a whole pass. The prefill's time does not count against drafting."""
+    """A row beside prefill may cost a whole pass. The prefill's time does not count against drafting."""
     rate = policy({1: 1.0, 8: 1.1, 64: 64.0})
     requests, guess = going_on(1), chain([1], "x", [0.8])
     for reading, n in ((0, 1), (64, 0), (0, 1)):

@@ -166,7 +166,7 @@ def dear(rate: GoodputPolicy) -> None:
 def test_it_is_whatever_was_learned_before_and_whatever_asking_takes(
     name: str, experience: Callable[[GoodputPolicy], None]
 ) -> None:
-    """With a ticking clock, calls and depths depend on elapsed time."""
+    """A ticking clock makes calls and depths depend on elapsed time."""
     drafters, most, rule = PORTFOLIOS[name]
     seen, n = Seen(), 4
     policy = decider(TILE, most, seen, experience)

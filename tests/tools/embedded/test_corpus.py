@@ -12,7 +12,7 @@ from tools.embedded import corpus
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Of a small library: two real packages, a test, a held-out module and copies of a part of it."""
+    """Texts of a small library: two real packages, a test, a held-out module and copies of a part of it."""
     library = tmp_path_factory.mktemp("library")
     for package in ("json", "logging"):
         shutil.copytree(corpus.stdlib() / package, library / package)

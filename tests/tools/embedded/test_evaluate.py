@@ -1,4 +1,4 @@
-"""What is counted as Python, and what as a loop; and how far the draft goes with the target."""
+"""Classification of text as Python and as a loop, and agreement of the draft with the target."""
 
 from __future__ import annotations
 

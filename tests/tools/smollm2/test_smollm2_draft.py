@@ -1,4 +1,4 @@
-"""From a model's answers to a draft of its own, in small: the embedded target takes the real one's place."""
+"""Training of a draft on a model's answers, in small: the embedded target replaces the real one."""
 
 from __future__ import annotations
 
