@@ -11,6 +11,7 @@ from paceline.backends.toy import ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Session
 from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
@@ -108,3 +109,11 @@ def test_what_a_session_had_already_need_not_be_read() -> None:
         Remembering(V, seed=1), drafters()[0], GenerationRequest(prompt=PROMPT, max_tokens=1)
     )
     assert request.n_cached == len(PROMPT) - 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("prompt", []), ("max_tokens", 0), ("seed", -1), ("stop", [""]), ("logprobs", -1)]
+)
+def test_a_request_refuses_values_that_no_model_can_take(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match="empty" if value in ([], [""]) else name):
+        GenerationRequest(**({"prompt": PROMPT, "max_tokens": 4} | {name: value}))
