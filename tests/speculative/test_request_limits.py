@@ -115,5 +115,6 @@ def test_what_a_session_had_already_need_not_be_read() -> None:
     ("name", "value"), [("prompt", []), ("max_tokens", 0), ("seed", -1), ("stop", [""]), ("logprobs", -1)]
 )
 def test_a_request_refuses_values_that_no_model_can_take(name: str, value: Any) -> None:
+    values: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 4} | {name: value}
     with pytest.raises(UsageError, match="empty" if value in ([], [""]) else name):
-        GenerationRequest(**({"prompt": PROMPT, "max_tokens": 4} | {name: value}))
+        GenerationRequest(**values)
