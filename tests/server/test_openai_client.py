@@ -220,7 +220,7 @@ def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate:
         gate.held()
         sleep(0.3)
         gate.go()
-        with pytest.raises(openai.APIStatusError, match=r"longer than the 0\.2 seconds") as late:
+        with pytest.raises(openai.APIStatusError, match=r"timeout of 0\.2 seconds") as late:
             asked.result()
         assert late.value.status_code == 408
         assert refused(up, 408)
