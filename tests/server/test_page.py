@@ -157,7 +157,7 @@ def test_the_live_view_tells_what_the_server_tells(browser: Browser) -> None:
             ["draft", "96", "71 (74%)"],
         ]
         assert page.locator("#times li").all_inner_texts() == [
-            "draft 10%", "forward 80%", "verify 5%", "keep 1%", "other 4%",
+            "draft 10%", "forward 80%", "verify 5%", "commit 1%", "other 4%",
         ]  # fmt: skip
         assert live.get_by_text("2 of 8 slots").is_visible()
         assert live.get_by_text("3 of 64 places").is_visible()
