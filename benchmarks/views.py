@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, answers, search, short_items
+from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, generate_answers, search, short_items
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         arguments.model, drafters="none", n_ctx=2048, threads=arguments.threads, sessions=len(items)
     ) as llm:
         whole: Any = llm.target
-        texts = list(answers(llm, items, arguments.n_predict))
+        texts = list(generate_answers(llm, items, arguments.n_predict))
         seen, held = ViewEvaluator(whole, texts[::2]), ViewEvaluator(whole, texts[1::2])
         print(f"{whole.name}: {whole.layers} layers, {len(texts)} answers")
         print("exit after  guesses right")

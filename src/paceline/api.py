@@ -229,8 +229,7 @@ class LLM:
 
     def _generate_all(self, prompts: Sequence[Any], **request: Unpack[RequestOptions]) -> list[Generation]:
         errors, handles = dict[int, Exception](), dict[int, RequestHandle]()
-        run = self.engine.run_batch()
-        try:
+        with self.engine.run_batch() as run:
             for at, prompt in enumerate(prompts):
                 try:
                     handles[at] = run.add(self.request(prompt, **request))
@@ -238,9 +237,6 @@ class LLM:
                     errors[at] = error
             while not run.is_over:
                 run.step()
-        finally:
-            with self.engine.exclusive():
-                run.close()
         for at, handle in handles.items():
             if handle.finish is not None and handle.finish.error is not None:
                 errors[at] = handle.finish.error

@@ -139,11 +139,20 @@ class InferenceEngine:
 
 
 class BatchRun:
-    """Requests that are decoded together in one thread: add them, `step` until `is_over`, and `close`."""
+    """Requests that are decoded together in one thread: add them, and `step` until `is_over`.
+
+    In a `with` statement, or by `close`, the sessions are freed before the end."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine, self.scheduler = engine, engine.scheduler()
         self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
+
+    def __enter__(self) -> BatchRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._engine.exclusive():
+            self.close()
 
     def add(self, request: GenerationRequest) -> RequestHandle:
         """Queue a request. Raises UsageError for an unusable grammar; other errors are in its `finish`."""

@@ -94,16 +94,18 @@ class BenchPlan:
     def as_dict(self) -> dict[str, Any]:
         """Return the plan with absolute paths, since it may be read in another folder."""
         models = {
-            name: _whole(str(value)) if name in ("target", "draft") and value else value
+            name: _absolute(str(value)) if name in ("target", "draft") and value else value
             for name, value in self.models.items()
         }
         peers = [
-            f"{kind}{equals}{_whole(where)}" for kind, equals, where in (p.partition("=") for p in self.peers)
+            f"{kind}{equals}{_absolute(where)}"
+            for kind, equals, where in (p.partition("=") for p in self.peers)
         ]
         suite = self.suite
         if is_file(suite):
             forms = [split_format(part) for part in suite_names(suite)]
-            suite = ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
+            paths = [(form, _absolute(path)) for form, path in forms]
+            suite = ",".join(f"{form}:{path}" if form else path for form, path in paths)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
         return asdict(self) | changed
 
@@ -125,7 +127,7 @@ def facts_of(target: Path) -> ModelFacts | None:
         return None
 
 
-def _whole(text: str) -> str:
+def _absolute(text: str) -> str:
     """Return the absolute path if the text names a file, and otherwise the text."""
     return str(Path(text).resolve()) if text and Path(text).is_file() else text
 

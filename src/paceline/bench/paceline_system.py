@@ -109,13 +109,12 @@ class PacelineSystem:
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()
-        run, start = llm.engine.run_batch(), perf_counter()
+        start = perf_counter()
         self._prefill_draft(ask)
         first = last = 0.0  # arrival of the first and the last tokens
-        decoding: tuple[float, int, Stats] | None = (
-            None  # its start, and the tokens and statistics until then
-        )
-        try:
+        # The start of decoding, and the tokens and statistics until then.
+        decoding: tuple[float, int, Stats] | None = None
+        with llm.engine.run_batch() as run:
             request = GenerationRequest(
                 prompt=ask.tokens,
                 max_tokens=ask.max_tokens,
@@ -137,9 +136,6 @@ class PacelineSystem:
                         continue
                     first, last = first or now, now
                     decoding = decoding or (now, n, replace(handle.stats))
-        finally:
-            with llm.engine.exclusive():
-                run.close()
         if handle.finish is not None and handle.finish.error is not None:
             raise handle.finish.error
         assert decoding is not None  # a request has at least one token

@@ -69,8 +69,8 @@ def hf_generate(
         if len(prompts) > 1:
             raise UsageError("a streamer shows one text: give one prompt")
         stream_to.put(input_ids.cpu())
-    run, handles, texts = engine.run_batch(), list[RequestHandle](), list[list[int]]()
-    try:
+    handles, texts = list[RequestHandle](), list[list[int]]()
+    with engine.run_batch() as run:
         for row, prompt in enumerate(prompts):
             padding = input_ids.shape[1] - len(prompt)
             tokens = list[int]()
@@ -92,9 +92,6 @@ def hf_generate(
             for handle in handles:
                 if handle.finish is not None and handle.finish.error is not None:
                     raise handle.finish.error
-    finally:
-        with engine.exclusive():
-            run.close()
     if stream_to is not None:
         stream_to.end()
     return pad_output(input_ids, texts, generation_config)

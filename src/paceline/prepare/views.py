@@ -174,7 +174,7 @@ def search_views(
             )
         cost = costs_of(llm.target).target
         texts = list[Text]()
-        for text in answers(llm, suite_items, n):
+        for text in generate_answers(llm, suite_items, n):
             texts.append(text)
             tick(ANSWERS)
         searched, held_out = texts[::2], texts[1::2]
@@ -226,7 +226,7 @@ def short_items(suite: str, n_items: int) -> list[workload.Item]:
     return workload.sample_items(short, n_items)
 
 
-def answers(llm: Any, items: list[workload.Item], n: int) -> Iterator[Text]:
+def generate_answers(llm: Any, items: list[workload.Item], n: int) -> Iterator[Text]:
     """Yield the prompt of each item, and the model's n tokens after it."""
     prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
     for item in items:

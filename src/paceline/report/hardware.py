@@ -70,10 +70,10 @@ def limits(hardware: Record) -> str:
     return ", ".join(parts)
 
 
-def memory(it: Record) -> str:
-    parts = [f"{size(it['total'])}, {size(it['available'])} free"]
-    if it["swap_used"]:
-        parts.append(f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use")
+def memory(info: Record) -> str:
+    parts = [f"{size(info['total'])}, {size(info['available'])} free"]
+    if info["swap_used"]:
+        parts.append(f"{size(info['swap_used'])} of {size(info['swap_total'])} swap in use")
     return ", ".join(parts)
 
 

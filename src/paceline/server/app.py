@@ -190,13 +190,7 @@ class CompletionOutputs:
 
     def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
         self._service, self._log_fields = service, log
-        self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def deliver(index: int, update: StepOutput) -> None:
-            loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
-
-        self.handles = service.submit(request.requests, deliver)
+        self.handles, self._queue = service.submit_async(request.requests)
         self._n_open = len(self.handles)
 
     async def next(self) -> tuple[int, StepOutput] | None:

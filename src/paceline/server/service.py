@@ -37,6 +37,7 @@ STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is 
 log = logging.getLogger("paceline.engine")
 
 
+AsyncOutputs = asyncio.Queue[tuple[int, StepOutput]]  # each with its request's index
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
@@ -168,16 +169,20 @@ class ServingEngine:
                 self._commands.put(partial(self._accept, group))
         return handles
 
+    def submit_async(self, requests: Sequence[GenerationRequest]) -> tuple[list[RequestHandle], AsyncOutputs]:
+        """Queue the requests as `submit` does; their outputs come in a queue of the running event loop."""
+        loop, outputs = asyncio.get_running_loop(), AsyncOutputs()
+
+        def deliver(index: int, output: StepOutput) -> None:
+            loop.call_soon_threadsafe(outputs.put_nowait, (index, output))
+
+        return self.submit(requests, deliver), outputs
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[StepOutput, None]:
         """Yield the outputs of one request; leaving the iteration cancels it. Raises the request's error."""
-        loop, outputs = asyncio.get_running_loop(), asyncio.Queue[StepOutput]()
-
-        def deliver(_: int, output: StepOutput) -> None:
-            loop.call_soon_threadsafe(outputs.put_nowait, output)
-
-        (handle,) = self.submit([request], deliver)
+        (handle,), outputs = self.submit_async([request])
         try:
-            while not (output := await outputs.get()).finish:
+            while not (output := (await outputs.get())[1]).finish:
                 yield output
             if output.finish.error is not None:
                 raise output.finish.error
