@@ -63,8 +63,10 @@ def files_are_let_in() -> Iterator[None]:
 
 
 @pytest.fixture
-def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accept and store every measured pass cost, however busy the machine is."""
+def however_busy(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Accept and store every measured pass cost, however busy the machine is. They are stored apart: other
+    tests would be warned of them."""
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path_factory.mktemp("busy")))
     for limit in (
         "profiling.pass_costs.MAX_TIMING_JITTER",
         "speculative.policy.cost_cells.MAX_SINGLE_TOKEN_FACTOR",
