@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users
+from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users, uses_draft
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import MAX_LOGIT
@@ -111,7 +111,7 @@ class Drafting:
                 raise UsageError(f"unknown {what} {value!r}: choose from {', '.join(choices)}")
 
     def _check_cross_vocab(self) -> None:
-        if self.cross_vocab != "off" and not users(self.drafters, DRAFT):
+        if self.cross_vocab != "off" and not uses_draft(self.drafters):
             raise UsageError(
                 f"cross_vocab {self.cross_vocab} translates for a draft model: give one (draft, -md), "
                 "with 'model' among the drafters"

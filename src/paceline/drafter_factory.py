@@ -13,10 +13,12 @@ from paceline.backends.interface import Backend
 from paceline.backends.translated import CrossVocabTarget
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
-from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS
+from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
-from paceline.models.names import VIEW_PREFIX
+from paceline.heads.files import head_config, read_head
+from paceline.heads.target import HeadBase, HeadTarget
+from paceline.models.names import VIEW_PREFIX, model_path
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
@@ -71,6 +73,10 @@ class Corpora:
 
 NO_CORPORA = Corpora()
 REQUIREMENTS = {
+    **{
+        source: f"a head of that kind: give one (draft, -md); paceline train {kind} trains one"
+        for kind, source in HEADS.items()
+    },
     DRAFT: "a draft model: give one (draft, -md), or use the drafter lookup (drafters, --draft)",
     DATASTORE: "a corpus that has a datastore: give its name (corpora, --corpus; paceline corpus list tells "
     "what there is, paceline corpus build makes one)",
@@ -110,10 +116,16 @@ def make_drafter(
                 "the draft model is recurrent, and its state cannot be rolled back yet, so it cannot draft: "
                 "give another one (draft, -md), or use the drafter lookup (drafters, --draft)"
             )
-        drafting, translation = make_cross_vocab(drafting, target, draft)
+        if isinstance(draft, HeadTarget):  # drafts the target's own tokens
+            drafting = replace(drafting, cross_vocab="off")
+        else:
+            drafting, translation = make_cross_vocab(drafting, target, draft)
         if drafting.cross_vocab == "tli" and translation is not None:
             draft, translation = CrossVocabTarget(draft, translation), None
-    available = [*corpora.available, *([] if draft is None else [DRAFT])]
+    available = [
+        *corpora.available,
+        *([] if draft is None else [HEADS.get(getattr(draft, "kind", ""), DRAFT)]),
+    ]
     check_needs(drafting, available)
     parts = DrafterInputs(drafting, target, draft, translation, corpora.caches, corpora.stores, costs, warn)
     if drafting.plain:
@@ -143,6 +155,21 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
             )
         view = parse_view(f"{VIEW_PREFIX}{cached.words}", target.layers) or ModelView()
     return target.view(view)
+
+
+def draft_source(reference: PathLike) -> str:
+    """Return what a draft reference is, as in the table of drafters. Raises ModelError for a damaged head."""
+    config = head_config(model_path(Path(reference)))
+    return DRAFT if config is None else HEADS[config.kind]
+
+
+def open_head(reference: PathLike, target: Backend) -> HeadTarget:
+    """Open a draft head beside its target. Raises UsageError or ModelError."""
+    if not isinstance(target, HeadBase):
+        raise UsageError(
+            f"{reference}: is a draft head, which reads hidden states, and {target.origin} shows none"
+        )
+    return HeadTarget(read_head(model_path(Path(reference))), target)
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:

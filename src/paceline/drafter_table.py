@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 # Sources of drafts, besides the request's text.
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
+HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block")}
+DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,15 @@ _ROWS = (
     DrafterEntry("lookahead", "n-grams of the target's own parallel guesses",
                  alone="needs its window in every pass", window=True, colour="bright_green"),
     DrafterEntry("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
+    DrafterEntry("medusa", "Medusa heads", uses=(HEADS["medusa"],), in_auto=True, colour="cyan"),
+    DrafterEntry("eagle", "an EAGLE head", uses=(HEADS["eagle"],), in_auto=True, colour="cyan"),
+    DrafterEntry("eagle3", "an EAGLE-3 head", uses=(HEADS["eagle3"],), in_auto=True, colour="cyan"),
+    DrafterEntry("block", "a head that drafts a block at once (DFlash, DSpark)",
+                 uses=(HEADS["block"],), in_auto=True, colour="cyan"),
     DrafterEntry("cascade", "a draft model, with suffix drafting for it",
                  uses=(DRAFT,), learns=True, token_ids=True, colour="bright_cyan", source="later"),
     DrafterEntry("auto", "all available drafters, each used when it pays",
-                 uses=(DRAFT, NGRAMS, DATASTORE), optional=True, learns=True,
+                 uses=(*DRAFTS, NGRAMS, DATASTORE), optional=True, learns=True,
                  alone="already has all available drafters"),
     DrafterEntry("none", "plain decoding", alone="means plain decoding"),
 )  # fmt: skip
@@ -66,3 +73,8 @@ DRAFTERS = {row.name: row for row in _ROWS}
 def users(names: Collection[str], source: str) -> list[str]:
     """Return the names whose drafters use a source."""
     return [row.name for row in DRAFTERS.values() if row.name in names and source in row.uses]
+
+
+def uses_draft(names: Collection[str]) -> bool:
+    """Return whether a drafter uses a draft model or a head."""
+    return any(users(names, source) for source in DRAFTS)

@@ -11,7 +11,16 @@ from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.backends.registry import backend_build, open_engine, resolve_kernels
 from paceline.config import Drafting, validate_drafting
-from paceline.drafter_factory import Corpora, PathLike, check_needs, make_drafter, make_policy, resolve_view
+from paceline.drafter_factory import (
+    Corpora,
+    PathLike,
+    check_needs,
+    draft_source,
+    make_drafter,
+    make_policy,
+    open_head,
+    resolve_view,
+)
 from paceline.drafter_table import DRAFT, DRAFTERS, users
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
@@ -87,8 +96,9 @@ def load(
     if exact_greedy and drafters_open:  # passes of one shape cost the same: the policy has no choice
         chains = ("lookup", "model")[: 1 + (draft is not None)]
         one_shape = validate_drafting(Drafting, {"drafters": chains, **settings})
-    check_needs(drafting, [*available, *([] if draft is None else [DRAFT])])
-    require_drafter_inputs(drafting, available, draft is not None, bool(remember))
+    source = "" if draft is None else draft_source(draft)
+    check_needs(drafting, [*available, *filter(None, [source])])
+    require_drafter_inputs(drafting, available, source, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if {device, dtype, attention} != {"auto"} and not is_transformers(Path(target)):
@@ -119,7 +129,7 @@ def load(
         undo.callback(engine.close)
         if engine.settings.get("exact_rows"):
             drafting = one_shape
-            require_drafter_inputs(drafting, available, draft is not None, bool(remember))
+            require_drafter_inputs(drafting, available, source, bool(remember))
             if drafting.budget.width > 1:
                 raise UsageError(
                     "exact greedy output without kernels of our own needs drafts that are chains: use width "
@@ -157,14 +167,18 @@ def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) ->
     Raises UsageError, ModelError or MissingExtraError. settings: those of the target's engine."""
     if is_view(draft):
         return resolve_view(draft, target, to_stderr)
+    if draft_source(draft) != DRAFT:
+        return open_head(draft, target)
     return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **settings)
 
 
-def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
-    """Raise UsageError for an input that no drafter uses. corpora: the kinds of available indexes."""
+def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: str, remember: bool) -> None:
+    """Raise UsageError for an input that no drafter uses.
+    corpora: the kinds of available indexes. draft: the kind of draft (draft_source), or ""."""
     names = ",".join(drafting.drafters)
-    if draft and not users(drafting.drafters, DRAFT):
-        raise UsageError(f"a draft model is given, but the drafters (--draft) {names} have no 'model'")
+    if draft and not (fitting := users(drafting.drafters, draft)):
+        fitting = [name for name in users(DRAFTERS, draft) if name != "auto"]
+        raise UsageError(f"a {draft} is given, but the drafters (--draft) {names} have no {fitting[0]!r}")
     draft_settings = {
         f"a draft temperature of {drafting.temperature:g}": drafting.temperature > 0,
         f"cross_vocab {drafting.cross_vocab}": drafting.cross_vocab != "off",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 from paceline.speculative.errors import BusyError, ContractError, UsageError
+from paceline.speculative.resumable_session import common_prefix as common_prefix
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
@@ -26,14 +27,6 @@ def make_token_trie(vocab: Vocab, added: Collection[int]) -> TokenTrie:
 def parameters(n: int) -> str:
     """Format a number of parameters: 1.5B, 135M."""
     return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
 
 
 class CacheSlot:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from paceline.config import Drafting
-from paceline.drafter_table import DRAFT, users
+from paceline.drafter_table import DRAFTS, uses_draft
 from paceline.speculative.errors import UsageError
 
 PLAIN = "plain"
@@ -26,12 +26,12 @@ class Method:
 
     @property
     def needs_draft(self) -> bool:
-        return any(DRAFT in row.uses and not row.optional for row in self.drafting.rows)
+        return any(set(DRAFTS) & {*row.uses} and not row.optional for row in self.drafting.rows)
 
     @property
     def uses_draft(self) -> bool:
         """True if it uses a draft model that is given."""
-        return bool(users(self.drafting.drafters, DRAFT))
+        return uses_draft(self.drafting.drafters)
 
 
 def parse(text: str, settings: Mapping[str, Any]) -> Method:
@@ -41,7 +41,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     own = dict(_change(text, change) for change in changes)
     try:
         # Only a draft model has a vocabulary to translate.
-        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or users(drafters, DRAFT)}
+        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or uses_draft(drafters)}
         return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error

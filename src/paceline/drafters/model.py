@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,16 +115,17 @@ class _Growth:
     def should_extend(self, likeliest: float, reach_probability: float) -> bool:
         return self.budget.should_extend(likeliest, len(self.tokens), self.depth, reach_probability)
 
-    def allowed(self, node: int, logits: Logits) -> Logits:
-        """Return the logits after `node`, with tokens that the grammar forbids at minus infinity."""
+    def allowed(self, node: int, logits: Logits, ids: Ids | None) -> Logits:
+        """Return the logits after `node`, with tokens that the grammar forbids at minus infinity.
+        ids: the tokens of the logits, None for all from 0 on."""
         if self.budget.grammar is None:
             return logits
         path: list[int] = []
         while node != ROOT:
             path.append(self.tokens[node])
             node = self.parents[node]
-        mask = self.budget.grammar.mask(path[::-1])[: len(logits)]
-        return np.where(mask, logits, -np.inf)
+        mask = self.budget.grammar.mask(path[::-1])
+        return np.where(mask[: len(logits)] if ids is None else mask[ids], logits, -np.inf)
 
     def tree(self) -> DraftTree:
         if not self.tokens:
@@ -218,8 +220,9 @@ class ModelDrafter:
         """Add the next level below the frontier."""
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
-            row = out.logits(node + 1)[: self._n_vocab]
-            logits = growth.allowed(node, row)
+            noise = growth.budget.gumbel_noise
+            row, ids = self._row(out, node, dense=noise is not None or self._sampling is not None)
+            logits = growth.allowed(node, row, ids)
             most = logits.max()
             if not isfinite(most):  # a broken draft model, or no allowed token
                 self._check(row)
@@ -227,7 +230,6 @@ class ModelDrafter:
             if self._sampling is not None:
                 self._add_sampled(growth, node, logits, self._sampling)
                 continue
-            noise, ids = growth.budget.gumbel_noise, None
             if noise is not None:
                 ids, logits = noise.perturbed(logits, growth.depth)
                 most = logits.max()
@@ -236,6 +238,11 @@ class ModelDrafter:
             else:
                 self._add_branches(growth, node, logits - most, ids)
         growth.depth += 1
+
+    def _row(self, out: Any, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+        """Return the logits after a node, and the ids of their tokens, None for all from 0 on.
+        dense: the logits must be of all tokens."""
+        return out.logits(node + 1)[: self._n_vocab], None
 
     def _check(self, row: Logits) -> None:
         """Warn once about invalid logits."""

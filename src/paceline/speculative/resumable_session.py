@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from paceline.speculative.interfaces import Session, Target
 
 
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
 class ResumableSession:
     """A session that can be moved to another token sequence; a new session reuses the cached prefix."""
 
-    def __init__(self, target: Target, beside: Session | None = None) -> None:
+    def __init__(self, target: Target, beside: Session | None = None, session: Session | None = None) -> None:
         self._target, self._beside = target, beside
-        self.session: Session = target.open(beside)
+        self.session: Session = target.open(beside) if session is None else session
         self._synced: Sequence[int] = ()
         self._n_synced = 0
 

@@ -1,0 +1,113 @@
+"""A draft head: a draft model (drafters/model.py) that is also given the target's hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.drafters.model import Ids, ModelDrafter, ModelDrafterState
+from paceline.drafters.parts import DrafterInputs
+from paceline.heads.session import HeadSession
+from paceline.heads.target import HeadForward, HeadTarget
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import NO_BUDGET, Budget, Features, RequiredOutputs, Session
+from paceline.speculative.resumable_session import ResumableSession, common_prefix
+from paceline.speculative.sampling import Logits
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree
+
+
+class HeadState(ModelDrafterState):
+    """The head's session of one request."""
+
+    def __init__(self, drafter: HeadDrafter, prompt: Sequence[int], seed: int) -> None:
+        self._drafter = drafter
+        session = drafter.resume(prompt)
+        super().__init__(ResumableSession(drafter.head, None, session), drafter.head.vocab.size, prompt, seed)
+
+    @property
+    def head_session(self) -> HeadSession:
+        session = self.reader.session
+        assert isinstance(session, HeadSession)
+        return session
+
+    def update(self, step: Step, features: Features) -> None:
+        super().update(step, features)
+        if features.hidden is not None:
+            rows = [*range(features.lead), *(features.lead + node + 1 for node in (-1, *step.path))]
+            n = len(features.hidden)
+            rows = [row for row in rows if row < n]  # a prefill has no root
+            hidden = features.hidden if rows == [*range(n)] else features.hidden[rows]
+            self.head_session.observe(features.start, hidden)
+
+    @property
+    def is_ready(self) -> bool:
+        self.reader.sync_to(self.tokens)
+        return self.head_session.is_ready
+
+    def close(self) -> None:
+        if self.tokens:
+            self._drafter.retain(self.tokens, self.head_session)
+        super().close()
+
+
+class HeadDrafter(ModelDrafter):
+    """A drafter of one kind of head. Closed sessions are kept, for prompts that begin alike."""
+
+    def __init__(self, head: HeadTarget, **settings: Any) -> None:
+        super().__init__(head, head.vocab.size, **settings)
+        self.head, self.name = head, head.kind
+        self.required_outputs = RequiredOutputs(layers=tuple(sorted(set(head.config.layer_ids))))
+        self._retained: list[tuple[list[int], HeadSession]] = []
+
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> HeadState:
+        return HeadState(self, prompt, seed)
+
+    def resume(self, prompt: Sequence[int]) -> HeadSession:
+        """Return the retained session with the longest common prefix, or a new one."""
+        prompt = list(prompt)
+        shared = [common_prefix(tokens, prompt) for tokens, _ in self._retained]
+        best = max(range(len(shared)), key=shared.__getitem__, default=None)
+        if best is None or shared[best] < 2:
+            return self.head.open()
+        _, session = self._retained.pop(best)
+        session.rewind(shared[best])
+        return session
+
+    def retain(self, tokens: list[int], session: HeadSession) -> None:
+        """Keep a session that ends, in place of the oldest."""
+        session.close()
+        self._retained.append((tokens[:], session))
+        del self._retained[: -self.head.caps.max_sessions]
+
+    def forget(self) -> None:
+        """Drop the retained sessions."""
+        self._retained.clear()
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
+        depth = self.head.max_depth
+        return super().propose(
+            [
+                (state, budget.limited_to(depth, budget.nodes, budget.width) if state.is_ready else NO_BUDGET)
+                for state, budget in batch
+            ]
+        )
+
+    def _row(self, out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+        if dense:
+            return out.logits(node + 1), None
+        ids, row = out.draft_logits(node + 1)
+        return row, ids
+
+
+def make_head(kind: str, parts: DrafterInputs) -> HeadDrafter:
+    """Make the drafter of a head. Raises UsageError if the draft is another kind of head, or none."""
+    head = parts.draft
+    if not isinstance(head, HeadTarget) or head.kind != kind:
+        found = head.kind if isinstance(head, HeadTarget) else "draft model"
+        raise UsageError(f"the drafter {kind!r} needs a head of that kind (draft, -md), not the {found}")
+    return HeadDrafter(
+        head, temperature=parts.drafting.temperature, top_k=parts.drafting.top_k, warn=parts.warn
+    )

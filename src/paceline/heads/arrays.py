@@ -1,0 +1,85 @@
+"""The few array functions of heads, for numpy arrays and torch tensors alike.
+
+A head computes with numpy on a processor and with torch on a GPU and in training, by the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+MAX_EXPONENT = 80.0  # exp() of more overflows in 32 bits
+
+
+def is_numpy(x: Any) -> bool:
+    return isinstance(x, np.ndarray)
+
+
+def concatenate(parts: Sequence[Any], axis: int = -1) -> Any:
+    """Join arrays along an axis."""
+    if len(parts) == 1:
+        return parts[0]
+    if is_numpy(parts[0]):
+        return np.concatenate(parts, axis)
+    import torch
+
+    return torch.cat(list(parts), axis)
+
+
+def zeros(like: Any, shape: Sequence[int]) -> Any:
+    """Return zeros in the type and on the device of another array."""
+    return np.zeros(shape, like.dtype) if is_numpy(like) else like.new_zeros(tuple(shape))
+
+
+def array(like: Any, values: Any) -> Any:
+    """Return values as an array of the kind, type and device of another one."""
+    if is_numpy(like):
+        return np.asarray(values, like.dtype)
+    import torch
+
+    return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+
+
+def to_numpy(x: Any) -> Any:
+    """Return a float32 numpy array."""
+    if is_numpy(x):
+        return x if x.dtype == np.float32 else x.astype(np.float32)
+    return x.detach().float().cpu().numpy()
+
+
+def silu(x: Any) -> Any:
+    if is_numpy(x):
+        return x / (1.0 + np.exp(-np.maximum(x, -MAX_EXPONENT)))
+    import torch
+
+    return torch.nn.functional.silu(x)
+
+
+def rms_norm(x: Any, weight: Any, eps: float) -> Any:
+    """Return x / rms(x) * weight over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    return x * ((x * x).mean(-1, keepdims=True) + eps) ** -0.5 * weight
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """Return softmax(q k / sqrt(d)) v as [rows, heads * d].
+
+    q: [heads, rows, d]. k, v: [kv_heads, places, d]; several query heads share one of them.
+    mask: [rows, places], True where a row attends; None for everything."""
+    heads, rows, d = q.shape
+    if not is_numpy(q):
+        import torch
+
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q[None], k[None], v[None], attn_mask=mask, enable_gqa=heads != k.shape[0]
+        )
+        return out[0].transpose(0, 1).reshape(rows, heads * d)
+    groups = k.shape[0]
+    scores = q.reshape(groups, -1, d) @ k.transpose(0, 2, 1) * np.float32(d**-0.5)
+    if mask is not None:
+        by_row = scores.reshape(groups, heads // groups, rows, -1)
+        scores = np.where(mask, by_row, np.float32(-np.inf)).reshape(scores.shape)
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    out = (scores / scores.sum(-1, keepdims=True)) @ v
+    return out.reshape(heads, rows, d).transpose(1, 0, 2).reshape(rows, heads * d)

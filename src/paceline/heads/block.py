@@ -1,0 +1,69 @@
+"""Block heads: all drafts of a step in one pass (DFlash, arXiv:2602.06036; DSpark adds a Markov term).
+
+The head's layers attend to the target's hidden states of the text, and to a block: the root's embedding, and
+mask tokens for what is to be drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.heads.arrays import attention, concatenate, rms_norm
+from paceline.heads.config import HeadConfig
+from paceline.heads.decoder import DecoderLayer, KeyValueCache, Weights, linear
+from paceline.heads.eagle import output_matrix
+
+
+class BlockHead:
+    """The network. Slot 0 of a block is the root; with `from_root` it already drafts a token."""
+
+    def __init__(self, config: HeadConfig, weights: Weights) -> None:
+        self.config = config
+        self.layers = [DecoderLayer(config.shape, weights, f"layers.{i}.") for i in range(config.n_layers)]
+        self._fc, self._hidden_norm = linear(weights, "fc"), weights["hidden_norm.weight"]
+        self._norm, self._output = weights["norm.weight"], output_matrix(weights)
+        self._markov = None
+        if config.markov_rank:
+            self._markov = weights["markov_head.markov_w1.weight"], linear(weights, "markov_head.markov_w2")
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block, the root's included."""
+        return self.config.depth + (not self.config.from_root)
+
+    def context(self, features: Any) -> Any:
+        """Return what every layer attends to [rows, hidden], of features [rows, layers, width]."""
+        rows = features.reshape(features.shape[0], -1)
+        return rms_norm(self._fc(rows), self._hidden_norm, self.config.shape.eps)
+
+    def extend(self, caches: Sequence[KeyValueCache], context: Any, positions: Any) -> None:
+        """Append rows of the context to the layers' caches."""
+        for layer, cache in zip(self.layers, caches, strict=True):
+            cache.extend(*layer.keys_values(context, positions))
+
+    def forward(self, x: Any, caches: Sequence[Any], positions: Any, mask: Any = None) -> Any:
+        """Return the outputs [rows, hidden] of a block's embeddings, which the caches then hold, too."""
+        eps = self.config.shape.eps
+        for layer, cache in zip(self.layers, caches, strict=True):
+            normed = rms_norm(x, layer.input_norm, eps)
+            keys, values = cache.extend(*layer.keys_values(normed, positions))
+            x = x + layer.o(attention(layer.queries(normed, positions), keys, values, mask))
+            x = layer.feed_forward(x)
+        return rms_norm(x, self._norm, eps)
+
+    def logits(self, outputs: Any) -> Any:
+        """Return the logits [rows, draft_vocab] of outputs, without the Markov term."""
+        return self._output(outputs)
+
+    def markov_term(self, tokens: Any) -> Any:
+        """Return what the tokens before add to the logits [rows, draft_vocab]; 0 without the term."""
+        if self._markov is None:
+            return 0.0
+        table, out = self._markov
+        return out(table[tokens])
+
+
+def block_inputs(root: Any, mask: Any, rows: int) -> Any:
+    """Return the embeddings of a block: the root's [1, hidden], and the mask token's."""
+    return concatenate([root, *[mask] * (rows - 1)], 0)

@@ -1,0 +1,165 @@
+"""A transformer layer of a head, as in Llama and Qwen3: attention with rotary positions, then SwiGLU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from paceline.heads.arrays import array, concatenate, is_numpy, rms_norm, silu, zeros
+from paceline.speculative.errors import ModelError
+
+MIN_CAPACITY = 256  # positions
+Weights = Mapping[str, Any]  # arrays of numpy or torch by name
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The dimensions of a head's layers.
+    hidden: width of the residual stream. feed_forward: width between, 0 for layers without that block.
+    rope_scaling: the entry of config.json, with its type; None for plain rotary positions."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    rope_scaling: Mapping[str, Any] | None = field(default=None, hash=False)
+
+
+class Linear:
+    """A product with a matrix [outputs, inputs]."""
+
+    def __init__(self, weight: Any, bias: Any = None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Any) -> Any:
+        out = x @ self.weight.T
+        return out if self.bias is None else out + self.bias
+
+
+def linear(weights: Weights, name: str) -> Linear:
+    return Linear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+
+class KeyValueCache:
+    """Keys and values [kv_heads, places, head_dim] of a layer."""
+
+    def __init__(self) -> None:
+        self._keys: Any = None
+        self._values: Any = None
+        self.n = 0
+
+    def extend(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Append places; return the keys and values of all."""
+        start, end = self.n, self.n + keys.shape[1]
+        if self._keys is None or end > self._keys.shape[1]:
+            self._grow(keys, max(MIN_CAPACITY, 1 << (end - 1).bit_length()))
+        self._keys[:, start:end], self._values[:, start:end] = keys, values
+        self.n = end
+        return self._keys[:, :end], self._values[:, :end]
+
+    def _grow(self, like: Any, capacity: int) -> None:
+        shape = (like.shape[0], capacity, like.shape[2])
+        keys, values = zeros(like, shape), zeros(like, shape)
+        if self.n:
+            keys[:, : self.n], values[:, : self.n] = self._keys[:, : self.n], self._values[:, : self.n]
+        self._keys, self._values = keys, values
+
+    def truncate(self, n: int) -> None:
+        self.n = min(self.n, n)
+
+
+class DecoderLayer:
+    """A layer with the weights `prefix`...; a norm, a bias or the feed-forward block may be missing."""
+
+    def __init__(self, shape: LayerShape, weights: Weights, prefix: str) -> None:
+        self.shape = shape
+        parts = {name: linear(weights, f"{prefix}self_attn.{name}_proj") for name in "qkvo"}
+        self.q, self.k, self.v, self.o = parts["q"], parts["k"], parts["v"], parts["o"]
+        self._q_norm = weights.get(f"{prefix}self_attn.q_norm.weight")
+        self._k_norm = weights.get(f"{prefix}self_attn.k_norm.weight")
+        self.input_norm = weights.get(f"{prefix}input_layernorm.weight")
+        self._post_norm = weights.get(f"{prefix}post_attention_layernorm.weight")
+        self._feeds = f"{prefix}mlp.gate_proj.weight" in weights
+        if self._feeds:
+            self._gate, self._up, self._down = (
+                linear(weights, f"{prefix}mlp.{name}_proj") for name in ("gate", "up", "down")
+            )
+        self._frequencies = rope_frequencies(shape)
+
+    def queries(self, x: Any, positions: Any) -> Any:
+        """Return [heads, rows, head_dim]."""
+        q = self._split(self.q(x), self.shape.heads, self._q_norm)
+        return rotate(q, *self.rotation(q, positions))
+
+    def keys_values(self, x: Any, positions: Any) -> tuple[Any, Any]:
+        """Return keys and values [kv_heads, rows, head_dim]."""
+        k = self._split(self.k(x), self.shape.kv_heads, self._k_norm)
+        return rotate(k, *self.rotation(k, positions)), self._split(self.v(x), self.shape.kv_heads, None)
+
+    def rotation(self, like: Any, positions: Any) -> tuple[Any, Any]:
+        """Return cosine and sine [rows, head_dim] of positions."""
+        angles = np.outer(np.asarray(positions, np.float64), self._frequencies)
+        angles = np.concatenate([angles, angles], -1)
+        return array(like, np.cos(angles)), array(like, np.sin(angles))
+
+    def _split(self, x: Any, heads: int, norm: Any) -> Any:
+        x = x.reshape(x.shape[0], heads, self.shape.head_dim)
+        if norm is not None:
+            x = rms_norm(x, norm, self.shape.eps)
+        return x.swapaxes(0, 1)
+
+    def feed_forward(self, x: Any) -> Any:
+        """Return x with the feed-forward block added, if the layer has one."""
+        if not self._feeds:
+            return x
+        normed = x if self._post_norm is None else rms_norm(x, self._post_norm, self.shape.eps)
+        return x + self._down(silu(self._gate(normed)) * self._up(normed))
+
+
+def rotate(x: Any, cos: Any, sin: Any) -> Any:
+    """Apply rotary positions (Su et al. 2021, arXiv:2104.09864) with the two halves of a head as pairs."""
+    half = x.shape[-1] // 2
+    return x * cos + concatenate([-x[..., half:], x[..., :half]]) * sin
+
+
+def rope_frequencies(shape: LayerShape) -> Any:
+    """Return the angle per position [head_dim / 2]. Raises ModelError for an unknown scaling."""
+    d = shape.head_dim
+    frequencies = shape.rope_theta ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+    scaling = dict(shape.rope_scaling or {})
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return frequencies
+    if kind == "linear":
+        return frequencies / float(scaling["factor"])
+    if kind != "llama3":
+        raise ModelError(f"rotary positions of type {kind!r}: only default, linear and llama3 are known")
+    # Low frequencies are divided by the factor, high ones kept, and those between blended.
+    factor, low, high = (float(scaling[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = float(scaling["original_max_position_embeddings"])
+    wavelengths = 2 * math.pi / frequencies
+    smooth = np.clip((original / wavelengths - low) / (high - low), 0.0, 1.0)
+    return frequencies * (smooth + (1.0 - smooth) / factor)
+
+
+def causal_mask(rows: int, places: int, window: int = 0) -> Any:
+    """Return the mask [rows, places] of rows at the end of the places.
+    window: places that a row sees, itself included; 0 for all before it."""
+    distance = np.arange(places - rows, places)[:, None] - np.arange(places)
+    return (distance >= 0) & (distance < window) if window else distance >= 0
+
+
+def as_mask(like: Any, mask: Any) -> Any:
+    """Return a numpy mask as a mask beside `like`."""
+    if is_numpy(like):
+        return mask
+    import torch
+
+    return torch.as_tensor(mask, device=like.device)

@@ -1,0 +1,97 @@
+"""EAGLE heads: one decoder layer that predicts from the next token's embedding and the hidden state before.
+
+EAGLE (Li et al. 2024, arXiv:2401.15077) reads the target's last hidden state and feeds back its own guess of
+the next one. EAGLE-3 (arXiv:2503.01840) reads three layers, and its layer sees embedding and hidden state
+side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from paceline.heads.arrays import attention, concatenate, rms_norm
+from paceline.heads.config import HeadConfig
+from paceline.heads.decoder import DecoderLayer, Linear, Weights, linear
+from paceline.speculative.errors import ModelError
+
+
+class Cache(Protocol):
+    """Keys and values of earlier rows (decoder.KeyValueCache)."""
+
+    def extend(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Append rows; return the keys and values of all."""
+
+
+class EagleHead:
+    """The network of EAGLE and EAGLE-3. Row p takes token p + 1 and the hidden state of token p."""
+
+    def __init__(self, config: HeadConfig, weights: Weights) -> None:
+        self.config, self._weights = config, weights
+        self._is_first = config.kind == "eagle"
+        self.layers = [DecoderLayer(config.shape, weights, f"layers.{i}.") for i in range(config.n_layers)]
+        self._fc = linear(weights, "fc")
+        self._norm, self._output = weights.get("norm.weight"), output_matrix(weights)
+        self._hidden_norm = weights.get("layers.0.hidden_norm.weight")
+        self._input_norm = weights.get("input_norm.weight")
+        inputs = 2 * config.shape.hidden if self._is_first else len(config.layer_ids) * config.target.hidden
+        if self._fc.weight.shape != (config.shape.hidden, inputs):
+            raise ModelError(
+                f"fc.weight is {tuple(self._fc.weight.shape)}, expected {(config.shape.hidden, inputs)}: "
+                "the head reads other layers than its configuration says"
+            )
+
+    def fuse(self, features: Any) -> Any:
+        """Return the hidden states [rows, hidden] that the layer takes, of features [rows, layers, width]."""
+        rows = features.reshape(features.shape[0], -1)
+        if self._is_first:
+            return rows
+        config = self.config
+        if config.fc_norm:
+            width = config.target.hidden
+            rows = concatenate(
+                [
+                    rms_norm(features[:, i], self._weights[f"fc_norm.{i}.weight"], config.shape.eps)
+                    for i in range(rows.shape[1] // width)
+                ]
+            )
+        if config.norm_before_fc and self._input_norm is not None:
+            rows = rms_norm(rows, self._input_norm, config.shape.eps)
+        return self._fc(rows)
+
+    def forward(
+        self, embeddings: Any, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any
+    ) -> Any:
+        """Return the last layer's output [rows, hidden], the hidden states of the tokens it predicts.
+        mask: [rows, places of the caches and rows]."""
+        eps, first = self.config.shape.eps, self.layers[0]
+        if self._is_first:
+            x = residual = self._fc(concatenate([embeddings, hidden]))
+            if first.input_norm is not None:
+                x = rms_norm(x, first.input_norm, eps)
+        else:
+            normed = rms_norm(hidden, self._hidden_norm, eps)
+            x = concatenate([rms_norm(embeddings, first.input_norm, eps), normed])
+            residual = normed if self.config.norm_before_residual else hidden
+        for layer, cache in zip(self.layers, caches, strict=True):
+            if layer is not first:
+                x = rms_norm(residual, layer.input_norm, eps)
+            keys, values = cache.extend(*layer.keys_values(x, positions))
+            attended = attention(layer.queries(x, positions), keys, values, mask)
+            residual = layer.feed_forward(residual + layer.o(attended))
+        if self.config.norm_output and self._norm is not None:
+            return rms_norm(residual, self._norm, eps)
+        return residual
+
+    def logits(self, hidden: Any) -> Any:
+        """Return the logits [rows, draft_vocab] of the tokens behind the outputs of `forward`."""
+        if self._norm is not None and not self._is_first and not self.config.norm_output:
+            hidden = rms_norm(hidden, self._norm, self.config.shape.eps)
+        return self._output(hidden)
+
+
+def output_matrix(weights: Weights) -> Linear:
+    """Return the output matrix. Raises ModelError without one."""
+    if "lm_head.weight" not in weights:
+        raise ModelError("the head has no output matrix (lm_head.weight)")
+    return linear(weights, "lm_head")

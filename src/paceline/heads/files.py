@@ -1,0 +1,150 @@
+"""Files of heads: a folder with config.json, and weights as safetensors (or as PyTorch's pickles)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.heads.config import KIND_KEY, HeadConfig, read_config
+from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+
+CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+CARD = "card.json"
+MAX_CONFIG_BYTES = 1 << 20
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
+# SafeAILab calls the layer `midlayer`, and older files number it.
+RENAMED = {"midlayer.": "layers.0."}
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class HeadFiles:
+    """A head read from its folder. card: what it was trained on, if it says."""
+
+    path: Path
+    config: HeadConfig
+    weights: Arrays
+    card: Mapping[str, Any]
+
+
+def head_config(path: Path) -> HeadConfig | None:
+    """Return the configuration of a head's folder; None for anything else. Raises ModelError."""
+    file = path / CONFIG
+    try:
+        if not file.is_file() or file.stat().st_size > MAX_CONFIG_BYTES:
+            return None
+        data = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None  # whoever opens the folder as a model reports it
+    if not isinstance(data, dict):
+        return None
+    try:
+        config = read_config(data)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+    # A Llama of one layer has the same config.json as an EAGLE head, which comes without a tokenizer.
+    may_be_llama = config is not None and config.kind == "eagle" and KIND_KEY not in data
+    return None if may_be_llama and any(path.glob("tokenizer*")) else config
+
+
+def read_head(path: Path) -> HeadFiles:
+    """Read a head. Raises UsageError for another folder, ModelError for a damaged one."""
+    config = head_config(path)
+    if config is None:
+        raise UsageError(f"{path}: is no draft head: it has no config.json of one")
+    try:
+        weights = _read_weights(path)
+        card = json.loads((path / CARD).read_text("utf-8")) if (path / CARD).is_file() else {}
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ModelError(f"{path}: {CARD} is damaged ({error})") from error
+    return HeadFiles(path, config, weights, card)
+
+
+def weights_file(path: Path) -> Path:
+    """Return the file of a head's weights. Raises ModelError without one."""
+    for name in (WEIGHTS, PICKLED):
+        if (path / name).is_file():
+            return path / name
+    raise ModelError(f"{path}: has no weights ({WEIGHTS})")
+
+
+def _read_weights(path: Path) -> dict[str, NDArray[Any]]:
+    file = weights_file(path)
+    found = read_safetensors(file) if file.name == WEIGHTS else _unpickled(file)
+    return {_renamed(name): value for name, value in found.items()}
+
+
+def _renamed(name: str) -> str:
+    for old, new in RENAMED.items():
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name
+
+
+def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Read all tensors; floats become float32. Raises ModelError for a damaged file, or OSError."""
+    from safetensors import SafetensorError, deserialize
+
+    try:
+        return {name: _array(entry) for name, entry in deserialize(path.read_bytes())}
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ModelError(f"{path}: is cut short or damaged ({error}): download or train it again") from error
+
+
+def _array(entry: Mapping[str, Any]) -> NDArray[Any]:
+    kind, shape, data = entry["dtype"], entry["shape"], entry["data"]
+    if kind == "BF16":  # the upper half of a float32
+        wide = np.frombuffer(data, "<u2").astype(np.uint32) << 16
+        return wide.view(np.float32).reshape(shape)
+    out = np.frombuffer(data, TYPES[kind]).reshape(shape)
+    return out.astype(np.float32) if out.dtype.kind == "f" else out.copy()
+
+
+def _unpickled(path: Path) -> dict[str, NDArray[Any]]:
+    """Read PyTorch's format, which needs torch; only tensors are let in."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError(f"{path}: is in PyTorch's format: pip install 'paceline[hf]'") from error
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        return {
+            name: (value.float() if value.is_floating_point() else value).numpy()
+            for name, value in state.items()
+        }
+    except (RuntimeError, EOFError, AttributeError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"{path}: is cut short or damaged ({type(error).__name__})") from error
+    except Exception as error:  # pickle's own errors
+        raise ModelError(f"{path}: holds more than tensors, and is not opened: {error}") from error
+
+
+def write_safetensors(path: Path, weights: Arrays) -> None:
+    """Write tensors; float32 becomes bfloat16, rounded to nearest. Raises OSError."""
+    from safetensors import TensorSpec, serialize
+
+    from paceline.system.whole import atomic_write
+
+    stored = {name: _stored(np.ascontiguousarray(value)) for name, value in weights.items()}
+    specs = {
+        name: TensorSpec(dtype=kind, shape=data.shape, data_ptr=data.ctypes.data, data_len=data.nbytes)
+        for name, (kind, data) in stored.items()
+    }
+    with atomic_write(path) as part:
+        part.write_bytes(serialize(specs, {"format": "pt"}))
+
+
+def _stored(value: NDArray[Any]) -> tuple[str, NDArray[Any]]:
+    """Return safetensors' name of a type, and the data in it."""
+    if value.dtype != np.float32:
+        return value.dtype.name, value
+    bits = value.view(np.uint32)
+    return "bfloat16", ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -1,0 +1,290 @@
+"""The state of one text in a head: features that wait to be read, keys and values, and the drafted tree.
+
+Row p of a head takes the target's hidden state of token p, and token p + 1. So the root's row, from which
+the first token is drafted, needs no hidden state of the root, which the target has not computed yet.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.heads.arrays import array, concatenate, to_numpy, zeros
+from paceline.heads.block import BlockHead, block_inputs
+from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
+from paceline.heads.eagle import EagleHead
+from paceline.heads.medusa import MedusaHead
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+
+Embed = Callable[[Sequence[int]], Any]  # token ids -> [n, hidden]
+Row = NDArray[np.float32]  # logits [draft_vocab]
+
+
+class HeadSession(ABC):
+    """One text. like: an array of the type and device that the head computes with.
+    shape: layers and width of the features of a token."""
+
+    def __init__(self, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
+        self._like, self._shape, self._n_ctx = like, shape, n_ctx
+        self.tokens: list[int] = []
+        self._first = self._next = 0  # the tokens of the first row and of the next one
+        self._known = 0  # hidden states were seen of the tokens before this one
+        self._waiting = zeros(like, (0, *shape))  # features of the tokens from `_next` to `_known`
+        self._tree = EMPTY
+        self._rows: list[Row] = []  # of the root and of the tree's nodes
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the hidden states of all tokens before the root are known."""
+        return len(self.tokens) > 1 and self._known >= len(self.tokens) - 1
+
+    @property
+    def pending_tokens(self) -> int:
+        return max(0, len(self.tokens) - 2 - self._next)
+
+    def observe(self, start: int, features: Any) -> None:
+        """Take the target's hidden states [n, layers, width] of the tokens from `start` on.
+        Tokens that were seen before are ignored; after a gap the context begins anew."""
+        if start > self._known:
+            self._restart(start)
+        new = features[self._known - start :]
+        if len(new):
+            new = array(self._like, new[..., : self._shape[1]])
+            self._waiting = concatenate([self._waiting, new], 0)
+            self._known += len(new)
+
+    def _restart(self, start: int) -> None:
+        """Forget the text before token `start`."""
+        self._drop_tree(keep_root=False)
+        self._first = self._next = self._known = start
+        self._waiting = self._waiting[:0]
+        self._truncate(0)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if not self.tokens and not tokens:
+            raise UsageError("the prompt is empty: give at least one token")
+        if len(self.tokens) + len(tokens) > self._n_ctx:
+            raise UsageError(f"more than {self._n_ctx:,} tokens do not fit the context")
+        self._drop_tree(keep_root=bool(tokens))
+        self.tokens += tokens
+
+    def commit(self, path: Sequence[int], root: int) -> None:
+        if not self._rows:
+            raise ContractError("commit before forward: there is nothing to commit")
+        self._tree.check_path(path)
+        self.extend([*(self._tree.tokens[node] for node in path), root])
+
+    def rewind(self, n: int) -> None:
+        """Keep the rows and features of the first `n` tokens, for another text that begins like this one."""
+        self._drop_tree(keep_root=True)
+        self.tokens = []
+        end = min(self._next, n - 1)  # a row also takes the token behind it
+        if end <= self._first:
+            return self._restart(0)
+        self._waiting = self._waiting[: n - end if end == self._next else 0]
+        self._next, self._known = end, end + len(self._waiting)
+        return self._truncate(end - self._first)
+
+    def close(self) -> None:
+        self._drop_tree(keep_root=True)
+
+    def read(self, n: int) -> None:
+        """Compute the next `n` rows, without logits."""
+        if not 0 <= n <= self.pending_tokens:
+            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
+        if n:
+            self._drop_tree(keep_root=False)
+            self._read(self.tokens[self._next + 1 : self._next + 1 + n], self._features(n))
+            self._waiting, self._next = self._waiting[n:], self._next + n
+            self._known = max(self._known, self._next)
+
+    def compute(self, tree: DraftTree) -> tuple[int, list[Row]]:
+        """Return the first new row, and the logits of the root and of all nodes."""
+        if not (self._rows and tree.starts_with(self._tree)):
+            self._drop_tree(keep_root=False)
+        self.read(self.pending_tokens)
+        first = len(self._rows)
+        if not self._rows:
+            self._rows.append(self._root(self.tokens[-1], self._features(1)))
+        self._nodes(tree, len(self._rows) - 1)
+        self._tree = tree
+        return first, self._rows
+
+    def _features(self, n: int) -> Any:
+        """Return the next `n` features; zeros for those that were never seen, as in measurements."""
+        missing = n - len(self._waiting)
+        if missing <= 0:
+            return self._waiting[:n]
+        return concatenate([self._waiting, zeros(self._like, (missing, *self._shape))], 0)
+
+    def _drop_tree(self, *, keep_root: bool) -> None:
+        """Drop the drafted rows. keep_root: the root's row becomes part of the context."""
+        if not self._rows:
+            return
+        if keep_root:
+            self._waiting, self._next = self._waiting[1:], self._next + 1
+            self._known = max(self._known, self._next)
+        self._rows, self._tree = [], EMPTY
+        self._truncate(self._next - self._first)
+
+    @abstractmethod
+    def _read(self, tokens: Sequence[int], features: Any) -> None:
+        """Append rows to the context."""
+
+    @abstractmethod
+    def _root(self, token: int, features: Any) -> Row:
+        """Append the root's row, and return the logits behind the root."""
+
+    @abstractmethod
+    def _nodes(self, tree: DraftTree, known: int) -> None:
+        """Append the logits of the nodes behind the first `known` to `_rows`."""
+
+    @abstractmethod
+    def _truncate(self, n: int) -> None:
+        """Keep the first `n` rows of the context."""
+
+
+class EagleSession(HeadSession):
+    """A text in an autoregressive head. Nodes are computed level by level, a level in one product."""
+
+    def __init__(self, head: EagleHead, embed: Embed, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
+        self._head, self._embed = head, embed
+        self._caches = [KeyValueCache() for _ in head.layers]
+        self._outputs: list[Any] = []  # hidden states [1, hidden] fed back, of the root and of the nodes
+        super().__init__(like, shape, n_ctx)
+
+    def _truncate(self, n: int) -> None:
+        for cache in self._caches:
+            cache.truncate(n)
+        self._outputs = []
+
+    def _forward(self, tokens: Sequence[int], hidden: Any, positions: Sequence[int], mask: Any) -> Any:
+        embeddings = array(self._like, self._embed(tokens))
+        return self._head.forward(embeddings, hidden, positions, self._caches, mask)
+
+    def _read(self, tokens: Sequence[int], features: Any) -> Any:
+        n, start = len(tokens), self._next - self._first
+        window = self._head.config.window
+        mask = None
+        if n > 1 or window:
+            mask = as_mask(self._like, causal_mask(n, start + n, window))
+        positions = range(self._next, self._next + n)
+        return self._forward(tokens, self._head.fuse(features), positions, mask)
+
+    def _root(self, token: int, features: Any) -> Row:
+        return self._add(self._read([token], features))[0]
+
+    def _add(self, out: Any) -> list[Row]:
+        """Record the outputs of rows, and return their logits."""
+        self._outputs += [out[i : i + 1] for i in range(len(out))]
+        return list(to_numpy(self._head.logits(out)))
+
+    def _nodes(self, tree: DraftTree, known: int) -> None:
+        depths = tree.depths()
+        while known < len(tree):
+            depth, end = depths[known], known
+            while end < len(tree) and depths[end] == depth and tree.parents[end] < known:
+                end += 1
+            level = range(known, end)
+            hidden = concatenate([self._outputs[tree.parents[node] + 1] for node in level], 0)
+            tokens = [tree.tokens[node] for node in level]
+            mask = as_mask(self._like, self._mask(tree, level))
+            out = self._forward(tokens, hidden, [self._next + depth] * len(level), mask)
+            self._rows += self._add(out)
+            known = end
+
+    def _mask(self, tree: DraftTree, level: range) -> Any:
+        """Return the mask of nodes: they see the context, the root's row, their ancestors and themselves.
+        The window stays where the root has it, as in training."""
+        root, window = self._next - self._first, self._head.config.window
+        mask = np.zeros((len(level), root + 1 + level.stop), np.bool_)
+        mask[:, max(0, root + 1 - window) if window else 0 : root + 1] = True
+        for row, node in enumerate(level):
+            while node != ROOT:
+                mask[row, root + 1 + node] = True
+                node = tree.parents[node]
+        return mask
+
+
+class ParallelSession(HeadSession):
+    """A text in a head that drafts all depths at once: a node's row is that of its depth."""
+
+    max_depth = 0
+
+    def _nodes(self, tree: DraftTree, known: int) -> None:
+        depths = tree.depths()
+        for node in range(known, len(tree)):
+            self._rows.append(self._at_depth(depths[node], tree.tokens[node]))
+
+    @abstractmethod
+    def _at_depth(self, depth: int, token: int) -> Row:
+        """Return the logits behind a node."""
+
+
+class MedusaSession(ParallelSession):
+    """A text in Medusa heads, which read the last hidden state only."""
+
+    def __init__(self, head: MedusaHead, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
+        self._head, self._drafted = head, np.empty((0, 0), np.float32)
+        super().__init__(like, shape, n_ctx)
+
+    def _read(self, tokens: Sequence[int], features: Any) -> None: ...
+
+    def _truncate(self, n: int) -> None: ...
+
+    def _root(self, token: int, features: Any) -> Row:
+        self._drafted = to_numpy(self._head.forward(features[:, 0]))
+        return self._drafted[0]
+
+    def _at_depth(self, depth: int, token: int) -> Row:
+        return self._drafted[min(depth, len(self._drafted) - 1)]
+
+
+class BlockSession(ParallelSession):
+    """A text in a block head. The caches hold the context, and during a pass the block."""
+
+    def __init__(self, head: BlockHead, embed: Embed, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
+        self._head, self._embed = head, embed
+        self._caches = [KeyValueCache() for _ in head.layers]
+        self._drafted = np.empty((0, 0), np.float32)
+        super().__init__(like, shape, n_ctx)
+
+    def _read(self, tokens: Sequence[int], features: Any) -> None:
+        positions = range(self._next, self._next + len(tokens))
+        self._head.extend(self._caches, self._head.context(features), positions)
+
+    def _truncate(self, n: int) -> None:
+        for cache in self._caches:
+            cache.truncate(n)
+
+    def _root(self, token: int, features: Any) -> Row:
+        self._read([token], features)
+        head, root = self._head, self._next + 1
+        embeddings = array(self._like, self._embed([token, head.config.mask_token]))
+        x = block_inputs(embeddings[:1], embeddings[1:], head.block_tokens)
+        outputs = head.forward(x, self._caches, range(root, root + len(x)))
+        self._truncate(root - self._first)
+        self._drafted = to_numpy(head.logits(outputs[-head.config.depth :]))
+        return self._at_depth(0, token)
+
+    def _at_depth(self, depth: int, token: int) -> Row:
+        row: Row = self._drafted[min(depth, len(self._drafted) - 1)]
+        term = self._head.markov_term([token])
+        return row if isinstance(term, float) else row + to_numpy(term)[0]
+
+
+def open_session(
+    head: EagleHead | BlockHead | MedusaHead, embed: Embed, like: Any, n_ctx: int
+) -> HeadSession:
+    """Return a new session of a head. like: an array of the type and device to compute with."""
+    shape = len(head.config.layer_ids), head.config.target.hidden
+    if isinstance(head, MedusaHead):
+        return MedusaSession(head, like, shape, n_ctx)
+    if isinstance(head, BlockHead):
+        return BlockSession(head, embed, like, shape, n_ctx)
+    return EagleSession(head, embed, like, shape, n_ctx)

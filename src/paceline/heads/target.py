@@ -1,0 +1,239 @@
+"""A head as a draft model: a Target whose sessions are also given the real target's hidden states."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.heads.block import BlockHead
+from paceline.heads.config import HeadConfig
+from paceline.heads.eagle import EagleHead
+from paceline.heads.files import HeadFiles, weights_file
+from paceline.heads.medusa import MedusaHead
+from paceline.heads.session import HeadSession, Row, open_session
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.forward_output import LogitsOutput, row_index
+from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
+from paceline.speculative.tree import DraftTree
+from paceline.speculative.vocabulary import Vocab
+from paceline.system.identity import file_fingerprint
+
+MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
+MAX_EMBEDDINGS = 4096  # of the target, kept in memory
+KINDS = {"eagle": EagleHead, "eagle3": EagleHead, "medusa": MedusaHead, "block": BlockHead}
+SAMPLE, SAMPLE_TOKENS = "target_sample", 16  # rows of the target's embedding, by which it is recognised
+MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
+
+
+@runtime_checkable
+class HeadBase(Protocol):
+    """What a head needs of its target: a Backend that shows hidden states."""
+
+    @property
+    def vocab(self) -> Vocab: ...
+
+    @property
+    def caps(self) -> Caps: ...
+
+    @property
+    def origin(self) -> str: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def text(self) -> Any: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]: ...
+
+    def output_head(self) -> Any: ...
+
+
+class HeadTarget:
+    """A head beside its target. Raises ModelError for another target's head."""
+
+    modification = ""
+
+    def __init__(self, files: HeadFiles, base: HeadBase) -> None:
+        self.path: Path = files.path
+        self.config = check_target(files.path, files.config, base).resolved(base.layers)
+        self.kind = self.config.kind
+        self.vocab, self._base, self._card = base.vocab, base, files.card
+        weights = dict(files.weights)
+        check_sample(files.path, weights.pop(SAMPLE, None), base, self.config)
+        self._own_embeddings = weights.get("embed_tokens.weight")
+        if "lm_head.weight" not in weights:
+            weights["lm_head.weight"] = base.output_head().weight[:, : self.config.shape.hidden]
+        self._ids = draft_ids(files.path, weights, self.config)
+        try:
+            self._head = KINDS[self.kind](self.config, weights)
+        except KeyError as error:
+            raise ModelError(f"{files.path}: has no weights {error}: it is incomplete") from error
+        self.settings = {"threads": 1}
+        self._weights = weights
+        self.weight_bytes = sum(value.nbytes for value in weights.values())
+        self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
+        self._free: list[tuple[list[int], HeadSession]] = []
+        self._passes = 0
+        self.on_forward: Callable[[int, int, float], None] | None = None
+        parallel = self.config.depth
+        self.caps = Caps(
+            max_branches=MAX_BRANCHES,
+            rollback="free",
+            max_sessions=base.caps.max_sessions,
+            max_batch_tokens=MAX_ROWS,
+            max_prefill_tokens=MAX_PREFILL,
+            n_ctx=base.caps.n_ctx,
+        )
+        self.max_depth = parallel or base.caps.n_ctx
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def origin(self) -> str:
+        return str(self.path)
+
+    @property
+    def description(self) -> str:
+        n = sum(value.size for value in self._weights.values())
+        return f"{self.kind} head {n / 1e6:.1f}M"
+
+    @property
+    def text(self) -> Any:
+        return self._base.text
+
+    def identity(self) -> dict[str, Any]:
+        """See ModelSetup. Costs depend on the shapes and the target's context only."""
+        return {"model": file_fingerprint(weights_file(self.path)), "engine": f"numpy {np.__version__}"}
+
+    def embed(self, tokens: Sequence[int]) -> Any:
+        """Return embeddings [n, hidden], the head's own or the target's."""
+        if self._own_embeddings is not None:
+            return self._own_embeddings[list(tokens)]
+        known = self._embeddings
+        if missing := [token for token in dict.fromkeys(tokens) if token not in known]:
+            rows = self._base.token_embeddings(missing)[:, : self.config.shape.hidden]
+            known.update(zip(missing, rows, strict=True))
+        out = np.stack([known[token] for token in tokens])
+        while len(known) > MAX_EMBEDDINGS:
+            known.popitem(last=False)
+        return out
+
+    def open(self, beside: Session | None = None) -> HeadSession:
+        return open_session(self._head, self.embed, np.zeros(0, np.float32), self.caps.n_ctx)
+
+    def forward(
+        self, batch: Sequence[tuple[HeadSession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[HeadForward]:
+        outs, began = list[HeadForward](), perf_counter()
+        self._passes += 1
+        for session, tree in batch:
+            if isinstance(tree, int):
+                session.read(tree)
+                outs.append(HeadForward(self, [], 0, tree))
+                continue
+            pending = session.pending_tokens
+            first, rows = session.compute(tree)
+            outs.append(HeadForward(self, rows, first, pending + len(rows) - first))
+        if self.on_forward is not None:
+            self.on_forward(
+                sum(out.computed for out in outs), len(batch[0][0].tokens), perf_counter() - began
+            )
+        return outs
+
+    def scatter(self, row: Row) -> NDArray[np.float32]:
+        """Return logits of the target's vocabulary, minus infinity for tokens that are not drafted."""
+        if self._ids is None:
+            return row
+        out = np.full(self.vocab.size, -np.inf, np.float32)
+        out[self._ids] = row
+        return out
+
+    def forget(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class HeadForward(LogitsOutput):
+    """Rows `first`, `first + 1`, ... of a session."""
+
+    def __init__(self, head: HeadTarget, rows: Sequence[Row], first: int, computed: int) -> None:
+        super().__init__(computed)
+        self._head, self._computed_rows, self._first = head, list(rows), first
+        self._pass = head._passes
+
+    def draft_logits(self, row: int) -> tuple[NDArray[np.int64] | None, Row]:
+        """Return the ids of the draft vocabulary, None for all, and their logits."""
+        row_index(row, range(self._first, len(self._computed_rows)), self._pass == self._head._passes)
+        return self._head._ids, self._computed_rows[row]
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        return self._head.scatter(self.draft_logits(row)[1])
+
+
+def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
+    """Return the configuration if the head fits the target. Raises ModelError."""
+    facts = config.target
+    wrong = []
+    if facts.hidden > base.hidden_size:
+        wrong.append(f"hidden states of width {facts.hidden}, not {base.hidden_size}")
+    if facts.vocab and facts.vocab != base.vocab.size:
+        wrong.append(f"{facts.vocab:,} tokens, not {base.vocab.size:,}")
+    if facts.layers > base.layers:
+        wrong.append(f"{facts.layers} layers, not {base.layers}")
+    if wrong:
+        whose = facts.name or "another model"
+        raise ModelError(
+            f"{path}: is a head for {whose}, which has {' and '.join(wrong)} as {base.origin} has"
+        )
+    return config
+
+
+def check_sample(path: Path, sample: Any, base: HeadBase, config: HeadConfig) -> None:
+    """Raise ModelError if the target's embeddings are not those that the head was trained with.
+    A wider target passes if its other columns are zero, as in an inflated model."""
+    width, hidden = config.target.hidden, base.hidden_size
+    if sample is None:
+        if width != hidden:
+            raise ModelError(f"{path}: is for hidden states of width {width}, and {base.origin} has {hidden}")
+        return
+    rows = base.token_embeddings(sample_tokens(base.vocab.size))
+    ours, rest = rows[:, :width].ravel(), rows[:, width:]
+    cosine = float(ours @ sample.ravel()) / max(1e-12, float(np.linalg.norm(ours) * np.linalg.norm(sample)))
+    if cosine < MIN_SAMPLE_COSINE or np.abs(rest).max(initial=0.0) > 0:
+        raise ModelError(
+            f"{path}: was trained for {config.target.name or 'another model'}, and {base.origin} is another "
+            f"model (their embeddings agree by {cosine:.2f}): train one for it (paceline train)"
+        )
+
+
+def sample_tokens(n_vocab: int) -> list[int]:
+    """Return the tokens whose embeddings are compared."""
+    return [n_vocab * (2 * i + 1) // (2 * SAMPLE_TOKENS) for i in range(SAMPLE_TOKENS)]
+
+
+def draft_ids(path: Path, weights: dict[str, Any], config: HeadConfig) -> NDArray[np.int64] | None:
+    """Return the target's ids of the draft vocabulary, None if it is the whole. Raises ModelError."""
+    offsets = weights.pop("d2t", None)
+    weights.pop("t2d", None)
+    rows = weights["lm_head.weight"].shape[0]
+    if offsets is None:
+        if rows != config.target.vocab and config.target.vocab:
+            raise ModelError(f"{path}: drafts {rows:,} tokens, and does not say which (d2t)")
+        return None
+    ids = np.arange(len(offsets)) + offsets.astype(np.int64)
+    size = config.target.vocab
+    if len(ids) != rows or ids.min(initial=0) < 0 or (size and ids.max(initial=0) >= size):
+        raise UsageError(f"{path}: its draft vocabulary is none of the target's tokens (d2t)")
+    return ids

@@ -1,0 +1,327 @@
+"""What each kind of head is made of, and its training loss.
+
+A recipe makes first weights, and returns the loss of a batch. The networks are those that draft
+(paceline.heads), over torch tensors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.heads.block import BlockHead
+from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
+from paceline.heads.decoder import LayerShape
+from paceline.heads.eagle import EagleHead
+from paceline.heads.medusa import MedusaHead
+from paceline.prepare.training.batches import Batch, DraftVocabulary
+from paceline.prepare.training.losses import head_loss
+
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The choices of a training.
+    depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
+    layers: of a block head. decay: weight of each further token. variation: share of total variation in the
+    loss. mask_token: a block's placeholder."""
+
+    depth: int = 5
+    layers: int = 2
+    decay: float = 0.8
+    variation: float = 0.0
+    mask_token: int = 0
+
+
+class Recipe(ABC):
+    """One kind of head for one target."""
+
+    kind = ""
+
+    def __init__(
+        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: Any
+    ) -> None:
+        self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
+
+    @property
+    @abstractmethod
+    def config(self) -> HeadConfig: ...
+
+    @abstractmethod
+    def weights(self, output: Any) -> dict[str, Any]:
+        """Return first weights as torch tensors. output: the target's OutputHead."""
+
+    @abstractmethod
+    def loss(self, network: Any, batch: Batch, embed: Any) -> Any:
+        """Return the loss of a batch. embed: returns embeddings [n, hidden] of tokens."""
+
+    @abstractmethod
+    def network(self, weights: Mapping[str, Any]) -> Any: ...
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Names of weights that are not trained."""
+        return frozenset()
+
+    def rows_of(self, output: Any) -> Any:
+        return torch.from_numpy(output.weight[self.vocabulary.ids]).float().clone()
+
+
+def normal(*shape: int) -> Any:
+    return torch.randn(*shape) * INIT_STD
+
+
+def layer_weights(shape: LayerShape, prefix: str, inputs: int, *, qk_norm: bool) -> dict[str, Any]:
+    """Return first weights of a decoder layer whose attention takes `inputs` numbers."""
+    width, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    out = {
+        "self_attn.q_proj.weight": normal(width, inputs),
+        "self_attn.k_proj.weight": normal(kv, inputs),
+        "self_attn.v_proj.weight": normal(kv, inputs),
+        "self_attn.o_proj.weight": normal(shape.hidden, width),
+        "mlp.gate_proj.weight": normal(shape.feed_forward, shape.hidden),
+        "mlp.up_proj.weight": normal(shape.feed_forward, shape.hidden),
+        "mlp.down_proj.weight": normal(shape.hidden, shape.feed_forward),
+        "input_layernorm.weight": torch.ones(shape.hidden),
+        "post_attention_layernorm.weight": torch.ones(shape.hidden),
+    }
+    if qk_norm:
+        out |= {f"self_attn.{name}_norm.weight": torch.ones(shape.head_dim) for name in "qk"}
+    return {prefix + name: value for name, value in out.items()}
+
+
+class StepsCache:
+    """Keys and values of several steps over the same rows, end to end, with gradients."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Any, Any]] = []
+
+    def extend(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        self._parts.append((keys, values))
+        return (
+            torch.cat([keys for keys, _ in self._parts], 1),
+            torch.cat([values for _, values in self._parts], 1),
+        )
+
+
+class Eagle3Recipe(Recipe):
+    """EAGLE-3 with training-time test: further steps on the head's own hidden states (arXiv:2503.01840).
+    A row of a later step sees the rows of the text, and its own rows of the steps before."""
+
+    kind = "eagle3"
+
+    @property
+    def config(self) -> HeadConfig:
+        layers = self.target.layers
+        return HeadConfig(
+            kind=self.kind,
+            target=self.target,
+            shape=self.shape,
+            draft_vocab=len(self.vocabulary),
+            layer_ids=(2, layers // 2, layers - 3),
+        )
+
+    def network(self, weights: Mapping[str, Any]) -> EagleHead:
+        return EagleHead(self.config, weights)
+
+    def weights(self, output: Any) -> dict[str, Any]:
+        hidden, width = self.shape.hidden, self.target.hidden
+        fc = normal(hidden, 3 * width)
+        fc[:, 2 * width :] += torch.eye(hidden, width)  # begins as the last of the three layers
+        norm = torch.ones(hidden) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+        return {
+            "fc.weight": fc,
+            **layer_weights(self.shape, "layers.0.", 2 * hidden, qk_norm=False),
+            "layers.0.hidden_norm.weight": torch.ones(hidden),
+            "norm.weight": norm,
+            "lm_head.weight": self.rows_of(output),
+        }
+
+    def loss(self, network: EagleHead, batch: Batch, embed: Any) -> Any:
+        n, options = len(batch), self.options
+        causal = document_mask(batch.document)
+        diagonal = torch.eye(n, dtype=torch.bool, device=causal.device)
+        hidden, caches, total = network.fuse(batch.hidden), [StepsCache()], 0.0
+        for step in range(options.depth):
+            embeddings = embed(torch.roll(batch.tokens, -1 - step, 0))
+            mask = torch.cat([causal, *[diagonal] * step], 1)
+            hidden = network.forward(embeddings, hidden, np.arange(step, n + step), caches, mask)
+            loss = head_loss(network.logits(hidden), *batch.shifted(1 + step), options.variation)
+            total = total + options.decay**step * loss
+        return total
+
+
+class EagleRecipe(Recipe):
+    """EAGLE: regression of the next hidden state, and cross-entropy through the target's own output matrix
+    (arXiv:2401.15077, section 3.2), with noise on the hidden states."""
+
+    kind = "eagle"
+    noise, cross_entropy_weight = 0.2, 0.1
+
+    @property
+    def config(self) -> HeadConfig:
+        return HeadConfig(
+            kind=self.kind,
+            target=self.target,
+            shape=self.shape,
+            draft_vocab=len(self.vocabulary),
+            layer_ids=(LAST_OUTPUT,),
+        )
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        return frozenset({"lm_head.weight"})
+
+    def network(self, weights: Mapping[str, Any]) -> EagleHead:
+        return EagleHead(self.config, weights)
+
+    def weights(self, output: Any) -> dict[str, Any]:
+        hidden = self.shape.hidden
+        layer = layer_weights(self.shape, "layers.0.", hidden, qk_norm=False)
+        del layer["layers.0.input_layernorm.weight"]  # the authors' layer has none
+        fc = normal(hidden, 2 * hidden)
+        fc[:, hidden:] += torch.eye(hidden)
+        return {
+            "fc.weight": fc,
+            "fc.bias": torch.zeros(hidden),
+            **layer,
+            "lm_head.weight": self.rows_of(output),
+        }
+
+    def loss(self, network: EagleHead, batch: Batch, embed: Any) -> Any:
+        features = batch.hidden[:, 0]
+        noisy = features + (torch.rand_like(features) - 0.5) * self.noise * features.std()
+        embeddings = embed(torch.roll(batch.tokens, -1, 0))
+        mask = document_mask(batch.document)
+        hidden = network.forward(embeddings, noisy, np.arange(len(batch)), [StepsCache()], mask)
+        ids, p, weight = batch.shifted(1)
+        total = weight.sum().clamp(min=1.0)
+        apart = torch.nn.functional.smooth_l1_loss(hidden, torch.roll(features, -1, 0), reduction="none")
+        regression = (apart.mean(1) * weight).sum() / total
+        loss = head_loss(network.logits(hidden), ids, p, weight, self.options.variation)
+        return regression + self.cross_entropy_weight * loss
+
+
+class MedusaRecipe(Recipe):
+    """Medusa-1: the target is frozen, and each block predicts its own distance (arXiv:2401.10774, 2.2.1)."""
+
+    kind = "medusa"
+
+    @property
+    def config(self) -> HeadConfig:
+        return HeadConfig(
+            kind=self.kind,
+            target=self.target,
+            shape=self.shape,
+            draft_vocab=len(self.vocabulary),
+            layer_ids=(LAST_OUTPUT,),
+            depth=self.options.depth,
+        )
+
+    def network(self, weights: Mapping[str, Any]) -> MedusaHead:
+        return MedusaHead(self.config, weights)
+
+    def weights(self, output: Any) -> dict[str, Any]:
+        hidden = self.target.hidden
+        blocks = {
+            f"blocks.{i}.linear.{name}": torch.zeros(shape)
+            for i in range(self.options.depth)
+            for name, shape in (("weight", (hidden, hidden)), ("bias", (hidden,)))
+        }
+        return {**blocks, "lm_head.weight": self.rows_of(output)}
+
+    def loss(self, network: MedusaHead, batch: Batch, embed: Any) -> Any:
+        logits = network.forward(batch.hidden[:, 0]).view(self.options.depth, len(batch), -1)
+        losses = [
+            self.options.decay**i * head_loss(logits[i], *batch.shifted(1 + i), self.options.variation)
+            for i in range(self.options.depth)
+        ]
+        return sum(losses)
+
+
+class BlockRecipe(Recipe):
+    """DFlash with the loss of DSpark: blocks behind random places of the answers, each beside its context."""
+
+    kind = "block"
+    anchors_per_token = 1 / 8
+
+    @property
+    def config(self) -> HeadConfig:
+        layers = self.target.layers
+        return HeadConfig(
+            kind=self.kind,
+            target=self.target,
+            shape=self.shape,
+            draft_vocab=len(self.vocabulary),
+            layer_ids=(2, layers // 2, layers - 3),
+            n_layers=self.options.layers,
+            depth=self.options.depth,
+            mask_token=self.options.mask_token,
+            from_root=True,
+        )
+
+    def network(self, weights: Mapping[str, Any]) -> BlockHead:
+        return BlockHead(self.config, weights)
+
+    def weights(self, output: Any) -> dict[str, Any]:
+        hidden, width = self.shape.hidden, self.target.hidden
+        norm = torch.ones(hidden) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+        layers = {}
+        for i in range(self.options.layers):
+            layers |= layer_weights(self.shape, f"layers.{i}.", hidden, qk_norm=True)
+        fc = normal(hidden, 3 * width)
+        fc[:, 2 * width :] += torch.eye(hidden, width)
+        return {
+            "fc.weight": fc,
+            "hidden_norm.weight": torch.ones(hidden),
+            **layers,
+            "norm.weight": norm,
+            "lm_head.weight": self.rows_of(output),
+        }
+
+    def loss(self, network: BlockHead, batch: Batch, embed: Any) -> Any:
+        n, rows = len(batch), network.block_tokens
+        anchors = self._anchors(batch)
+        places = (anchors[:, None] + torch.arange(rows, device=anchors.device)).flatten()
+        block = torch.arange(len(anchors), device=anchors.device).repeat_interleave(rows)
+        begin = anchors.repeat_interleave(rows)
+        at = torch.arange(n, device=anchors.device)
+        same = batch.document[None] == batch.document[begin][:, None]
+        mask = torch.cat([same & (at[None] < begin[:, None]), block[:, None] == block[None]], 1)
+        caches = [StepsCache() for _ in network.layers]
+        network.extend(caches, network.context(batch.hidden), np.arange(n))  # type: ignore[arg-type]
+        tokens = torch.where(places == begin, batch.tokens[begin], self.options.mask_token)
+        outputs = network.forward(embed(tokens), caches, places.cpu().numpy(), mask)
+        logits, total = network.logits(outputs).view(len(anchors), rows, -1), 0.0
+        for depth in range(rows):
+            ids, p, weight = batch.shifted(depth)
+            loss = head_loss(
+                logits[:, depth], ids[anchors], p[anchors], weight[anchors], self.options.variation
+            )
+            total = total + self.options.decay**depth * loss
+        return total
+
+    def _anchors(self, batch: Batch) -> Any:
+        """Return random places whose next token is part of an answer."""
+        candidates = batch.weight.nonzero()[:, 0]
+        count = max(1, min(len(candidates), int(len(batch) * self.anchors_per_token)))
+        if not len(candidates):
+            return torch.zeros(1, dtype=torch.long, device=batch.tokens.device)
+        return candidates[torch.randperm(len(candidates), device=candidates.device)[:count]]
+
+
+def document_mask(document: Any) -> Any:
+    """Return the mask [tokens, tokens] of a causal pass over several sequences."""
+    at = torch.arange(len(document), device=document.device)
+    return (document[:, None] == document[None]) & (at[:, None] >= at[None])
+
+
+RECIPES: Mapping[str, type[Recipe]] = {
+    recipe.kind: recipe for recipe in (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe)
+}
