@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from paceline.api import LLM
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchRequest
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.sampling import Sampling
+from paceline.text.messages import Message
 
 
 class RequestBuilder:
@@ -24,13 +25,7 @@ class RequestBuilder:
 
         answers: by id of earlier items. Raises UsageError if the request does not fit the context, or an
         earlier answer is missing."""
-        open_ = sum(content is None for _, content in item.messages)
-        referred = item.earlier[len(item.earlier) - open_ :]
-        if missing := [one for one in referred if one not in answers]:
-            raise UsageError(
-                f"item {item.id}: it goes on from the answer to {missing[0]}, which was not asked"
-            )
-        tokens = self._tokens(item, [answers[one] for one in referred])
+        tokens = encode_item(self._llm, item, fill_messages(item, answers))
         target = self._llm.target
         n = item.max_tokens if self._n is None else self._n
         if len(tokens) + n > target.caps.n_ctx:
@@ -41,16 +36,26 @@ class RequestBuilder:
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
-    def _tokens(self, item: Item, answers: Sequence[str]) -> list[int]:
-        if not item.messages:
-            return self._llm.tokens(item.prompt)
-        following = iter(answers)
-        messages = [
-            {"role": role, "content": next(following) if content is None else content}
-            for role, content in item.messages
-        ]
-        try:
-            return self._llm.chat_tokens(messages)
-        except ModelError:  # a base model has no chat template
-            lines = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
-            return self._llm.tokens("\n\n".join([*lines, "Assistant:"]))
+
+def fill_messages(item: Item, answers: Mapping[str, str]) -> list[Message]:
+    """Return the messages of `item` with the open ones filled; empty for a prompt to complete.
+
+    answers: by id of earlier items. Raises UsageError if one is missing."""
+    if missing := [one for one in item.referred if one not in answers]:
+        raise UsageError(f"item {item.id}: it goes on from the answer to {missing[0]}, which was not asked")
+    following = map(answers.__getitem__, item.referred)
+    return [
+        {"role": role, "content": next(following) if content is None else content}
+        for role, content in item.messages
+    ]
+
+
+def encode_item(llm: LLM, item: Item, messages: list[Message]) -> list[int]:
+    """Return the tokens of an item. messages: see `fill_messages`."""
+    if not messages:
+        return llm.tokens(item.prompt)
+    try:
+        return llm.chat_tokens(messages)
+    except ModelError:  # a base model has no chat template
+        lines = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
+        return llm.tokens("\n\n".join([*lines, "Assistant:"]))

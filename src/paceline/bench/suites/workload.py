@@ -40,6 +40,12 @@ class Item:
     size: str = ""
     earlier: tuple[str, ...] = field(default=(), compare=False)
 
+    @property
+    def referred(self) -> tuple[str, ...]:
+        """Ids of the items whose answers fill the open messages, in order."""
+        n_open = sum(content is None for _, content in self.messages)
+        return self.earlier[len(self.earlier) - n_open :]
+
 
 def known_suites() -> dict[str, dict[str, str]]:
     return dict(json.loads((FOLDER / "suites.json").read_text("utf-8")))

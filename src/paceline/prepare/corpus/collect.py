@@ -56,7 +56,7 @@ def find(
     for number, path in enumerate(given):
         is_log = number >= len(paths)
         if not path.exists():
-            raise UsageError(f"{path}: no such file or directory; give what the corpus is to be made from")
+            raise UsageError(f"{path}: no such file or directory; name one that exists")
         if is_log and path.is_dir():
             raise UsageError(f"{path}: is a directory; give the log's own file, or --from")
         # A file that is named itself is read even if hidden.

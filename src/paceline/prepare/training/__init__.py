@@ -1,0 +1,1 @@
+"""Training of draft heads: prompts, answers of the target, and its hidden states."""

@@ -1,0 +1,149 @@
+"""The folder of a target's answers, which an interrupted run goes on with.
+
+`answers.jsonl` has a line for each finished answer; `data.json` what they were made with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.bench.jsonl import LineError, object_of, raw_lines
+from paceline.bench.replay.recording import append_line
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.system.whole import atomic_write
+
+FORMAT = 1  # raised when a field changes its meaning or is removed
+HEADER, ANSWERS = "data.json", "answers.jsonl"
+# Settings that all answers of a folder share, with their names in messages.
+SHARED_SETTINGS = {
+    "model": "the target",
+    "tokenizer": "its tokenizer",
+    "chat_template": "its chat template",
+    "max_tokens": "max_tokens (-n)",
+    "temperature": "the temperature",
+    "seed": "the seed",
+    "held_out": "the held-out share",
+}
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The target's answer to a prompt. id: the prompt's hash. finish: the reason of its end."""
+
+    id: str
+    prompt: Ids
+    tokens: Ids
+    finish: str
+    held_out: bool
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], n_vocab: int) -> Answer:
+        """Return the answer of a line. Raises ValueError for anything else."""
+        prompt, tokens = (np.array(data.get(name), np.int64) for name in ("prompt", "tokens"))
+        for ids in (prompt, tokens):
+            if ids.ndim != 1 or not len(ids) or ids.min() < 0 or ids.max() >= n_vocab:
+                raise ValueError("no token ids of this vocabulary")
+        kept = (prompt.astype(np.int32), tokens.astype(np.int32))
+        return cls(str(data["id"]), *kept, str(data["finish"]), bool(data["held_out"]))
+
+    def line(self) -> bytes:
+        data = vars(self) | {"prompt": self.prompt.tolist(), "tokens": self.tokens.tolist()}
+        return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+
+
+class AnswerFolder:
+    """The folder of answers with these settings. Raises UsageError if it has others."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], n_vocab: int) -> None:
+        self.folder, self.path = folder, folder / ANSWERS
+        self._settings, self._n_vocab = settings, n_vocab
+        self.answers: dict[str, Answer] = {}  # by their prompt's hash
+        self._created = datetime.now(UTC).isoformat(timespec="seconds")
+        if (folder / HEADER).exists():
+            self._require_same(read_header(folder))
+        elif self.path.exists():
+            raise UsageError(f"{self.path}: has no {HEADER} beside it; choose another folder")
+        if self.path.exists():
+            self._read()
+
+    def _require_same(self, header: Mapping[str, Any]) -> None:
+        before = header["settings"]
+        different = [
+            f"{name} ({_short(before.get(key))}, now {_short(self._settings[key])})"
+            for key, name in SHARED_SETTINGS.items()
+            if before.get(key) != self._settings[key]
+        ]
+        if different:
+            raise UsageError(
+                f"{self.folder}: its answers were made with other settings: {'; '.join(different)}; choose "
+                "another folder, or the same settings"
+            )
+        self._created = header.get("created", self._created)
+
+    def _read(self) -> None:
+        """Read all answers, and cut off a line that a killed process left incomplete."""
+        data = self.path.read_bytes()
+        if (end := data.rfind(b"\n") + 1) < len(data):
+            os.truncate(self.path, end)
+        for line in raw_lines(self.path):
+            try:
+                answer = Answer.read(object_of(line), self._n_vocab)
+            except (LineError, ValueError, KeyError, TypeError, OverflowError) as error:
+                raise UsageError(
+                    f"{self.path}, line {line.number}: is damaged; remove it, to answer its prompt again"
+                ) from error
+            self.answers.setdefault(answer.id, answer)
+
+    def write_header(self, about: Mapping[str, Any]) -> None:
+        """Write data.json with what else is known. Raises PacelineError."""
+        header = {"format": FORMAT, "created": self._created, "settings": self._settings, **about}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(self.folder / HEADER) as part:
+                part.write_text(json.dumps(header, indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def add(self, answer: Answer) -> None:
+        """Append an answer; the system has it when this returns. Raises PacelineError."""
+        try:
+            append_line(self.path, answer.line())
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self.answers[answer.id] = answer
+
+    def _unwritable(self, error: OSError) -> PacelineError:
+        return PacelineError(
+            f"{self.folder}: cannot be written ({error.strerror or error}); make room there: all "
+            f"{len(self.answers):,} answers so far are kept, and the same command goes on"
+        )
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Return data.json of a folder. Raises UsageError."""
+    path = folder / HEADER
+    try:
+        header = json.loads(path.read_bytes())
+        if header["format"] > FORMAT:
+            raise UsageError(f"{path}: is of a newer Paceline: update Paceline, or choose another folder")
+        if not isinstance(header["settings"], dict):
+            raise ValueError("no settings")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); choose another folder") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UsageError(f"{path}: is damaged, or of something else; choose another folder") from error
+    return dict(header)
+
+
+def _short(value: Any) -> str:
+    return value[:8] or "none" if isinstance(value, str) else str(value)

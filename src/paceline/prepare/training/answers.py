@@ -1,0 +1,206 @@
+"""Answers of the target to training prompts, which it decodes with its drafters, several at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from paceline.api import LLM
+from paceline.bench.prompts import encode_item, fill_messages
+from paceline.bench.provenance import provenance
+from paceline.bench.suites.workload import Item
+from paceline.models.fingerprint import vocab_fingerprint
+from paceline.prepare.corpus.collect import Skipped
+from paceline.prepare.training.answer_folder import Answer, AnswerFolder
+from paceline.prepare.training.prompts import TrainingPrompts
+from paceline.request_handle import RequestHandle
+from paceline.speculative.errors import ContextError, ModelError, UsageError
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+
+MAX_TOKENS = 512  # of an answer
+
+
+@dataclass(frozen=True)
+class GenerationProgress:
+    """The progress of a run.
+
+    done, total: prompts, with those answered before this run. before: those alone.
+    tokens: of this run's answers, in so many seconds. limit: seconds after which no prompt is begun."""
+
+    done: int
+    total: int
+    before: int
+    tokens: int
+    seconds: float
+    limit: float | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The expected time to the end; None before the first answer."""
+        if self.done == self.before:
+            return None
+        left = self.seconds / (self.done - self.before) * (self.total - self.done)
+        return left if self.limit is None else max(0.0, min(left, self.limit - self.seconds))
+
+
+@dataclass(frozen=True)
+class GeneratedAnswers:
+    """The answers to the prompts, in the order of the file. missing: prompts left out when the time was over.
+    skipped: prompts that the target cannot take."""
+
+    answers: list[Answer]
+    missing: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+
+
+def generate_answers(
+    llm: LLM,
+    prompts: TrainingPrompts,
+    folder: Path,
+    *,
+    max_tokens: int = MAX_TOKENS,
+    temperature: float = 0.0,
+    seed: int = 0,
+    minutes: float | None = None,
+    report: Callable[[GenerationProgress], object] = lambda _: None,
+) -> GeneratedAnswers:
+    """Let the target answer the prompts, as many at a time as `llm` has sessions; answered ones are skipped.
+
+    minutes: begin no prompt after this time. report: called after each pass; if it raises, as after Ctrl-C,
+    all finished answers are in the folder. Raises UsageError for a folder of other answers, and PacelineError
+    if it cannot be written."""
+    settings = {
+        "model": llm.target.identity()["model"],
+        "tokenizer": vocab_fingerprint(llm.target.vocab),
+        "chat_template": sha256(llm.target.text.template().encode()).hexdigest() if prompts.chat else "",
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "held_out": prompts.held_out,
+    }
+    store = AnswerFolder(folder, settings, llm.target.vocab.size)
+    sampling = Sampling(temperature=temperature)
+    request = GenerationRequest(
+        prompt=(0,), max_tokens=max_tokens, sampling=sampling, seed=seed, remember=False
+    )
+    store.write_header(
+        {
+            "sources": [asdict(source) for source in prompts.sources],
+            "prompts": {"all": len(prompts.items), "held_out": prompts.n_held_out},
+            "skipped": dict(prompts.skipped.counts),
+            "provenance": provenance(llm, {"max_tokens": max_tokens, "temperature": temperature}),
+        }
+    )
+    limit = None if minutes is None else 60.0 * minutes
+    return _Generation(llm, prompts, store, request, limit, report).run()
+
+
+class _Generation:
+    """A run over the prompts without an answer."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        prompts: TrainingPrompts,
+        store: AnswerFolder,
+        request: GenerationRequest,
+        limit: float | None,
+        report: Callable[[GenerationProgress], object],
+    ) -> None:
+        self._llm, self._prompts, self._store, self._request = llm, prompts, store, request
+        self._limit, self._report = limit, report
+        self._skipped = Skipped()
+        self._left = deque(item for item in prompts.items if item.id not in store.answers)
+        self._waiting: dict[str, list[Item]] = {}  # by the hash of the prompt whose answer they go on from
+        self._refused = set[str]()
+        self._before = self._done = len(prompts.items) - len(self._left)
+        self._tokens, self._start = 0, monotonic()
+
+    def run(self) -> GeneratedAnswers:
+        running = dict[RequestHandle, Item]()
+        most = 2 * self._llm.target.caps.max_sessions  # no session waits for a prompt
+        with self._llm.engine.run_batch() as run:
+            while True:
+                while len(running) < most and (ready := self._next()) is not None:
+                    running[run.add(ready[1])] = ready[0]
+                if run.is_over:
+                    break
+                self._tokens += sum(len(output.tokens) for _, output in run.step())
+                for handle in [handle for handle in running if handle.is_over]:
+                    self._finish(running.pop(handle), handle)
+                self._report(
+                    GenerationProgress(
+                        self._done,
+                        len(self._prompts.items) - len(self._refused),
+                        self._before,
+                        self._tokens,
+                        monotonic() - self._start,
+                        self._limit,
+                    )
+                )
+        ids = {item.id for item in self._prompts.items}
+        answers = [answer for id_, answer in self._store.answers.items() if id_ in ids]
+        return GeneratedAnswers(answers, len(ids) - len(answers) - len(self._refused), self._skipped)
+
+    def _next(self) -> tuple[Item, GenerationRequest] | None:
+        """Return the next prompt that can be answered, with its request."""
+        while self._left and (self._limit is None or monotonic() - self._start < self._limit):
+            item = self._left.popleft()
+            unanswered = [one for one in item.referred if one not in self._store.answers]
+            if not self._refused.isdisjoint(unanswered):
+                self._skip(item, "goes on from a skipped prompt")
+            elif unanswered:
+                self._waiting.setdefault(unanswered[0], []).append(item)
+            elif (request := self._make_request(item)) is not None:
+                return item, request
+        return None
+
+    def _make_request(self, item: Item) -> GenerationRequest | None:
+        """Return the request of a prompt. One that cannot be decoded is skipped."""
+        llm, request = self._llm, self._request
+        try:
+            messages = fill_messages(item, {one: self._text(one) for one in item.referred})
+            if messages and self._prompts.chat:
+                tokens = llm.chat_tokens(messages)
+            else:
+                tokens = encode_item(llm, item, messages)
+            if len(tokens) + request.max_tokens > llm.target.caps.n_ctx:
+                raise ContextError(f"{len(tokens):,} tokens")
+            # Each prompt has a seed of its own, whatever the order.
+            return replace(request, prompt=tokens, seed=(request.seed + int(item.id[:8], 16)) % 2**32)
+        except ContextError as error:
+            reason = f"too long for the context with {request.max_tokens:,} tokens of answer (-c, -n)"
+            return self._skip(item, reason, error)
+        except (UsageError, ModelError) as error:
+            return self._skip(item, "not encodable", error)
+
+    def _skip(self, item: Item, reason: str, error: Exception | None = None) -> None:
+        self._skipped.add(reason, item.category + (f" ({error})" if error else ""))
+        self._refused.add(item.id)
+        self._left.extendleft(self._waiting.pop(item.id, ()))
+
+    def _text(self, id_: str) -> str:
+        pieces = map(self._llm.target.text.piece, self._store.answers[id_].tokens.tolist())
+        return b"".join(pieces).decode(errors="replace")
+
+    def _finish(self, item: Item, handle: RequestHandle) -> None:
+        finish = handle.finish
+        assert finish is not None
+        if finish.error is not None:
+            raise finish.error
+        prompt, tokens = (np.array(ids, np.int32) for ids in (handle.request.prompt, handle.tokens))
+        held_out = self._prompts.is_held_out(item)
+        self._store.add(Answer(item.id, prompt, tokens, finish.reason or "", held_out))
+        self._done += 1
+        self._left.extendleft(self._waiting.pop(item.id, ()))  # while the prompt is in the cache

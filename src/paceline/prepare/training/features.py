@@ -1,0 +1,135 @@
+"""The target's hidden states and likeliest tokens in its own answers, which draft heads are trained on.
+
+A FeatureSource computes a sequence when it is read (OnlineFeatures), or has it on disk (feature_cache.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.prepare.training.answer_folder import Answer, Ids
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
+from paceline.speculative.sampling import filter_top_k
+from paceline.speculative.tree import chain
+
+TOP_K = 32
+MIN_LOGPROB = -10_000.0  # of an impossible token; finite in float16
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSequence:
+    """A prompt with the target's answer.
+
+    tokens: [T]. hidden: [T, layers, width], at the inputs of the layers, ascending.
+    ids, logprobs: [T - first_answer, k], the likeliest tokens at the place of each answer token, best first,
+    and their log-probabilities. Row `i` is predicted at position `first_answer + i - 1`.
+    first_answer: index of the answer's first token."""
+
+    tokens: Ids
+    hidden: Floats
+    ids: Ids
+    logprobs: NDArray[np.float16]
+    first_answer: int
+
+
+class FeatureSource(Protocol):
+    """Training sequences by number; `answers` has their answers, in the same order."""
+
+    answers: Sequence[Answer]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> TrainingSequence: ...
+
+    def __iter__(self) -> Iterator[TrainingSequence]: ...
+
+
+class OnlineFeatures:
+    """Sequences that the target computes when they are read. layers: see RequiredOutputs. top_k: of `ids`."""
+
+    def __init__(
+        self, target: Target, answers: Sequence[Answer], layers: Sequence[int], top_k: int = TOP_K
+    ) -> None:
+        self.target, self.answers = target, answers
+        self.layers, self.top_k = tuple(layers), top_k
+        if not 1 <= top_k <= target.vocab.size:
+            raise UsageError(
+                f"top_k {top_k}: must be between 1 and the target's {target.vocab.size:,} tokens"
+            )
+        if not layers or list(layers) != sorted(set(layers)):
+            raise UsageError(f"layers {list(layers)}: must be one or more, ascending")
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[number] for number in range(len(self)))
+
+    def __getitem__(self, number: int) -> TrainingSequence:
+        answer = self.answers[number]
+        tokens = np.concatenate([answer.prompt, answer.tokens])
+        return self.compute(tokens, len(answer.prompt))
+
+    def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
+        """Run teacher forcing over the tokens. Raises ContractError if the target shows no hidden states."""
+        target, given, n = self.target, tokens.tolist(), len(tokens)
+        want = RequiredOutputs(layers=self.layers)
+        most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
+        hidden, rows = _Rows(n), list[tuple[Ids, Floats]]()
+        target.forget()  # what is in the cache has no hidden states
+        with closing(target.open()) as session:
+            session.extend(given[:first_answer])
+            while session.pending_tokens:
+                part = min(target.caps.max_prefill_tokens, session.pending_tokens)
+                hidden.add(target.forward([(session, part)], want)[0])
+            at = first_answer
+            while at <= n:  # the root is the token before `at`
+                tree = chain(given[at : at + most - 1], "right")
+                out = target.forward([(session, tree)], want)[0]
+                hidden.add(out)
+                rows += [
+                    top_logprobs(out.logits(row), self.top_k) for row in range(min(len(tree) + 1, n - at))
+                ]
+                at += len(tree) + 1
+                if at <= n:
+                    session.commit(range(len(tree)), given[at - 1])
+        ids, logprobs = (np.stack(one) for one in zip(*rows, strict=True))
+        return TrainingSequence(tokens, hidden.whole(), ids, logprobs.astype(np.float16), first_answer)
+
+
+class _Rows:
+    """The hidden states of a text of `n` tokens, collected from passes in any parts."""
+
+    def __init__(self, n: int) -> None:
+        self._parts: list[Floats] = []
+        self._n, self._end = n, 0
+
+    def add(self, out: ForwardOutput) -> None:
+        features = out.features
+        if features.hidden is None or features.start != self._end:
+            raise ContractError(f"a pass has no hidden states from position {self._end} on")
+        hidden = features.hidden
+        if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
+            hidden = hidden.detach().float().cpu().numpy()
+        self._parts.append(np.asarray(hidden, np.float32))
+        self._end += len(hidden)
+
+    def whole(self) -> Floats:
+        if self._end != self._n:
+            raise ContractError(f"passes over {self._n} tokens have {self._end} rows of hidden states")
+        return np.concatenate(self._parts)
+
+
+def top_logprobs(logits: NDArray[Any], k: int) -> tuple[Ids, Floats]:
+    """Return the k likeliest tokens of a row, as `filter_top_k` orders them, and their log-probabilities."""
+    best = filter_top_k(logits, k)
+    values = logits.astype(np.float64) - float(logits[best[0]])
+    return best.astype(np.int32), np.maximum(values[best] - np.log(np.exp(values).sum()), MIN_LOGPROB)
