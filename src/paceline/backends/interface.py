@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paceline.speculative.interfaces import Target
 from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text, Tokenizer
@@ -57,6 +60,17 @@ class Backend(Target, ModelSetup, Protocol):
     @property
     def modification(self) -> str:
         """Difference from the model in the file ("without 2 of 12 blocks"), or ""."""
+
+
+@dataclass(frozen=True)
+class OutputHead:
+    """The last layers of a model: logits are `weight @ (norm * h / sqrt(mean(h * h) + eps))` of a state h.
+    norm: [hidden_size]; None for a norm of another kind. eps: 0 then.
+    weight: [n_vocab, hidden_size]. Biases, scales and soft caps of logits are left out."""
+
+    norm: NDArray[np.float32] | None
+    eps: float
+    weight: NDArray[np.float32]
 
 
 @dataclass(frozen=True)

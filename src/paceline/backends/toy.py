@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus
+from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus, OutputHead
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
@@ -170,6 +170,16 @@ class ToyTarget:
     def logits(self, state: Array) -> Array:
         out: Array = self._head @ state[-1]
         return out
+
+    @property
+    def hidden_size(self) -> int:
+        return self.width
+
+    def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        return self._embed[list(tokens)].astype(np.float32)
+
+    def output_head(self) -> OutputHead:
+        return OutputHead(None, 0.0, self._head.astype(np.float32))
 
 
 ComputedToken = tuple[Array, int]  # the states after a token, and the token

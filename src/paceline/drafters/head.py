@@ -38,6 +38,7 @@ class HeadState(ModelDrafterState):
             n = len(features.hidden)
             rows = [row for row in rows if row < n]  # a prefill has no root
             hidden = features.hidden if rows == [*range(n)] else features.hidden[rows]
+            hidden = hidden if self._drafter.order is None else hidden[:, self._drafter.order]
             self.head_session.observe(features.start, hidden)
 
     @property
@@ -57,7 +58,11 @@ class HeadDrafter(ModelDrafter):
     def __init__(self, head: HeadTarget, **settings: Any) -> None:
         super().__init__(head, head.vocab.size, **settings)
         self.head, self.name = head, head.kind
-        self.required_outputs = RequiredOutputs(layers=tuple(sorted(set(head.config.layer_ids))))
+        ids = head.config.layer_ids
+        layers = tuple(sorted(set(ids)))
+        self.required_outputs = RequiredOutputs(layers=layers)
+        # The places of the head's layers among those of a pass, None if these are the same.
+        self.order = None if ids == layers else [layers.index(index) for index in ids]
         self._retained: list[tuple[list[int], HeadSession]] = []
 
     def open(

@@ -16,6 +16,8 @@ from paceline.speculative.errors import MissingExtraError, ModelError, UsageErro
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 CARD = "card.json"
+# Rows of the target's embedding, by which it is recognised; other programs would refuse unknown weights.
+SAMPLE, SAMPLE_NAME = "target_sample.safetensors", "embedding"
 MAX_CONFIG_BYTES = 1 << 20
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 # SafeAILab calls the layer `midlayer`, and older files number it.
@@ -26,11 +28,13 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class HeadFiles:
-    """A head read from its folder. card: what it was trained on, if it says."""
+    """A head read from its folder. sample: rows of its target's embedding, if it has them.
+    card: what it was trained on, if it says."""
 
     path: Path
     config: HeadConfig
     weights: Arrays
+    sample: NDArray[np.float32] | None
     card: Mapping[str, Any]
 
 
@@ -61,12 +65,14 @@ def read_head(path: Path) -> HeadFiles:
         raise UsageError(f"{path}: is no draft head: it has no config.json of one")
     try:
         weights = _read_weights(path)
+        file = path / SAMPLE
+        sample = read_safetensors(file)[SAMPLE_NAME] if file.is_file() else None
         card = json.loads((path / CARD).read_text("utf-8")) if (path / CARD).is_file() else {}
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise ModelError(f"{path}: {CARD} is damaged ({error})") from error
-    return HeadFiles(path, config, weights, card)
+    except (ValueError, KeyError) as error:
+        raise ModelError(f"{path}: {CARD} or {SAMPLE} is damaged ({error})") from error
+    return HeadFiles(path, config, weights, sample, card)
 
 
 def weights_file(path: Path) -> Path:
@@ -95,7 +101,8 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
     from safetensors import SafetensorError, deserialize
 
     try:
-        return {name: _array(entry) for name, entry in deserialize(path.read_bytes())}
+        entries: Any = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        return {name: _array(entry) for name, entry in entries}
     except (SafetensorError, KeyError, ValueError) as error:
         raise ModelError(f"{path}: is cut short or damaged ({error}): download or train it again") from error
 

@@ -230,7 +230,7 @@ class MedusaSession(ParallelSession):
     """A text in Medusa heads, which read the last hidden state only."""
 
     def __init__(self, head: MedusaHead, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
-        self._head, self._drafted = head, np.empty((0, 0), np.float32)
+        self._head = head
         super().__init__(like, shape, n_ctx)
 
     def _read(self, tokens: Sequence[int], features: Any) -> None: ...
@@ -238,11 +238,12 @@ class MedusaSession(ParallelSession):
     def _truncate(self, n: int) -> None: ...
 
     def _root(self, token: int, features: Any) -> Row:
-        self._drafted = to_numpy(self._head.forward(features[:, 0]))
-        return self._drafted[0]
+        self._drafted: Row = to_numpy(self._head.forward(features[:, 0]))
+        return self._at_depth(0, token)
 
     def _at_depth(self, depth: int, token: int) -> Row:
-        return self._drafted[min(depth, len(self._drafted) - 1)]
+        row: Row = self._drafted[min(depth, len(self._drafted) - 1)]
+        return row
 
 
 class BlockSession(ParallelSession):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
@@ -26,8 +26,13 @@ from paceline.system.identity import file_fingerprint
 
 MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
 MAX_EMBEDDINGS = 4096  # of the target, kept in memory
-KINDS = {"eagle": EagleHead, "eagle3": EagleHead, "medusa": MedusaHead, "block": BlockHead}
-SAMPLE, SAMPLE_TOKENS = "target_sample", 16  # rows of the target's embedding, by which it is recognised
+KINDS: Mapping[str, Callable[[HeadConfig, Any], EagleHead | BlockHead | MedusaHead]] = {
+    "eagle": EagleHead,
+    "eagle3": EagleHead,
+    "medusa": MedusaHead,
+    "block": BlockHead,
+}
+SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
 
 
@@ -51,6 +56,9 @@ class HeadBase(Protocol):
     def text(self) -> Any: ...
 
     @property
+    def token_trie(self) -> Any: ...
+
+    @property
     def hidden_size(self) -> int: ...
 
     def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]: ...
@@ -69,7 +77,7 @@ class HeadTarget:
         self.kind = self.config.kind
         self.vocab, self._base, self._card = base.vocab, base, files.card
         weights = dict(files.weights)
-        check_sample(files.path, weights.pop(SAMPLE, None), base, self.config)
+        check_sample(files.path, files.sample, base, self.config)
         self._own_embeddings = weights.get("embed_tokens.weight")
         if "lm_head.weight" not in weights:
             weights["lm_head.weight"] = base.output_head().weight[:, : self.config.shape.hidden]
@@ -112,6 +120,10 @@ class HeadTarget:
     @property
     def text(self) -> Any:
         return self._base.text
+
+    @property
+    def token_trie(self) -> Any:
+        return self._base.token_trie
 
     def identity(self) -> dict[str, Any]:
         """See ModelSetup. Costs depend on the shapes and the target's context only."""
@@ -232,7 +244,7 @@ def draft_ids(path: Path, weights: dict[str, Any], config: HeadConfig) -> NDArra
         if rows != config.target.vocab and config.target.vocab:
             raise ModelError(f"{path}: drafts {rows:,} tokens, and does not say which (d2t)")
         return None
-    ids = np.arange(len(offsets)) + offsets.astype(np.int64)
+    ids: NDArray[np.int64] = np.arange(len(offsets)) + offsets.astype(np.int64)
     size = config.target.vocab
     if len(ids) != rows or ids.min(initial=0) < 0 or (size and ids.max(initial=0) >= size):
         raise UsageError(f"{path}: its draft vocabulary is none of the target's tokens (d2t)")

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.prepare.training.features import FeatureSource, TrainingSequence
 
-class TrainingSequence(Protocol):
-    """A prompt and the target's answer, with hidden states (features.py).
-    hidden: [tokens, layers, width]. ids, logprobs: [tokens, k], the likeliest tokens behind each token."""
 
-    tokens: NDArray[np.int32]
-    hidden: NDArray[Any]
-    ids: NDArray[np.int32]
-    logprobs: NDArray[np.float16]
-    first_answer_index: int
+class Sequences:
+    """Some of a source's training sequences. lengths: in tokens, known without reading them."""
+
+    def __init__(self, source: FeatureSource, held_out: bool) -> None:
+        self._source = source
+        self._numbers = [i for i, answer in enumerate(source.answers) if answer.held_out == held_out]
+        self.answers = [source.answers[i] for i in self._numbers]
+        self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> TrainingSequence:
+        return self._source[self._numbers[index]]
 
 
 @dataclass(frozen=True)
@@ -84,32 +91,29 @@ def make_batch(
     A token behind which the likeliest one cannot be drafted has weight 0."""
     tokens = np.concatenate([one.tokens[:longest] for one in sequences]).astype(np.int64)
     document = np.repeat(np.arange(len(sequences)), [min(longest, len(one.tokens)) for one in sequences])
-    ids = vocabulary.places[np.concatenate([one.ids[:longest] for one in sequences]).astype(np.int64)]
-    p = np.exp(np.concatenate([one.logprobs[:longest] for one in sequences]).astype(np.float32))
-    weight = np.concatenate([_answer_weight(one)[:longest] for one in sequences])
-    weight = weight * (ids[:, 0] >= 0)
-    p = np.where(ids >= 0, p, 0.0)
-    p = p / np.maximum(p.sum(1, keepdims=True), 1e-9)
     hidden = np.concatenate([one.hidden[:longest] for one in sequences]).astype(np.float32)
+    k = sequences[0].ids.shape[1]
+    ids = np.zeros((len(tokens), k), np.int64)
+    p = np.zeros((len(tokens), k), np.float32)
+    start = 0
+    for one in sequences:
+        n = min(longest, len(one.tokens))
+        # Row i of `ids` is predicted by the token before the answer's token i.
+        first = one.first_answer - 1
+        rows = max(0, min(n - first, len(one.ids)))
+        here = slice(start + first, start + first + rows)
+        places = vocabulary.places[one.ids[:rows]]
+        ids[here] = np.maximum(places, 0)
+        known = np.where(places >= 0, np.exp(one.logprobs[:rows].astype(np.float32)), 0.0)
+        # A token behind which the likeliest one cannot be drafted teaches nothing.
+        p[here] = known / np.maximum(known.sum(1, keepdims=True), 1e-9) * (places[:, :1] >= 0)
+        start += n
 
     def sent(values: NDArray[Any]) -> Any:
         return torch.from_numpy(values).to(device)
 
-    return Batch(
-        sent(tokens),
-        sent(hidden),
-        sent(document),
-        sent(np.maximum(ids, 0)),
-        sent(p.astype(np.float32)),
-        sent(weight.astype(np.float32)),
-    )
-
-
-def _answer_weight(one: TrainingSequence) -> NDArray[np.float32]:
-    """Return 1 for tokens whose next token is part of the answer."""
-    n = len(one.tokens)
-    place = np.arange(n)
-    return ((place >= one.first_answer_index - 1) & (place < n - 1)).astype(np.float32)
+    weight = (p.sum(1) > 0).astype(np.float32)
+    return Batch(sent(tokens), sent(hidden), sent(document), sent(ids), sent(p), sent(weight))
 
 
 def batches_of(lengths: Sequence[int], order: Sequence[int], tokens: int) -> list[list[int]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from paceline.heads.session import open_session
-from paceline.prepare.training.batches import DraftVocabulary, TrainingSequence
+from paceline.prepare.training.batches import DraftVocabulary
+from paceline.prepare.training.features import TrainingSequence
 from paceline.speculative.tree import chain
 
 
@@ -38,7 +39,7 @@ def acceptance_of(
     head: Any,
     embed: Callable[[Sequence[int]], Any],
     vocabulary: DraftVocabulary,
-    sequences: Sequence[TrainingSequence],
+    sequences: Iterable[TrainingSequence],
     n_draft: int,
 ) -> Acceptance:
     """Draft along the answers as decoding does. head: a network with numpy weights."""
@@ -49,7 +50,7 @@ def acceptance_of(
         tokens = one.tokens.tolist()
         session = open_session(head, embed, np.zeros(0, np.float32), len(tokens) + depth + 1)
         known = 0
-        n = max(2, one.first_answer_index)
+        n = max(2, one.first_answer)
         session.extend(tokens[:n])
         while n < len(tokens):
             session.observe(known, one.hidden[known : n - 1].astype(np.float32))

@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.prepare.training.batches import TrainingSequence, batches_of, make_batch
+from paceline.prepare.training.batches import Sequences, batches_of, make_batch
 from paceline.prepare.training.evaluate import Acceptance, acceptance_of
+from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.plan import TrainingSettings
 from paceline.prepare.training.recipes import Recipe
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write
@@ -26,24 +28,6 @@ from paceline.system.whole import atomic_write
 CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate
 BETAS, CLIP = (0.9, 0.95), 0.5
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """The settings of a run.
-    minutes: stop after so long, 0 for no limit. evaluations: of a run, on `held_out` sequences.
-    patience: evaluations without a better head after which the run ends. n_draft: tokens drafted in them."""
-
-    epochs: int = 10
-    minutes: float = 0.0
-    learning_rate: float = 1e-3
-    batch_tokens: int = 2048
-    max_tokens: int = 1024
-    evaluations: int = 10
-    held_out: int = 24
-    patience: int = 4
-    n_draft: int = 7
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,8 +81,8 @@ class Trainer:
 
     def run(
         self,
-        training: Sequence[TrainingSequence],
-        held_out: Sequence[TrainingSequence],
+        training: Sequences,
+        held_out: Sequences,
         progress: Callable[[Progress], None] = lambda _: None,
     ) -> Acceptance | None:
         """Train to the end, and return the best head's acceptance; None if nothing was evaluated.
@@ -135,15 +119,15 @@ class Trainer:
         minutes = self._settings.minutes
         return min(1.0, max(self._step / total, self._seconds / (60 * minutes) if minutes else 0.0))
 
-    def _order(self, training: Sequence[TrainingSequence]) -> list[list[int]]:
+    def _order(self, training: Sequences) -> list[list[int]]:
         """Return the batches of an epoch, as sequence numbers. The seed and the epoch decide."""
         rng = np.random.default_rng([self._settings.seed, self._step])
         order = rng.permutation(len(training)).tolist()
-        lengths = [min(len(one.tokens), self._settings.max_tokens) for one in training]
+        lengths = [min(n, self._settings.longest) for n in training.lengths]
         return batches_of(lengths, order, self._settings.batch_tokens)
 
     def _update(self, sequences: Sequence[TrainingSequence], share: float) -> None:
-        batch = make_batch(sequences, self._recipe.vocabulary, self._device, self._settings.max_tokens)
+        batch = make_batch(sequences, self._recipe.vocabulary, self._device, self._settings.longest)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * rate_at(share)
         loss = self._recipe.loss(self._network, batch, lambda tokens: self._embedding[tokens])
@@ -155,7 +139,7 @@ class Trainer:
         value = float(loss.detach())
         self._loss = value if self._step == 1 else 0.95 * self._loss + 0.05 * value
 
-    def _evaluate(self, held_out: Sequence[TrainingSequence]) -> Acceptance | None:
+    def _evaluate(self, held_out: Sequences) -> Acceptance | None:
         """Evaluate, and save the head if it is the best; return its acceptance then."""
         weights = {name: value.detach().float().cpu().numpy() for name, value in self.weights.items()}
         embedding = self._embedding.float().cpu().numpy()
@@ -163,7 +147,7 @@ class Trainer:
             self._recipe.network(weights),
             lambda tokens: embedding[list(tokens)],
             self._recipe.vocabulary,
-            held_out[: self._settings.held_out],
+            (held_out[i] for i in range(min(len(held_out), self._settings.held_out))),
             self._settings.n_draft,
         )
         self._evaluated += 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,22 +20,10 @@ from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
 from paceline.prepare.training.batches import Batch, DraftVocabulary
 from paceline.prepare.training.losses import head_loss
+from paceline.prepare.training.plan import HeadOptions
+from paceline.speculative.errors import ModelError
 
 INIT_STD = 0.02
-
-
-@dataclass(frozen=True)
-class HeadOptions:
-    """The choices of a training.
-    depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
-    layers: of a block head. decay: weight of each further token. variation: share of total variation in the
-    loss. mask_token: a block's placeholder."""
-
-    depth: int = 5
-    layers: int = 2
-    decay: float = 0.8
-    variation: float = 0.0
-    mask_token: int = 0
 
 
 class Recipe(ABC):
@@ -45,7 +32,7 @@ class Recipe(ABC):
     kind = ""
 
     def __init__(
-        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: Any
+        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: HeadOptions
     ) -> None:
         self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
 
@@ -118,13 +105,12 @@ class Eagle3Recipe(Recipe):
 
     @property
     def config(self) -> HeadConfig:
-        layers = self.target.layers
         return HeadConfig(
             kind=self.kind,
             target=self.target,
             shape=self.shape,
             draft_vocab=len(self.vocabulary),
-            layer_ids=(2, layers // 2, layers - 3),
+            layer_ids=three_layers(self.target.layers),
         )
 
     def network(self, weights: Mapping[str, Any]) -> EagleHead:
@@ -253,16 +239,16 @@ class BlockRecipe(Recipe):
 
     @property
     def config(self) -> HeadConfig:
-        layers = self.target.layers
         return HeadConfig(
             kind=self.kind,
             target=self.target,
             shape=self.shape,
             draft_vocab=len(self.vocabulary),
-            layer_ids=(2, layers // 2, layers - 3),
+            layer_ids=three_layers(self.target.layers),
             n_layers=self.options.layers,
             depth=self.options.depth,
             mask_token=self.options.mask_token,
+            markov_rank=self.options.markov_rank,
             from_root=True,
         )
 
@@ -272,7 +258,7 @@ class BlockRecipe(Recipe):
     def weights(self, output: Any) -> dict[str, Any]:
         hidden, width = self.shape.hidden, self.target.hidden
         norm = torch.ones(hidden) if output.norm is None else torch.from_numpy(output.norm).float().clone()
-        layers = {}
+        layers = dict[str, Any]()
         for i in range(self.options.layers):
             layers |= layer_weights(self.shape, f"layers.{i}.", hidden, qk_norm=True)
         fc = normal(hidden, 3 * width)
@@ -283,6 +269,15 @@ class BlockRecipe(Recipe):
             **layers,
             "norm.weight": norm,
             "lm_head.weight": self.rows_of(output),
+            **self._markov_weights(),
+        }
+
+    def _markov_weights(self) -> dict[str, Any]:
+        if not (rank := self.options.markov_rank):
+            return {}
+        return {
+            "markov_head.markov_w1.weight": normal(self.target.vocab, rank),
+            "markov_head.markov_w2.weight": torch.zeros(len(self.vocabulary), rank),
         }
 
     def loss(self, network: BlockHead, batch: Batch, embed: Any) -> Any:
@@ -298,7 +293,9 @@ class BlockRecipe(Recipe):
         network.extend(caches, network.context(batch.hidden), np.arange(n))  # type: ignore[arg-type]
         tokens = torch.where(places == begin, batch.tokens[begin], self.options.mask_token)
         outputs = network.forward(embed(tokens), caches, places.cpu().numpy(), mask)
-        logits, total = network.logits(outputs).view(len(anchors), rows, -1), 0.0
+        before = batch.tokens[places.clamp(max=n - 1)]  # the token that a slot's draft follows
+        logits = network.logits(outputs) + network.markov_term(before)
+        logits, total = logits.view(len(anchors), rows, -1), 0.0
         for depth in range(rows):
             ids, p, weight = batch.shifted(depth)
             loss = head_loss(
@@ -314,6 +311,13 @@ class BlockRecipe(Recipe):
         if not len(candidates):
             return torch.zeros(1, dtype=torch.long, device=batch.tokens.device)
         return candidates[torch.randperm(len(candidates), device=candidates.device)[:count]]
+
+
+def three_layers(layers: int) -> tuple[int, int, int]:
+    """Return a low, a middle and a high layer of a target. Raises ModelError for fewer than three."""
+    if layers < 3:
+        raise ModelError(f"the target has {layers} layers, and the head reads three")
+    return (2, layers // 2, layers - 3) if layers >= 8 else (layers // 4, layers // 2, layers - 1)
 
 
 def document_mask(document: Any) -> Any:

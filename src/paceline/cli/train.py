@@ -1,0 +1,130 @@
+"""`paceline train`: train a draft head on the target's own answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from paceline.cli import options
+from paceline.cli.groups import OptionGroup, model_options, option_table, with_option_groups
+from paceline.cli.interrupts import Interrupts
+from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.output import print_json, print_note
+from paceline.cli.references import resolve_models
+
+DATA, TRAINING = "Data", "Training"
+Kind = Literal["medusa", "eagle", "eagle3", "block"]
+MODELS = model_options(
+    "model", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels", "device", "dtype",
+    "attention",
+)  # fmt: skip
+DATA_OPTIONS = OptionGroup(option_table(
+    DATA,
+    ("data", list[Path] | None, None, "--data", "FILE",
+     "Prompts: JSON lines, texts or folders of them; may be repeated. The target answers them itself."),
+    ("suite", str, "", "--suite", "NAME", "Prompts of a suite, as for `paceline bench`."),
+    ("held_out", float, 0.05, "--held-out", "X", "Share of the prompts that are only evaluated on."),
+    ("max_tokens", int, 256, "-n --n-predict", "N", "Tokens of an answer.", 2),
+    ("temperature", float, 0.0, "--temp", "X", "Temperature of the answers; 0: greedy.", 0),
+    ("answer_minutes", float, 0.0, "--answer-minutes", "X", "Time for answers; 0: as long as it takes.", 0),
+    ("sessions", int, 8, "--sessions", "N", "Answers decoded at the same time.", 1),
+    env=False,
+))  # fmt: skip
+TRAINING_OPTIONS = OptionGroup(option_table(
+    TRAINING,
+    ("epochs", int, 10, "--epochs", "N", "Times to read the answers.", 1),
+    ("minutes", float, 0.0, "--minutes", "X", "Longest time of training; 0: no limit.", 0),
+    ("learning_rate", float, 1e-3, "--lr", "X", "Learning rate.", 0),
+    ("batch_tokens", int, 2048, "--batch-tokens", "N", "Tokens of a batch.", 16),
+    ("draft_vocab", int, 8192, "--draft-vocab", "N", "Tokens that can be drafted: the most frequent.", 2),
+    ("depth", int, 5, "--depth", "N",
+     "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1),
+    ("layers", int, 2, "--layers", "N", "Layers of a block head.", 1),
+    ("variation", float, 0.0, "--tv", "X", "Share of total variation in the loss.", 0),
+    ("seed", int, 0, "--seed", "N", "Seed.", 0),
+    ("use_cache", bool, True, "--cache", "", "Keep hidden states on disk instead of computing them again."),
+    env=False,
+))  # fmt: skip
+
+
+@with_option_groups(models=MODELS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
+def train(
+    *,
+    kind: Annotated[Kind, argument("KIND", "medusa, eagle, eagle3 or block (DFlash, DSpark).")],
+    models: Any,
+    data: Any,
+    training: Any,
+    out: Annotated[Path, option(OUTPUT, "-o --out", "FOLDER", "The head's folder.", env=False)],
+    as_json: options.AsJson = False,
+) -> None:
+    """Train a draft head for a model, which `-md FOLDER` then drafts with.
+
+    The model answers the prompts, its hidden states are computed, and the head learns from both. The best
+    head by acceptance length on held-out prompts stays in the folder. The same command goes on after Ctrl-C
+    or a kill. It needs PyTorch: pip install 'paceline[hf]'.
+    """
+    from paceline.loading import load
+    from paceline.prepare.training.plan import make_plan, require_torch
+    from paceline.prepare.training.prompts import read_prompts
+
+    require_torch()
+    files, suite, held_out = data.pop("data") or [], data.pop("suite"), data.pop("held_out")
+    sessions = data.pop("sessions")
+    plan = make_plan(kind, out, **data, **training)
+    with Interrupts() as interrupts, load(**resolve_models(models), sessions=sessions) as llm:
+        prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
+        from paceline.prepare.training.train import train_head
+
+        with stages(interrupts) as report:
+            card = train_head(llm, prompts, plan, report, print_note)
+    if as_json:
+        print_json(card)
+        return
+    found = card["acceptance"]
+    rates = " ".join(f"{rate:.2f}" for rate in found["by_position"])
+    print_note(f"acceptance length {found['length']:.2f} on held-out prompts; accepted by position: {rates}")
+    typer.echo(str(out))
+
+
+@contextmanager
+def stages(interrupts: Interrupts) -> Iterator[Callable[[str, Any], None]]:
+    """Yield a function that draws the progress of a stage; it raises KeyboardInterrupt after Ctrl-C."""
+    from rich.progress import BarColumn, TextColumn
+
+    from paceline.cli.progress import bars
+
+    with bars(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}")) as drawing:
+        tasks: dict[str, Any] = {}
+        interrupts.defer_first()
+
+        def report(stage: str, progress: Any) -> None:
+            interrupts.check()
+            if stage not in tasks:
+                tasks[stage] = drawing.add_task(stage, total=1.0, detail="")
+            share, detail = describe(stage, progress)
+            drawing.update(tasks[stage], completed=share, detail=detail)
+
+        yield report
+
+
+def describe(stage: str, progress: Any) -> tuple[float, str]:
+    """Return the completed share of a stage, and what else is known."""
+    if stage == "features":
+        done, total = progress
+        return done / max(1, total), f"{done}/{total}"
+    if stage == "answers":
+        left = progress.seconds_left
+        time = "" if left is None else f", {clock(left)} left"
+        share = progress.done / max(1, progress.total)
+        return share, f"{progress.done}/{progress.total}, {progress.tokens_per_second:.0f} tokens/s{time}"
+    best = f", acceptance length {progress.best:.2f}" if progress.best else ""
+    return progress.share, f"loss {progress.loss:.3f}{best}, {clock(progress.seconds_left)} left"
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"

@@ -1,0 +1,85 @@
+"""What `paceline train` does, checked before anything is loaded. This module needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from paceline.speculative.errors import MissingExtraError, UsageError
+from paceline.speculative.validation import invalid
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The choices of a training.
+    depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
+    layers: of a block head. decay: weight of each further token. variation: share of total variation in the
+    loss. mask_token: a block's placeholder. markov_rank: of a block's correction by the token before."""
+
+    depth: int = 5
+    layers: int = 2
+    decay: float = 0.8
+    variation: float = 0.0
+    mask_token: int = 0
+    markov_rank: int = 64
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The settings of a run.
+    minutes: stop after so long, 0 for no limit. evaluations: of a run, on `held_out` sequences.
+    patience: evaluations without a better head after which the run ends. n_draft: tokens drafted in them."""
+
+    epochs: int = 10
+    minutes: float = 0.0
+    learning_rate: float = 1e-3
+    batch_tokens: int = 2048
+    longest: int = 1024
+    evaluations: int = 10
+    held_out: int = 24
+    patience: int = 4
+    n_draft: int = 7
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What `paceline train` does. draft_vocab: tokens that a head can draft.
+    max_tokens: of an answer. answer_minutes: time for answers, 0 for all of them.
+    use_cache: keep the hidden states on disk; otherwise the target computes them in every epoch."""
+
+    kind: str
+    folder: Path
+    options: HeadOptions
+    settings: TrainingSettings
+    draft_vocab: int = 8192
+    max_tokens: int = 256
+    temperature: float = 0.0
+    answer_minutes: float = 0.0
+    use_cache: bool = True
+    device: str = "auto"
+
+
+def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
+    """Return the plan of these settings, each a field of the plan or of its parts. Raises UsageError."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: is a file; give the head's folder (-o)")
+    if not 0.0 <= given.get("variation", 0.0) <= 1.0:
+        raise invalid("variation (--tv)", given["variation"], "between 0 and 1")
+    if given.get("learning_rate", 1.0) <= 0.0:
+        raise invalid("learning_rate (--lr)", given["learning_rate"], "above 0")
+
+    def part(cls: type) -> dict[str, Any]:
+        return {f.name: given.pop(f.name) for f in fields(cls) if f.name in given}
+
+    options, settings = HeadOptions(**part(HeadOptions)), TrainingSettings(**part(TrainingSettings))
+    return TrainingPlan(kind, folder, options, settings, **given)
+
+
+def require_torch() -> None:
+    """Raise MissingExtraError without PyTorch."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(f"training needs PyTorch ({error}): pip install 'paceline[hf]'") from error

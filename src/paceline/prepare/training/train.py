@@ -1,0 +1,179 @@
+"""`paceline train`: from prompts to a head in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline import __version__
+from paceline.api import LLM
+from paceline.heads.config import TargetFacts
+from paceline.heads.decoder import LayerShape
+from paceline.heads.target import HeadBase, sample_tokens
+from paceline.heads.writing import write_head
+from paceline.prepare.training.answers import generate_answers
+from paceline.prepare.training.batches import DraftVocabulary, Sequences
+from paceline.prepare.training.evaluate import Acceptance
+from paceline.prepare.training.feature_cache import build_cache
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures
+from paceline.prepare.training.loop import Trainer
+from paceline.prepare.training.plan import TrainingPlan
+from paceline.prepare.training.prompts import TrainingPrompts
+from paceline.prepare.training.recipes import RECIPES, Recipe
+from paceline.speculative.errors import UsageError
+
+ANSWERS, FEATURES, TRAINING = "answers", "features", "training"
+HEAD_DIM = 64
+CHUNK = 4096  # embedding rows read at once
+
+
+Report = Callable[[str, Any], object]  # the stage, and its progress
+
+
+def train_head(
+    llm: LLM,
+    prompts: TrainingPrompts,
+    plan: TrainingPlan,
+    report: Report = lambda _stage, _progress: None,
+    note: Callable[[str], object] = lambda _line: None,
+) -> dict[str, Any]:
+    """Train a head for the target of `llm`, and return its card.
+
+    An interrupted run goes on when it is called with the same plan. Raises UsageError for a target that shows
+    no hidden states, or another run's folder; PacelineError if the disk fails."""
+    target = llm.target
+    if not isinstance(target, HeadBase):
+        raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
+    found = generate_answers(
+        llm,
+        prompts,
+        plan.folder / ANSWERS,
+        max_tokens=plan.max_tokens,
+        temperature=plan.temperature,
+        minutes=plan.answer_minutes or None,
+        report=lambda progress: report(ANSWERS, progress),
+    )
+    answers = [answer for answer in found.answers if len(answer.tokens) > 1]
+    if not any(a.held_out for a in answers) or all(a.held_out for a in answers):
+        raise UsageError("there are too few answers: some to train on, and some held out (more --minutes)")
+    vocabulary = DraftVocabulary.of_answers(
+        (answer.tokens for answer in answers if not answer.held_out), target.vocab.size, plan.draft_vocab
+    )
+    recipe = make_recipe(target, plan, vocabulary)
+    layers = recipe.config.resolved(target.layers).layer_ids
+    source: FeatureSource = OnlineFeatures(target, answers, sorted(set(layers)))
+    if plan.use_cache:
+        source = build_cache(
+            source,  # type: ignore[arg-type]  # OnlineFeatures
+            plan.folder / FEATURES,
+            model=target.identity()["model"],
+            note=note,
+            report=lambda done, total: report(FEATURES, (done, total)),
+        )
+    training, held_out = Sequences(source, False), Sequences(source, True)
+    sample = target.token_embeddings(sample_tokens(target.vocab.size))
+    card = make_card(llm, prompts, plan, training, held_out)
+    state = {"acceptance": dict[str, Any]()}
+
+    def save(weights: Any, acceptance: Acceptance) -> None:
+        state["acceptance"] = acceptance_record(acceptance, plan.settings.n_draft)
+        write_head(
+            plan.folder,
+            recipe.config,
+            weights,
+            vocabulary.ids,
+            sample,
+            card | {"acceptance": state["acceptance"]},
+        )
+
+    torch.manual_seed(plan.settings.seed)
+    trainer = Trainer(
+        recipe,
+        recipe.weights(target.output_head()),
+        embedding_of(target),
+        plan.folder,
+        plan.settings,
+        save,
+        training_device(plan.device),
+    )
+    trainer.run(training, held_out, lambda progress: report(TRAINING, progress))
+    return card | {"acceptance": state["acceptance"] or read_acceptance(plan.folder)}
+
+
+def training_device(name: str) -> str:
+    """Return the device to train on. auto: a GPU if there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) -> Recipe:
+    """Return the recipe of a kind of head for a target, whose width and tokens it takes over."""
+    facts = TargetFacts(
+        name=target.name,
+        model=target.identity()["model"],
+        layers=target.layers,
+        hidden=target.hidden_size,
+        vocab=target.vocab.size,
+    )
+    return RECIPES[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
+
+
+def head_shape(hidden: int) -> LayerShape:
+    """Return the dimensions of a head's layer, like those of a small Llama of this width."""
+    head_dim = next((size for size in (HEAD_DIM, 32, 16, 8, 4, 2) if hidden % size == 0), hidden)
+    heads = hidden // head_dim
+    kv_heads = next(n for n in (3, 2, 4, 5, 7, heads) if heads % n == 0 and n <= heads)
+    feed_forward = max(16, -(-hidden * 8 // 3 // 64) * 64)
+    return LayerShape(hidden, heads, kv_heads, head_dim, feed_forward)
+
+
+def embedding_of(target: HeadBase) -> Any:
+    """Return the target's embedding matrix as a tensor."""
+    size = target.vocab.size
+    parts = [
+        target.token_embeddings(range(start, min(size, start + CHUNK))) for start in range(0, size, CHUNK)
+    ]
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def make_card(
+    llm: LLM, prompts: TrainingPrompts, plan: TrainingPlan, training: Sequences, held_out: Sequences
+) -> dict[str, Any]:
+    """Return what a head was trained for and on."""
+
+    def count(sequences: Sequences) -> dict[str, int]:
+        tokens = sum(len(answer.tokens) for answer in sequences.answers)
+        return {"answers": len(sequences), "answer_tokens": tokens}
+
+    return {
+        "kind": plan.kind,
+        "paceline": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "target": {"name": llm.target.name, "model": llm.target.identity()["model"]},
+        "sources": [asdict(source) for source in prompts.sources],
+        "training": count(training),
+        "held_out": count(held_out),
+        "settings": asdict(plan.settings) | asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
+    }
+
+
+def acceptance_record(acceptance: Acceptance, n_draft: int) -> dict[str, Any]:
+    return {
+        "n_draft": n_draft,
+        "length": round(acceptance.length, 4),
+        "by_position": [round(rate, 4) for rate in acceptance.by_position],
+        "steps": acceptance.steps,
+    }
+
+
+def read_acceptance(folder: Path) -> dict[str, Any]:
+    """Return the acceptance in the folder's card, of a run that had ended before."""
+    from paceline.heads.files import read_head
+
+    record: dict[str, Any] = dict(read_head(folder).card["acceptance"])
+    return record
