@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Backend
+from paceline.backends.interface import Backend, ShowsHiddenStates
 from paceline.backends.translated import CrossVocabTarget
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
@@ -17,7 +17,7 @@ from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.files import head_config, read_head
-from paceline.heads.target import HeadBase, HeadTarget
+from paceline.heads.target import HeadTarget
 from paceline.models.names import VIEW_PREFIX, model_path
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
@@ -165,7 +165,7 @@ def draft_source(reference: PathLike) -> str:
 
 def open_head(reference: PathLike, target: Backend) -> HeadTarget:
     """Open a draft head beside its target. Raises UsageError or ModelError."""
-    if not isinstance(target, HeadBase):
+    if not isinstance(target, ShowsHiddenStates):
         raise UsageError(
             f"{reference}: is a draft head, which reads hidden states, and {target.origin} shows none"
         )

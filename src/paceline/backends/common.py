@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paceline.speculative.errors import BusyError, ContractError, UsageError
@@ -27,6 +28,18 @@ def make_token_trie(vocab: Vocab, added: Collection[int]) -> TokenTrie:
 def parameters(n: int) -> str:
     """Format a number of parameters: 1.5B, 135M."""
     return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
+
+
+def check_layers(layers: Sequence[int], n: int, path: Path) -> None:
+    """Raise UsageError unless the model with `n` layers has inputs of these layers."""
+    if not all(0 <= layer <= n for layer in layers):
+        raise UsageError(f"{path}: hidden states of layers {list(layers)}: the model has those of 0 to {n}")
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
+    """Raise UsageError unless all tokens are in the vocabulary."""
+    if wrong := [token for token in tokens if not 0 <= token < n_vocab]:
+        raise UsageError(f"{origin}: has no token {wrong[0]}: its vocabulary has {n_vocab:,}")
 
 
 class CacheSlot:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,26 @@ class OutputHead:
     norm: NDArray[np.float32] | None
     eps: float
     weight: NDArray[np.float32]
+
+
+@runtime_checkable
+class ShowsHiddenStates(Protocol):
+    """A backend for draft heads, whose forward returns hidden states (`RequiredOutputs.layers`)."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def layers(self) -> int:
+        """Number of layers; hidden states are those of 0 to this number."""
+
+    def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return the tokens' rows of the embedding matrix [n, hidden_size].
+        Some models scale embeddings (Gemma): the hidden states of layer 0 are scaled, these rows are not.
+        Raises UsageError for a token outside the vocabulary."""
+
+    def output_head(self) -> OutputHead:
+        """Return a copy of the output layer. Raises ModelError for weights that cannot be read."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,8 @@ SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
 
 
-@runtime_checkable
 class HeadBase(Protocol):
-    """What a head needs of its target: a Backend that shows hidden states."""
+    """What a head needs of its target: a Backend that is a ShowsHiddenStates (backends/interface.py)."""
 
     @property
     def vocab(self) -> Vocab: ...

@@ -80,14 +80,14 @@ class Counting:
 
     def __init__(self, target: LlamaTarget) -> None:
         self.target, self.passes, self.rows = target, 0, 0
-        decode_one = target._decoder._decode
+        decode_one = target._decoder._decode_batch
 
         def count() -> None:
             self.passes += 1
             self.rows += len(target._decoder.batch)
             decode_one()
 
-        target._decoder._decode = count  # type: ignore[method-assign]
+        target._decoder._decode_batch = count  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
+from paceline.backends.llama_cpp.hidden_states import Hidden
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
@@ -47,19 +49,22 @@ class Batch:
             logits=self._wanted,
         )
         self._owners: list[list[int]] = []
+        self._all_outputs = False
         self.outputs = 0
 
     def __len__(self) -> int:
         return len(self._owners)
 
-    def clear(self) -> None:
+    def clear(self, *, all_outputs: bool = False) -> None:
+        """Start a new batch. all_outputs: give logits to all rows, as the final norm computes only these."""
+        self._all_outputs = all_outputs
         self._owners.clear()
         self._several.clear()
         self.outputs = 0
 
     def add(self, token: int, pos: int, sequences: list[int], wanted: bool) -> None:
         """Add a row. Branches can be added to `sequences` until the batch is decoded."""
-        i = len(self._owners)
+        i, wanted = len(self._owners), wanted or self._all_outputs
         self._token[i] = token
         self._pos[i] = pos
         self._wanted[i] = wanted
@@ -97,12 +102,26 @@ class LlamaForward(LogitsOutput):
     is_last: returns true until the target's next pass."""
 
     def __init__(
-        self, is_last: Callable[[], bool], rows: NDArray[np.float32], first: int, want: RequiredOutputs
+        self,
+        is_last: Callable[[], bool],
+        rows: NDArray[np.float32],
+        first: int,
+        computed: int,
+        want: RequiredOutputs,
+        features: Features = NO_FEATURES,
     ) -> None:
         self._is_last, self._rows, self._first = is_last, rows, first
-        top = want.top_k > 0 and len(rows) > 0
-        features = Features(np.stack([filter_top_k(row, want.top_k) for row in rows])) if top else NO_FEATURES
-        super().__init__(len(rows), features)
+        if want.top_k > 0 and len(rows) > 0:
+            features = replace(features, top_k=np.stack([filter_top_k(row, want.top_k) for row in rows]))
+        super().__init__(computed, features)
+
+    def add_prefill(self, n: int, start: int, hidden: Sequence[Hidden]) -> None:
+        """Count `n` tokens from position `start` on, which earlier passes prefilled; `hidden` is theirs."""
+        self.computed += n
+        if hidden:
+            own = [] if self.features.hidden is None else [self.features.hidden]
+            states = np.concatenate([*hidden, *own])
+            self.features = replace(self.features, hidden=states, lead=n, start=start)
 
     def logits(self, row: int) -> NDArray[np.float32]:
         rows = range(self._first, self._first + len(self._rows))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
@@ -21,8 +21,12 @@ from paceline.system.forks import ForkGuard
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.leaving import exit_now
 
+if TYPE_CHECKING:
+    from paceline.backends.llama_cpp.hidden_states import HiddenStateCapture
+
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
+UBATCH = 512  # tokens that llama.cpp computes at once
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": (0, 4.0), "f16": (1, 2.0), "q8_0": (8, 34 / 32), "bf16": (30, 2.0)}  # ggml_type, bytes
 
@@ -206,8 +210,10 @@ def make_context(
     n_batch: int,
     flash_attention: bool | None,
     cache_type: str,
+    capture: HiddenStateCapture | None = None,
 ) -> Any:
-    """Make a context. Raises UsageError for a bad setting, and ModelError if memory is too small."""
+    """Make a context. capture: copies hidden states.
+    Raises UsageError for a bad setting, and ModelError if memory is too small."""
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
@@ -216,6 +222,7 @@ def make_context(
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
+    params.n_ubatch = UBATCH
     params.n_seq_max = sequences
     params.n_outputs_max = rows
     params.n_threads = params.n_threads_batch = threads
@@ -223,6 +230,8 @@ def make_context(
     params.swa_full = True  # keep cells outside the window, for rollback
     params.no_perf = True
     params.type_k = params.type_v = ggml_type
+    if capture is not None:
+        params.cb_eval, params.cb_eval_user_data = capture.callback, capture.user_data
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
     with wrap_llama_errors(path):
         context = cpp.llama_init_from_model(model, params)

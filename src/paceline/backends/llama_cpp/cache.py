@@ -44,15 +44,21 @@ class LlamaKvCache:
         self._shares, self._windowed = shares, windowed
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
+        self.slots = [SequenceSlot(i) for i in range(sessions)]
         self.reset(None)
 
     def reset(self, context: Any) -> None:
-        """Use the empty memory of a context; None detaches the cache."""
+        """Use the empty memory of a context; None detaches the cache.
+        Open sessions lose their cells: their next pass computes all their tokens."""
         self._memory = None if context is None else self._cpp.llama_get_memory(context)
-        self.slots = [SequenceSlot(i) for i in range(self._sessions)]
         self.branches: list[SequenceSlot | None] = [
             None
         ] * MAX_BRANCHES  # the owner of sequence `sessions + i`
+        for slot in self.slots:
+            slot.cached.clear()
+            slot.prompt_length = slot.last_used = 0
+            if slot.owner is not None and (session := slot.owner()) is not None:
+                session.drop_tree()
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
         """Return a free slot with the longest cached prefix of `tokens`, copied from another slot if needed.

@@ -117,6 +117,10 @@ class LlamaSession(CachedSession[SequenceSlot]):
             self._cache.truncate(self._slot.sequence, len(self._slot.cached))
             self._free_branches()
 
+    def drop_tree(self) -> None:
+        """Forget the last tree, whose cells are gone."""
+        self._clear_tree()
+
     def _free_branches(self) -> None:
         if self._branched:
             self._cache.free_branches(self.slot)

@@ -10,15 +10,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.common import make_token_trie
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.backends.common import check_layers, check_tokens, make_token_trie
+from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
+from paceline.backends.llama_cpp.hidden_states import HiddenStateCapture
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
+from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
@@ -96,6 +102,8 @@ class LlamaTarget:
         self.on_forward: Callable[[int, int, float], None] | None = None
         try:
             self.vocab = read_vocab(self._model, self._require_open)
+            self.layers = int(self._cpp.llama_model_n_layer(self._model))
+            self.hidden_size = int(self._cpp.llama_model_n_embd(self._model))
             self._set_up(n_ctx, sessions, 0)
             self._text = LlamaText(self._model)
             self._set_equal_rows()
@@ -126,7 +134,12 @@ class LlamaTarget:
             windowed=windowed,
         )
         self._decoder = PassRunner(
-            self.path, self.cache, self.vocab.size, exact_rows=exact_rows, kernels=self.kernels
+            self.path,
+            self.cache,
+            self.vocab.size,
+            self.layers,
+            exact_rows=exact_rows,
+            kernels=self.kernels,
         )
         self._make_context(sessions)
         self.caps = Caps(
@@ -152,6 +165,7 @@ class LlamaTarget:
             n_batch=N_BATCH,
             flash_attention=self.flash_attention,
             cache_type=self.cache_type,
+            capture=self._decoder.capture,
         )
         self._decoder.context = self._context
         self.cache.reset(self._context)
@@ -206,6 +220,19 @@ class LlamaTarget:
         given = {**self.settings, "flash_attention": flash_attention, "exact_rows": 0}
         return LlamaTarget(self.path, n_ctx=n_ctx, weights=self, **given)
 
+    @cached_property
+    def _weights(self) -> ModelWeights:
+        return ModelWeights(self.path)
+
+    def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self._require_open()
+        check_tokens(tokens, self.vocab.size, self.origin)
+        return self._weights.token_embeddings(tokens)
+
+    def output_head(self) -> OutputHead:
+        self._require_open()
+        return self._weights.output_head()
+
     def open(self, beside: Session | None = None) -> LlamaSession:
         self._require_open()
         return LlamaSession(self.cache, as_prompts=self.exact_rows > 0)
@@ -234,22 +261,27 @@ class LlamaTarget:
     ) -> list[LlamaForward]:
         self._require_open()
         if want.layers:
-            raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
+            self._show_hidden_states(len(batch), want.layers)
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
-        if sum(prefills) > CHUNK or (self.exact_rows and any(prefills)):
-            # Separate passes: the tokens do not fit, or would change the shape of a pass.
-            for (session, _), n in zip(batch, prefills, strict=True):
-                self._decoder.read(session, n)
-            outs = self._decoder.run([(s, 0 if isinstance(tree, int) else tree) for s, tree in batch], want)
-        else:
-            outs = self._decoder.run(batch, want)
-        for out, n in zip(outs, prefills, strict=True):
-            out.computed += n
+        outs = self._decoder.forward(batch, prefills, want)
         if self.on_forward is not None and sum(prefills) <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
+
+    def _show_hidden_states(self, sessions: int, layers: Sequence[int]) -> None:
+        """Make a context with the callback that copies hidden states, the first time they are wanted.
+        Open sessions compute their tokens again. Raises ModelError."""
+        check_layers(layers, self.layers, self.path)
+        if sessions > 1 and self.caps.rollback == "none":  # llama.cpp may reorder the rows of such sessions
+            raise ModelError(f"{self.path}: its hidden states can be had of one session at a time only")
+        if self._decoder.capture is None:
+            arch = binding.metadata(self._model, "general.architecture") or "unknown"
+            capture = HiddenStateCapture(self.path, arch, self.layers, self.hidden_size)
+            self._free_context()
+            self._decoder.capture = capture
+            self._make_context(self.caps.max_sessions)
 
     def _set_equal_rows(self) -> None:
         equal = rows_are_equal(self)

@@ -75,6 +75,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
+def out_of_memory_error(path: Path, error: BaseException) -> ModelError:
+    return ModelError(
+        f"{path}: out of memory in a pass ({first_line(error)}): use a smaller context (n_ctx, -c), "
+        "fewer sessions, or bfloat16 (dtype, --dtype)"
+    )
+
+
 def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
     """Return folder and keyword arguments for from_pretrained, without downloads. Raises UsageError."""
     place = model_path(path)

@@ -13,9 +13,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from paceline.backends.common import make_token_trie, parameters
+from paceline.backends.common import check_layers, check_tokens, make_token_trie, parameters
+from paceline.backends.interface import OutputHead
+from paceline.backends.transformers import weights
 from paceline.backends.transformers.forward import HfForward, features_of
 from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
@@ -26,13 +30,13 @@ from paceline.backends.transformers.kind import (
 from paceline.backends.transformers.loading import (
     cache_gguf_reader,
     check_device,
-    first_line,
     identity,
     identity_of,
     is_out_of_memory,
     load_model,
     load_tokenizer,
     openmp_threads,
+    out_of_memory_error,
 )
 from paceline.backends.transformers.passes import PendingForward, compute
 from paceline.backends.transformers.session import CacheSlots, HfSession
@@ -195,6 +199,17 @@ class HfTarget:
     def layers(self) -> int:
         return int(text_config(self._require_open().config).num_hidden_layers)
 
+    @property
+    def hidden_size(self) -> int:
+        return int(text_config(self._require_open().config).hidden_size)
+
+    def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        check_tokens(tokens, self.vocab.size, self.origin)
+        return weights.token_embeddings(self._require_open(), tokens)
+
+    def output_head(self) -> OutputHead:
+        return weights.output_head(self._require_open(), self.origin)
+
     def view(self, view: ModelView) -> HfTarget:
         attention, feed_forward = view.active_blocks(self.layers)
         if not self._kind.supports_rollback:
@@ -231,6 +246,8 @@ class HfTarget:
         self, batch: Sequence[tuple[HfSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[HfForward]:
         self._require_open()
+        if want.layers:
+            check_layers(want.layers, self.layers, self.path)
         began = perf_counter()
         self._passes += 1
         try:
@@ -242,20 +259,13 @@ class HfTarget:
             for session, _ in batch:
                 session.rollback()
             if is_out_of_memory(error):
-                raise self.out_of_memory_error(error) from error
+                raise out_of_memory_error(self.path, error) from error
             raise
         openmp_threads().on_compute()
-        reads = sum(one.n_prefill for one in due)
-        if self.on_forward is not None and reads <= MAX_FUSED_PREFILL:
+        if self.on_forward is not None and sum(one.n_prefill for one in due) <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
-
-    def out_of_memory_error(self, error: BaseException) -> ModelError:
-        return ModelError(
-            f"{self.path}: out of memory in a pass ({first_line(error)}): use a smaller context (n_ctx, -c), "
-            "fewer sessions, or bfloat16 (dtype, --dtype)"
-        )
 
     def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
         """Prefill in chunks, except the last, which is computed with the tree."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from paceline.backends.transformers.kind import ArchitectureTraits
-from paceline.backends.transformers.loading import first_line, is_out_of_memory
+from paceline.backends.transformers.loading import first_line, is_out_of_memory, out_of_memory_error
 from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
@@ -134,7 +134,9 @@ class TraitProbe:
                 with torch.inference_mode():
                     self._known[key] = self._model(input_ids=ids, use_cache=False).logits[0].float().cpu()
             except Exception as error:
-                raise self._target.out_of_memory_error(error) if is_out_of_memory(error) else error from None
+                raise (
+                    out_of_memory_error(self._target.path, error) if is_out_of_memory(error) else error
+                ) from None
         return self._known[key]
 
     def _open(self, tokens: Sequence[int]) -> HfSession:

@@ -13,9 +13,10 @@ import torch
 
 from paceline import __version__
 from paceline.api import LLM
+from paceline.backends.interface import ShowsHiddenStates
 from paceline.heads.config import TargetFacts
 from paceline.heads.decoder import LayerShape
-from paceline.heads.target import HeadBase, sample_tokens
+from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
 from paceline.prepare.training.answers import generate_answers
 from paceline.prepare.training.batches import DraftVocabulary, Sequences
@@ -48,7 +49,7 @@ def train_head(
     An interrupted run goes on when it is called with the same plan. Raises UsageError for a target that shows
     no hidden states, or another run's folder; PacelineError if the disk fails."""
     target = llm.target
-    if not isinstance(target, HeadBase):
+    if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
     found = generate_answers(
         llm,
@@ -132,7 +133,7 @@ def head_shape(hidden: int) -> LayerShape:
     return LayerShape(hidden, heads, kv_heads, head_dim, feed_forward)
 
 
-def embedding_of(target: HeadBase) -> Any:
+def embedding_of(target: Any) -> Any:
     """Return the target's embedding matrix as a tensor."""
     size = target.vocab.size
     parts = [

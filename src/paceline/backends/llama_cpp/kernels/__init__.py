@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp.kernels import amx, build
@@ -36,15 +37,9 @@ def load_kernels(path: str = "") -> KernelStatus:
 
 def _hook_into_ggml(path: str) -> KernelStatus:
     global _library
-    from paceline.backends.llama_cpp import binding
-
-    if os.name == "nt":
-        return KernelStatus(reason="there are none for Windows")
     try:
-        llama = binding.llama_cpp()._lib
-        file = build.library(build.recipe_for())
-        library = _load_library(file)
-        if reason := library.paceline_kernels_enter(path.encode(), llama._handle):
+        library, file, llama = _compiled_library()
+        if reason := library.paceline_kernels_enter(path.encode(), llama):
             return KernelStatus(reason=reason.decode())
         amx_types = amx.types_faster_with_amx(
             lambda n, rows, to: library.paceline_kernels_seconds(n, rows, to.encode()), file
@@ -56,6 +51,26 @@ def _hook_into_ggml(path: str) -> KernelStatus:
     _library = library
     active = library.paceline_kernels_path().decode()
     return KernelStatus(f"{active} ({', '.join(amx_types)} by AMX)" if amx_types else active)
+
+
+def hidden_state_callback() -> Any:
+    """Return the evaluation callback that copies hidden states (hidden_states.cpp).
+    Raises KernelError if the library cannot be compiled or used."""
+    library, _, llama = _compiled_library()
+    if reason := library.paceline_hidden_states_enter(llama):
+        raise KernelError(reason.decode())
+    return library.paceline_hidden_states_capture
+
+
+def _compiled_library() -> tuple[ctypes.CDLL, Path, int]:
+    """Return the library, its file, and llama.cpp's handle. Raises KernelError or MissingExtraError."""
+    from paceline.backends.llama_cpp import binding
+
+    if os.name == "nt":
+        raise KernelError("there are none for Windows")
+    llama: int = binding.llama_cpp()._lib._handle
+    file = build.library(build.recipe_for())
+    return _load_library(file), file, llama
 
 
 def _load_library(file: Path) -> ctypes.CDLL:
@@ -70,6 +85,8 @@ def _load_library(file: Path) -> ctypes.CDLL:
         library.paceline_kernels_leave.argtypes = library.paceline_kernels_use.argtypes = [ctypes.c_int]
         for name in ("use", "leave", "watch"):
             getattr(library, f"paceline_kernels_{name}").restype = None
+        library.paceline_hidden_states_enter.restype = ctypes.c_char_p
+        library.paceline_hidden_states_enter.argtypes = [ctypes.c_void_p]
     except (OSError, AttributeError) as error:
         reason = f"the library cannot be loaded ({error})"
         build.mark_failed(file, reason)

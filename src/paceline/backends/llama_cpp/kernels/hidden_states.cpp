@@ -1,0 +1,90 @@
+// The hidden states of chosen layers, copied from a pass by ggml's evaluation callback. This needs no kernels.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "ggml_abi.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace paceline {
+namespace {
+
+using ggml::Tensor;
+
+// Shared with hidden_states.py. out: [rows][n][width], null while nothing is wanted. layers: n numbers, ascending.
+// last: the number of layers, whose "input" is the final norm's output. copied: rows of each layer so far.
+struct Capture {
+    float *out;
+    int64_t rows;
+    int32_t width, n, last;
+    const int32_t *layers;
+    int64_t *copied;
+};
+
+void (*get_rows)(const Tensor *, void *, size_t offset, size_t size, size_t n, size_t stride, size_t stride_to);
+
+constexpr const char *EMBEDDINGS = "embd";
+// Names of embeddings that a model scales or normalises before its first layer.
+constexpr const char *SCALED_EMBEDDINGS[] = {"inp_scaled", "inp_embd_scaled", "inp_norm", "inp_norm-0", "inpL"};
+
+bool is_scaled(const char *name) {
+    for (const char *known : SCALED_EMBEDDINGS)
+        if (!strcmp(name, known)) return true;
+    return false;
+}
+
+// The layer whose input has this name, or -1.
+int layer_of(const char *name, int last) {
+    if (!strncmp(name, "l_out-", 6)) {
+        char *end;
+        const long next = strtol(name + 6, &end, 10) + 1;
+        return *end == 0 && next > 0 && next < last ? int(next) : -1;
+    }
+    if (!strcmp(name, "result_norm")) return last;
+    return !strcmp(name, EMBEDDINGS) || is_scaled(name) ? 0 : -1;
+}
+
+int column_of(const Capture &c, const char *name) {
+    const int layer = layer_of(name, c.last);
+    if (layer >= 0)
+        for (int i = 0; i < c.n; i++)
+            if (c.layers[i] == layer) return i;
+    return -1;
+}
+
+// Copy the rows of a part of the batch behind those of earlier parts. Tensors of another shape are left out,
+// which shows in `copied`.
+void copy_rows(Capture &c, const Tensor *t, int column) {
+    const size_t row = size_t(c.width) * sizeof(float), stride = row * size_t(c.n);
+    if (t->type != ggml::F32 || t->ne[0] != c.width || t->ne[2] * t->ne[3] != 1 || t->nb[0] != sizeof(float)) return;
+    int64_t &copied = c.copied[column];
+    const int64_t n = t->ne[1], at = is_scaled(t->name) ? copied - n : copied;  // scaled ones replace the raw ones
+    copied = at + n;
+    if (at < 0 || copied > c.rows || n == 0) return;
+    get_rows(t, c.out + (at * c.n + column) * c.width, 0, row, size_t(n), t->nb[1], stride);
+}
+
+}  // namespace
+}  // namespace paceline
+
+// Look up ggml's functions. library: llama.cpp's handle from dlopen. Returns "" or the reason why it cannot be used.
+API const char *paceline_hidden_states_enter(void *library) {
+    using namespace paceline;
+    const auto version = reinterpret_cast<const char *(*)()>(dlsym(library, "ggml_version"));
+    const auto overhead = reinterpret_cast<size_t (*)()>(dlsym(library, "ggml_tensor_overhead"));
+    get_rows = reinterpret_cast<decltype(get_rows)>(dlsym(library, "ggml_backend_tensor_get_2d"));
+    if (!version || !overhead || !get_rows) return "llama.cpp's libraries do not show the functions that copy tensors";
+    if (strcmp(version(), ggml::VERSION)) return "llama.cpp is another version than the library was written for";
+    return overhead() == sizeof(Tensor) + ggml::OBJECT_SIZE ? "" : "llama.cpp's tensors have another size here";
+}
+
+// ggml's evaluation callback. ask: whether the tensor is wanted; it is then passed again once it is computed.
+API bool paceline_hidden_states_capture(paceline::Tensor *t, bool ask, void *capture) {
+    auto &c = *static_cast<paceline::Capture *>(capture);
+    if (!c.out) return !ask;
+    const int column = paceline::column_of(c, t->name);
+    if (!ask && column >= 0) paceline::copy_rows(c, t, column);
+    return !ask || column >= 0;
+}

@@ -1,0 +1,53 @@
+"""Token embeddings and output layer of a transformers model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.backends.interface import OutputHead
+from paceline.speculative.errors import ModelError
+
+FINAL_NORMS = ("norm", "norm_f", "final_layernorm", "final_layer_norm", "embedding_norm", "ln_f")
+EPSILONS = ("variance_epsilon", "eps")
+MAX_DIFFERENCE = 0.02  # of norms in 16 bits
+
+
+def token_embeddings(model: Any, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """Return the rows of the embedding matrix for these tokens [n, hidden_size]."""
+    weight = model.get_input_embeddings().weight
+    return _array(weight[torch.tensor(list(tokens), dtype=torch.long, device=weight.device)])
+
+
+def output_head(model: Any, origin: str) -> OutputHead:
+    """Return the final norm and the output layer. Raises ModelError for a model without an output layer."""
+    weight = getattr(model.get_output_embeddings(), "weight", None)
+    if weight is None or weight.dim() != 2:
+        raise ModelError(f"{origin}: has no output layer whose weights draft heads could share")
+    norm, eps = _final_norm(model)
+    return OutputHead(norm, eps, _array(weight))
+
+
+def _final_norm(model: Any) -> tuple[NDArray[np.float32] | None, float]:
+    """Return the factors and epsilon of the final RMS norm; None and 0 for other norms."""
+    decoder = model.get_decoder()
+    norm = next((found for name in FINAL_NORMS if (found := getattr(decoder, name, None)) is not None), None)
+    weight = getattr(norm, "weight", None)
+    eps = next((float(value) for name in EPSILONS if (value := getattr(norm, name, None)) is not None), 0.0)
+    if norm is None or weight is None or getattr(norm, "bias", None) is not None:
+        return None, 0.0
+    with torch.inference_mode():
+        scales = norm(torch.ones_like(weight)[None, None])[0, 0].float()
+    for factors in (weight.float(), 1.0 + weight.float()):  # Gemma stores the factors minus one
+        if torch.allclose(scales * (1.0 + eps) ** 0.5, factors, rtol=MAX_DIFFERENCE, atol=MAX_DIFFERENCE):
+            return _array(factors), eps
+    return None, 0.0
+
+
+def _array(weight: Any) -> NDArray[np.float32]:
+    out: NDArray[np.float32] = weight.detach().float().cpu().numpy()
+    return out
