@@ -39,16 +39,18 @@ class Config:
 
 
 def eagle3(module: ModuleType, seed: int, **settings: Any) -> cases.Reference:
-    """Compute the values of an EAGLE-3 head that takes its embedding from the target."""
+    """Compute the values of an EAGLE-3 head, with an embedding of its own for a target of another width."""
     config = {"architectures": ["LlamaForCausalLMEagle3"]} | LAYER
     config |= {"draft_vocab_size": cases.DRAFT_VOCABULARY, "rope_theta": 500000.0} | settings
     model = module.Model(Config(config), total_tokens=cases.DRAFT_STEPS + 2, depth=cases.DRAFT_STEPS, top_k=1)
     cases.fill(model, seed)
     model.d2t, model.t2d = cases.draft_vocabulary(seed)
     weights = cases.arrays(model.state_dict())
-    embedding = weights.pop("embed_tokens.weight")
+    target = {}
+    if "target_hidden_size" not in settings:
+        target["model.embed_tokens.weight"] = weights.pop("embed_tokens.weight")
     tokens = cases.random_tokens(seed, cases.POSITIONS + cases.DRAFT_STEPS + 1)
-    features = cases.random_features(seed, 3 * cases.HIDDEN)
+    features = cases.random_features(seed, 3 * settings.get("target_hidden_size", cases.HIDDEN))
     values = eagle_values(model, lambda hidden: model.lm_head(model.norm(hidden)), tokens, features)
     confirm_draft(model, values["draft_tokens"].tolist(), tokens, features)
     return cases.Reference(
@@ -59,7 +61,7 @@ def eagle3(module: ModuleType, seed: int, **settings: Any) -> cases.Reference:
         },
         config=config,
         weights=weights,
-        target={"model.embed_tokens.weight": embedding},
+        target=target,
         values=values,
     )
 

@@ -13,8 +13,11 @@ EARLY_EXIT = 2
 """The target's layers that Kangaroo's draft runs before its adapter."""
 
 
-def medusa(module: ModuleType, seed: int, heads: int) -> cases.Reference:
-    """Compute the logits of Medusa heads, for a base model that returns given hidden states."""
+def medusa(module: ModuleType, seed: int, heads: int, blocks: int = 1) -> cases.Reference:
+    """Compute the logits of Medusa heads, for a base model that returns given hidden states.
+
+    The residual blocks of a head are one module, listed several times.
+    """
     features = cases.random_features(seed, cases.HIDDEN)
     target_head = torch.nn.Linear(cases.HIDDEN, cases.VOCABULARY, bias=False)
     base = torch.nn.Module()
@@ -22,7 +25,7 @@ def medusa(module: ModuleType, seed: int, heads: int) -> cases.Reference:
     base.lm_head = target_head
     base.model = lambda **_: (features[None],)
     vars(module)["AutoTokenizer"] = SimpleNamespace(from_pretrained=lambda _: None)
-    model = module.MedusaModel(base, medusa_num_heads=heads)
+    model = module.MedusaModel(base, medusa_num_heads=heads, medusa_num_layers=blocks)
     cases.fill(model.medusa_head, seed)
     with torch.no_grad():
         logits = model(input_ids=None)
@@ -35,7 +38,7 @@ def medusa(module: ModuleType, seed: int, heads: int) -> cases.Reference:
         config={
             "base_model_name_or_path": "example/target",
             "medusa_num_heads": heads,
-            "medusa_num_layers": 1,
+            "medusa_num_layers": blocks,
             "transformers_version": "4.34.1",
         },
         weights=cases.arrays(model.medusa_head.state_dict()),

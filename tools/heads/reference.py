@@ -62,6 +62,9 @@ def authors_cases(folder: Path) -> dict[str, Callable[[], cases.Reference]]:
         cnets3 = load(folder / "EAGLE", "eagle.model.cnets")
         makers["eagle3_safeailab"] = lambda: authors_eagle.eagle3(cnets3, 33)
         makers["eagle3_safeailab_head_dim"] = lambda: authors_eagle.eagle3(cnets3, 35, head_dim=16)
+        makers["eagle3_safeailab_wide_target"] = lambda: authors_eagle.eagle3(
+            cnets3, 36, target_hidden_size=48
+        )
     if (folder / "eagle-llm").is_dir():
         cnets = load(folder / "eagle-llm", "eagle.model.cnets")
         makers["eagle"] = lambda: authors_eagle.eagle(cnets, 41, bias=True)
@@ -70,6 +73,7 @@ def authors_cases(folder: Path) -> dict[str, Callable[[], cases.Reference]]:
         authors_others.without_base_models(["medusa.model.modeling_llama_kv"])
         medusa = load(folder / "medusa-llm", "medusa.model.medusa_model")
         makers["medusa"] = lambda: authors_others.medusa(medusa, 51, heads=3)
+        makers["medusa_two_blocks"] = lambda: authors_others.medusa(medusa, 52, heads=2, blocks=2)
     if (folder / "Kangaroo").is_dir():
         adapter = load(folder / "Kangaroo", "kangaroo.adapter")
         makers["kangaroo"] = lambda: authors_others.kangaroo(adapter, 61)
