@@ -68,12 +68,13 @@ def train_head(
     )
     recipe = make_recipe(target, plan, vocabulary)
     layers = recipe.config.resolved(target.layers).layer_ids
-    source: FeatureSource = OnlineFeatures(target, answers, sorted(set(layers)))
+    online = OnlineFeatures(target, answers, sorted(set(layers)))
+    source: FeatureSource = online
     if plan.use_cache:
         source = build_cache(
-            source,  # type: ignore[arg-type]  # OnlineFeatures
             plan.folder / FEATURES,
-            model=target.identity()["model"],
+            online,
+            target.identity()["model"],
             note=note,
             report=lambda done, total: report(FEATURES, (done, total)),
         )
