@@ -30,7 +30,7 @@ SHARED_SETTINGS = {
     "max_tokens": "max_tokens (-n)",
     "temperature": "the temperature",
     "seed": "the seed",
-    "held_out": "the held-out share",
+    "holdout": "the held-out share",
 }
 
 Ids = NDArray[np.int32]
@@ -44,17 +44,17 @@ class Answer:
     prompt: Ids
     tokens: Ids
     finish: str
-    held_out: bool
+    holdout: bool
 
     @classmethod
     def read(cls, data: Mapping[str, Any], n_vocab: int) -> Answer:
         """Return the answer of a line. Raises ValueError for anything else."""
-        prompt, tokens = (np.array(data.get(name), np.int64) for name in ("prompt", "tokens"))
+        prompt, tokens = (np.array(data.get(name)) for name in ("prompt", "tokens"))
         for ids in (prompt, tokens):
-            if ids.ndim != 1 or not len(ids) or ids.min() < 0 or ids.max() >= n_vocab:
+            if ids.ndim != 1 or ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= n_vocab:
                 raise ValueError("no token ids of this vocabulary")
-        kept = (prompt.astype(np.int32), tokens.astype(np.int32))
-        return cls(str(data["id"]), *kept, str(data["finish"]), bool(data["held_out"]))
+        ids32 = prompt.astype(np.int32), tokens.astype(np.int32)
+        return cls(str(data["id"]), *ids32, str(data["finish"]), bool(data["holdout"]))
 
     def line(self) -> bytes:
         data = vars(self) | {"prompt": self.prompt.tolist(), "tokens": self.tokens.tolist()}
