@@ -33,7 +33,7 @@ def prompts(tmp_path: Path) -> TrainingPrompts:
 def some_prompts(folder: Path, n: int, **options: Any) -> TrainingPrompts:
     file = folder / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"{7919 * k % 99991}"}) + "\n" for k in range(n)))
-    return read_prompts([file], chat=False, holdout=options.pop("holdout", 0.2), **options)
+    return read_prompts([file], chat=False, held_out=options.pop("held_out", 0.2), **options)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def content(found: GeneratedAnswers) -> dict[str, tuple[Any, ...]]:
     return {
-        one.id: (one.prompt.tolist(), one.tokens.tolist(), one.finish, one.holdout) for one in found.answers
+        one.id: (one.prompt.tolist(), one.tokens.tolist(), one.finish, one.held_out) for one in found.answers
     }
 
 
@@ -72,9 +72,9 @@ def test_drafted_and_batched_answers_are_those_of_plain_decoding(
         assert answer.tokens.tolist() == list(plain.tokens)
         assert answer.prompt.tolist() == toy.tokens(texts[answer.id].prompt)
         assert answer.finish == plain.stop_reason
-        assert answer.holdout == prompts.is_holdout(texts[answer.id])
+        assert answer.held_out == prompts.is_held_out(texts[answer.id])
     assert {answer.finish for answer in found.answers} == {"eos", "length"}
-    assert {answer.holdout for answer in found.answers} == {True, False}
+    assert {answer.held_out for answer in found.answers} == {True, False}
 
 
 def test_the_folder_has_a_line_an_answer_and_what_they_were_made_with(
@@ -87,14 +87,14 @@ def test_the_folder_has_a_line_an_answer_and_what_they_were_made_with(
             "prompt": one.prompt.tolist(),
             "tokens": one.tokens.tolist(),
             "finish": one.finish,
-            "holdout": one.holdout,
+            "held_out": one.held_out,
         }
         for one in found.answers
     }
     header = read_header(tmp_path / "out")
     assert header["settings"]["model"] == toy.target.identity()["model"]
     assert [header["settings"][name] for name in ("max_tokens", "temperature", "seed")] == [8, 0.5, 7]
-    assert header["prompts"] == {"all": N, "holdout": prompts.n_holdout}
+    assert header["prompts"] == {"all": N, "held_out": prompts.n_held_out}
     assert header["sources"] == [vars(source) for source in prompts.sources]
     assert header["provenance"]["target"]["name"] == TOY
 
@@ -151,13 +151,13 @@ def test_a_torn_last_line_is_repaired(toy: LLM, prompts: TrainingPrompts, tmp_pa
         "{torn",
         "[]",
         "{}",
-        '{"id":"1","prompt":[1],"tokens":[8],"finish":"eos","holdout":false}',
-        '{"id":"1","prompt":[],"tokens":[1],"finish":"eos","holdout":false}',
-        '{"id":"1","prompt":[1],"tokens":[-1],"finish":"eos","holdout":false}',
-        '{"id":"1","prompt":[1],"tokens":["1"],"finish":"eos","holdout":false}',
-        '{"id":"1","prompt":[1],"tokens":[0.5],"finish":"eos","holdout":false}',
-        '{"id":"1","prompt":[1],"finish":"eos","holdout":false}',
-        '{"id":"1","prompt":[1],"tokens":[1],"holdout":false}',
+        '{"id":"1","prompt":[1],"tokens":[8],"finish":"eos","held_out":false}',
+        '{"id":"1","prompt":[],"tokens":[1],"finish":"eos","held_out":false}',
+        '{"id":"1","prompt":[1],"tokens":[-1],"finish":"eos","held_out":false}',
+        '{"id":"1","prompt":[1],"tokens":["1"],"finish":"eos","held_out":false}',
+        '{"id":"1","prompt":[1],"tokens":[0.5],"finish":"eos","held_out":false}',
+        '{"id":"1","prompt":[1],"finish":"eos","held_out":false}',
+        '{"id":"1","prompt":[1],"tokens":[1],"held_out":false}',
     ],
 )
 def test_a_damaged_line_in_between_is_named(
@@ -205,7 +205,7 @@ def test_another_target_tokenizer_or_split_is_refused(
     ):
         generate_answers(other, prompts, out, max_tokens=8)
     with pytest.raises(UsageError, match=r"the held-out share \(0.2, now 0.3\)"):
-        generate_answers(toy, some_prompts(tmp_path, N, holdout=0.3), out, max_tokens=8)
+        generate_answers(toy, some_prompts(tmp_path, N, held_out=0.3), out, max_tokens=8)
 
 
 def test_the_same_folder_takes_more_prompts_and_returns_those_asked_for(toy: LLM, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_progress_tells_the_speed_and_the_time_left() -> None:
 def test_a_later_turn_goes_on_from_the_targets_own_answer(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps({"turns": [f"{n}", "5"]}) + "\n" for n in range(100, 130)))
-    prompts = read_prompts([file], chat=False, holdout=0.3)
+    prompts = read_prompts([file], chat=False, held_out=0.3)
     with paceline.load(TOY, drafters="lookup", sessions=3, n_ctx=400) as llm:
         interrupted(llm, prompts, tmp_path / "out", 11, max_tokens=6)
         found = {
@@ -313,7 +313,7 @@ def test_a_later_turn_goes_on_from_the_targets_own_answer(tmp_path: Path) -> Non
                 said = b"".join(map(text.piece, found[first].tokens.tolist())).decode()
                 begun = f"User: {item.messages[0][1]}\n\nAssistant: {said}\n\nUser: 5\n\nAssistant:"
                 assert found[item.id].prompt.tolist() == text.encode(begun)
-                assert found[item.id].holdout == found[first].holdout
+                assert found[item.id].held_out == found[first].held_out
 
 
 def test_prompts_too_long_are_skipped_with_what_goes_on_from_them(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_prompts_too_long_are_skipped_with_what_goes_on_from_them(tmp_path: Path
     records: list[Any] = [{"prompt": f"{n}"} for n in range(30)]
     records += [{"turns": ["1" * 300, "2", "3"]}, {"prompt": "1" * 90}, {"prompt": "1" * 100}]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    prompts = read_prompts([file], chat=False, holdout=0.3)
+    prompts = read_prompts([file], chat=False, held_out=0.3)
     with paceline.load(TOY, drafters="none", n_ctx=100) as llm:
         seen = list[GenerationProgress]()
         found = generate_answers(llm, prompts, tmp_path / "out", max_tokens=10, report=seen.append)
@@ -353,7 +353,7 @@ def test_an_error_of_the_target_ends_the_run_and_keeps_the_answers(
 
 def test_the_embedded_model_answers_texts(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("\n\n".join(f"def function_{n}(value):" for n in range(8)))
-    prompts = read_prompts([tmp_path / "prompts.txt"], chat=False, holdout=0.4)
+    prompts = read_prompts([tmp_path / "prompts.txt"], chat=False, held_out=0.4)
     with paceline.load(sessions=4) as llm:
         found = generate_answers(llm, prompts, tmp_path / "out", max_tokens=16)
         texts = {item.id: item.prompt for item in prompts.items}

@@ -49,7 +49,7 @@ def source(n: int = N, seed: int = 3, layers: tuple[int, ...] = LAYERS) -> Count
 
 
 def built(folder: Path, online: OnlineFeatures, model: str = "toy", **options: Any) -> FeatureCache:
-    return build_cache(folder, online, model, **options)
+    return build_cache(online, folder, model, **options)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -170,23 +170,25 @@ def test_duplicates_are_dropped_also_between_shapes(tmp_path: Path) -> None:
     assert prompts.skipped.examples == {"duplicate": f"{first}, line 2"}
 
 
-def holdout(prompts: TrainingPrompts) -> dict[str, bool]:
-    return {item.id: prompts.is_holdout(item) for item in prompts.items}
+def held_out(prompts: TrainingPrompts) -> dict[str, bool]:
+    return {item.id: prompts.is_held_out(item) for item in prompts.items}
 
 
-def test_more_data_moves_no_prompt_between_training_and_holdout(tmp_path: Path) -> None:
-    small = holdout(read_prompts([filler(tmp_path, 150)], chat=True))
-    large = holdout(read_prompts([filler(tmp_path), lines(tmp_path / "a.jsonl", {"prompt": "A"})], chat=True))
-    completed = holdout(read_prompts([filler(tmp_path)], chat=False))
+def test_more_data_moves_no_prompt_between_training_and_held_out(tmp_path: Path) -> None:
+    small = held_out(read_prompts([filler(tmp_path, 150)], chat=True))
+    large = held_out(
+        read_prompts([filler(tmp_path), lines(tmp_path / "a.jsonl", {"prompt": "A"})], chat=True)
+    )
+    completed = held_out(read_prompts([filler(tmp_path)], chat=False))
     assert large.items() > small.items()
     assert large.items() > completed.items()
     assert 0.02 < sum(large.values()) / len(large) < 0.09
 
 
-def test_a_larger_share_only_adds_to_the_holdout_prompts(tmp_path: Path) -> None:
-    few = holdout(read_prompts([filler(tmp_path)], chat=True))
-    many = holdout(read_prompts([filler(tmp_path)], chat=True, holdout=0.5))
-    assert all(many[id_] for id_, is_holdout in few.items() if is_holdout)
+def test_a_larger_share_only_adds_to_the_held_out_prompts(tmp_path: Path) -> None:
+    few = held_out(read_prompts([filler(tmp_path)], chat=True))
+    many = held_out(read_prompts([filler(tmp_path)], chat=True, held_out=0.5))
+    assert all(many[id_] for id_, is_held_out in few.items() if is_held_out)
     assert 0.4 < sum(many.values()) / len(many) < 0.6
 
 
@@ -195,19 +197,19 @@ def test_the_turns_of_a_conversation_are_on_one_side(tmp_path: Path) -> None:
     prompts = read_prompts([file], chat=True)
     sides = {item.session: set[bool]() for item in prompts.items}
     for item in prompts.items:
-        sides[item.session].add(prompts.is_holdout(item))
+        sides[item.session].add(prompts.is_held_out(item))
     assert len(sides) == len(MANY)
     assert all(len(side) == 1 for side in sides.values())
 
 
-def test_too_few_holdout_prompts_and_a_share_of_nothing_are_refused(tmp_path: Path) -> None:
+def test_too_few_held_out_prompts_and_a_share_of_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"0 of 3 different prompts are held out: at least 2 must be"):
-        read_prompts([filler(tmp_path, 3)], chat=True, holdout=0.001)
+        read_prompts([filler(tmp_path, 3)], chat=True, held_out=0.001)
     with pytest.raises(UsageError, match=r"3 of 3 different prompts are held out"):
-        read_prompts([filler(tmp_path, 3)], chat=True, holdout=0.999)
+        read_prompts([filler(tmp_path, 3)], chat=True, held_out=0.999)
     for share in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(UsageError, match=r"\(--held-out\)"):
-            read_prompts([filler(tmp_path)], chat=True, holdout=share)
+            read_prompts([filler(tmp_path)], chat=True, held_out=share)
 
 
 def test_suites_of_the_benchmark_are_prompts_too() -> None:

@@ -30,7 +30,7 @@ SHARED_SETTINGS = {
     "max_tokens": "max_tokens (-n)",
     "temperature": "the temperature",
     "seed": "the seed",
-    "holdout": "the held-out share",
+    "held_out": "the held-out share",
 }
 
 Ids = NDArray[np.int32]
@@ -44,7 +44,7 @@ class Answer:
     prompt: Ids
     tokens: Ids
     finish: str
-    holdout: bool
+    held_out: bool
 
     @classmethod
     def read(cls, data: Mapping[str, Any], n_vocab: int) -> Answer:
@@ -54,7 +54,7 @@ class Answer:
             if ids.ndim != 1 or ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= n_vocab:
                 raise ValueError("no token ids of this vocabulary")
         ids32 = prompt.astype(np.int32), tokens.astype(np.int32)
-        return cls(str(data["id"]), *ids32, str(data["finish"]), bool(data["holdout"]))
+        return cls(str(data["id"]), *ids32, str(data["finish"]), bool(data["held_out"]))
 
     def line(self) -> bytes:
         data = vars(self) | {"prompt": self.prompt.tolist(), "tokens": self.tokens.tolist()}

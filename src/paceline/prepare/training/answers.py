@@ -88,7 +88,7 @@ def generate_answers(
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,
-        "holdout": prompts.holdout,
+        "held_out": prompts.held_out,
     }
     store = AnswerFolder(folder, settings, llm.target.vocab.size)
     sampling = Sampling(temperature=temperature)
@@ -98,7 +98,7 @@ def generate_answers(
     store.write_header(
         {
             "sources": [asdict(source) for source in prompts.sources],
-            "prompts": {"all": len(prompts.items), "holdout": prompts.n_holdout},
+            "prompts": {"all": len(prompts.items), "held_out": prompts.n_held_out},
             "skipped": dict(prompts.skipped.counts),
             "provenance": provenance(llm, {"max_tokens": max_tokens, "temperature": temperature}),
         }
@@ -194,7 +194,7 @@ class _Generation:
         if finish.error is not None:
             raise finish.error
         prompt, tokens = (np.array(ids, np.int32) for ids in (handle.request.prompt, handle.tokens))
-        holdout = self._prompts.is_holdout(item)
-        self._store.add(Answer(item.id, prompt, tokens, finish.reason or "", holdout))
+        held_out = self._prompts.is_held_out(item)
+        self._store.add(Answer(item.id, prompt, tokens, finish.reason or "", held_out))
         self._done += 1
         self._left.extendleft(self._waiting.pop(item.id, ()))  # while the prompt is in the cache

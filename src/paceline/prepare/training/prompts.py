@@ -23,8 +23,8 @@ from paceline.speculative.validation import invalid
 from paceline.system.identity import compute_sha256
 from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
-HOLDOUT = 0.05  # share of the prompts
-MIN_HOLDOUT = 2
+HELD_OUT = 0.05  # share of the prompts
+MIN_HELD_OUT = 2
 RECORD_SUFFIXES = (".jsonl", ".json", ".ndjson")
 FOLDER_GLOBS = tuple(f"*{suffix}" for suffix in (*RECORD_SUFFIXES, ".txt"))
 SHAPES = '{"prompt": ...}, {"text": ...}, {"messages": [...]}, {"conversations": [...]} or {"turns": [...]}'
@@ -44,32 +44,32 @@ class TrainingPrompts:
     """Different prompts, in the order of their hashes, so that the first ones are a random sample.
 
     items: `id` is the prompt's hash, `session` that of its conversation's first turn, and `category` the
-    place in its file. chat: prompts go through the chat template. holdout: share of conversations."""
+    place in its file. chat: prompts go through the chat template. held_out: share of conversations."""
 
     items: tuple[Item, ...]
     sources: tuple[PromptSource, ...]
     chat: bool
-    holdout: float = HOLDOUT
+    held_out: float = HELD_OUT
     skipped: Skipped = field(default_factory=Skipped)
 
-    def is_holdout(self, item: Item) -> bool:
+    def is_held_out(self, item: Item) -> bool:
         """Return whether the prompt is kept from training. It depends on the text of its first turn alone."""
-        return int(item.session[:16], 16) < self.holdout * 2.0**64
+        return int(item.session[:16], 16) < self.held_out * 2.0**64
 
     @property
-    def n_holdout(self) -> int:
-        return sum(map(self.is_holdout, self.items))
+    def n_held_out(self) -> int:
+        return sum(map(self.is_held_out, self.items))
 
 
 def read_prompts(
-    files: Sequence[Path], suite: str = "", *, chat: bool, holdout: float = HOLDOUT
+    files: Sequence[Path], suite: str = "", *, chat: bool, held_out: float = HELD_OUT
 ) -> TrainingPrompts:
     """Read the prompts of files, of folders and of the suites of `paceline bench`.
 
     chat: the target has a chat template, and a prompt is a user's message; else it is a text to complete.
     Raises UsageError for a file without a prompt, and if too few prompts are held out or left."""
-    if not 0.0 < holdout < 1.0:
-        raise invalid("holdout (--held-out)", holdout, "a share above 0 and below 1")
+    if not 0.0 < held_out < 1.0:
+        raise invalid("held_out (--held-out)", held_out, "a share above 0 and below 1")
     skipped, sources, items = Skipped(), list[PromptSource](), dict[str, Item]()
     given = [*_file_items(files, chat, skipped), *(_suite_items(suite) if suite else ())]
     for path, found in given:
@@ -80,12 +80,12 @@ def read_prompts(
     if not items:
         raise UsageError("no prompts to train on: name files or folders (--data) or a suite (--suite)")
     ordered = sorted(items.values(), key=lambda item: (item.session, len(item.messages)))
-    prompts = TrainingPrompts(tuple(ordered), tuple(sources), chat, holdout, skipped)
-    n, n_holdout = len(ordered), prompts.n_holdout
-    if n_holdout < MIN_HOLDOUT or n_holdout == n:
+    prompts = TrainingPrompts(tuple(ordered), tuple(sources), chat, held_out, skipped)
+    n, n_held_out = len(ordered), prompts.n_held_out
+    if n_held_out < MIN_HELD_OUT or n_held_out == n:
         raise UsageError(
-            f"{n_holdout:,} of {n:,} different prompts are held out: at least {MIN_HOLDOUT} must be, and "
-            f"others left to train on: give more prompts, or another share than {holdout:g} (--held-out)"
+            f"{n_held_out:,} of {n:,} different prompts are held out: at least {MIN_HELD_OUT} must be, and "
+            f"others left to train on: give more prompts, or another share than {held_out:g} (--held-out)"
         )
     return prompts
 
