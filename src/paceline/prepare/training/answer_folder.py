@@ -49,12 +49,12 @@ class Answer:
     @classmethod
     def read(cls, data: Mapping[str, Any], n_vocab: int) -> Answer:
         """Return the answer of a line. Raises ValueError for anything else."""
-        prompt, tokens = (np.array(data.get(name), np.int64) for name in ("prompt", "tokens"))
+        prompt, tokens = (np.array(data.get(name)) for name in ("prompt", "tokens"))
         for ids in (prompt, tokens):
-            if ids.ndim != 1 or not len(ids) or ids.min() < 0 or ids.max() >= n_vocab:
+            if ids.ndim != 1 or ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= n_vocab:
                 raise ValueError("no token ids of this vocabulary")
-        kept = (prompt.astype(np.int32), tokens.astype(np.int32))
-        return cls(str(data["id"]), *kept, str(data["finish"]), bool(data["held_out"]))
+        ids32 = prompt.astype(np.int32), tokens.astype(np.int32)
+        return cls(str(data["id"]), *ids32, str(data["finish"]), bool(data["held_out"]))
 
     def line(self) -> bytes:
         data = vars(self) | {"prompt": self.prompt.tolist(), "tokens": self.tokens.tolist()}

@@ -15,6 +15,7 @@ from paceline.api import LLM
 from paceline.bench.prompts import encode_item, fill_messages
 from paceline.bench.provenance import provenance
 from paceline.bench.suites.workload import Item
+from paceline.engine import BatchRun
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import Skipped
 from paceline.prepare.training.answer_folder import Answer, AnswerFolder
@@ -123,67 +124,60 @@ class _Generation:
         self._skipped = Skipped()
         self._left = deque(item for item in prompts.items if item.id not in store.answers)
         self._waiting: dict[str, list[Item]] = {}  # by the hash of the prompt whose answer they go on from
-        self._refused = set[str]()
+        self._running, self._refused = dict[RequestHandle, Item](), set[str]()
         self._before = self._done = len(prompts.items) - len(self._left)
         self._tokens, self._start = 0, monotonic()
 
     def run(self) -> GeneratedAnswers:
-        running = dict[RequestHandle, Item]()
-        most = 2 * self._llm.target.caps.max_sessions  # no session waits for a prompt
+        items, answers = self._prompts.items, self._store.answers
         with self._llm.engine.run_batch() as run:
             while True:
-                while len(running) < most and (ready := self._next()) is not None:
-                    running[run.add(ready[1])] = ready[0]
+                self._begin(run)
                 if run.is_over:
                     break
                 self._tokens += sum(len(output.tokens) for _, output in run.step())
-                for handle in [handle for handle in running if handle.is_over]:
-                    self._finish(running.pop(handle), handle)
-                self._report(
-                    GenerationProgress(
-                        self._done,
-                        len(self._prompts.items) - len(self._refused),
-                        self._before,
-                        self._tokens,
-                        monotonic() - self._start,
-                        self._limit,
-                    )
-                )
-        ids = {item.id for item in self._prompts.items}
-        answers = [answer for id_, answer in self._store.answers.items() if id_ in ids]
-        return GeneratedAnswers(answers, len(ids) - len(answers) - len(self._refused), self._skipped)
+                for handle in [handle for handle in self._running if handle.is_over]:
+                    self._finish(self._running.pop(handle), handle)
+                counts = self._done, len(items) - len(self._refused), self._before, self._tokens
+                self._report(GenerationProgress(*counts, monotonic() - self._start, self._limit))
+        ids = {item.id for item in items}
+        found = [answer for id_, answer in answers.items() if id_ in ids]
+        return GeneratedAnswers(found, len(ids) - len(found) - len(self._refused), self._skipped)
 
-    def _next(self) -> tuple[Item, GenerationRequest] | None:
-        """Return the next prompt that can be answered, with its request."""
-        while self._left and (self._limit is None or monotonic() - self._start < self._limit):
+    def _begin(self, run: BatchRun) -> None:
+        """Queue prompts, while there are sessions and time. Those that cannot be decoded are skipped."""
+        most = 2 * self._llm.target.caps.max_sessions  # no session waits for a prompt
+        while self._left and len(self._running) < most and not self._is_late:
             item = self._left.popleft()
             unanswered = [one for one in item.referred if one not in self._store.answers]
             if not self._refused.isdisjoint(unanswered):
                 self._skip(item, "goes on from a skipped prompt")
             elif unanswered:
                 self._waiting.setdefault(unanswered[0], []).append(item)
-            elif (request := self._make_request(item)) is not None:
-                return item, request
-        return None
-
-    def _make_request(self, item: Item) -> GenerationRequest | None:
-        """Return the request of a prompt. One that cannot be decoded is skipped."""
-        llm, request = self._llm, self._request
-        try:
-            messages = fill_messages(item, {one: self._text(one) for one in item.referred})
-            if messages and self._prompts.chat:
-                tokens = llm.chat_tokens(messages)
             else:
-                tokens = encode_item(llm, item, messages)
-            if len(tokens) + request.max_tokens > llm.target.caps.n_ctx:
-                raise ContextError(f"{len(tokens):,} tokens")
-            # Each prompt has a seed of its own, whatever the order.
-            return replace(request, prompt=tokens, seed=(request.seed + int(item.id[:8], 16)) % 2**32)
-        except ContextError as error:
-            reason = f"too long for the context with {request.max_tokens:,} tokens of answer (-c, -n)"
-            return self._skip(item, reason, error)
-        except (UsageError, ModelError) as error:
-            return self._skip(item, "not encodable", error)
+                try:
+                    self._running[run.add(self._make_request(item))] = item
+                except ContextError as error:
+                    reason = f"too long for the context with {self._request.max_tokens:,} tokens of answer"
+                    self._skip(item, reason, error)
+                except (UsageError, ModelError) as error:
+                    self._skip(item, "not encodable", error)
+
+    @property
+    def _is_late(self) -> bool:
+        return self._limit is not None and monotonic() - self._start >= self._limit
+
+    def _make_request(self, item: Item) -> GenerationRequest:
+        llm, request = self._llm, self._request
+        messages = fill_messages(item, {one: self._text(one) for one in item.referred})
+        if messages and self._prompts.chat:
+            tokens = llm.chat_tokens(messages)
+        else:
+            tokens = encode_item(llm, item, messages)
+        if len(tokens) + request.max_tokens > llm.target.caps.n_ctx:
+            raise ContextError(f"{len(tokens):,} tokens")
+        # Each prompt has a seed of its own, whatever the order.
+        return replace(request, prompt=tokens, seed=(request.seed + int(item.id[:8], 16)) % 2**32)
 
     def _skip(self, item: Item, reason: str, error: Exception | None = None) -> None:
         self._skipped.add(reason, item.category + (f" ({error})" if error else ""))

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,8 @@ class FeatureCache:
 
 
 def build_cache(
-    folder: Path,
     online: OnlineFeatures,
+    folder: Path,
     model: str,
     *,
     note: Callable[[str], object] = lambda _: None,
@@ -174,8 +174,8 @@ def _repair(folder: Path, files: CacheFiles, answers: Sequence[Answer], key: dic
     n, header = 0, folder / HEADER
     if header.exists() and header.read_text("utf-8", "replace") == json.dumps(key):
         checksums = read_index(folder, answers)
-        n = sum(1 for _ in takewhile(files.have, range(1, len(checksums) + 1)))
-        while n and checksum(files.read(n - 1)) != checksums[n - 1]:  # lost in a crash of the system
+        n = len(checksums)  # a crash of the system can lose the data of the last ones
+        while n and not (files.have(n) and checksum(files.read(n - 1)) == checksums[n - 1]):
             n -= 1
     lines = [line.data + b"\n" for line in raw_lines(folder / INDEX)][:n] if n else []
     with atomic_write(folder / INDEX) as part:
