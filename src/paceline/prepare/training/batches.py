@@ -75,11 +75,11 @@ class DraftVocabulary:
         return len(self.ids) == self.n_vocab
 
     @classmethod
-    def of_answers(cls, answers: Iterable[Sequence[int]], n_vocab: int, size: int) -> DraftVocabulary:
+    def of_answers(cls, answers: Iterable[NDArray[np.int32]], n_vocab: int, size: int) -> DraftVocabulary:
         """Return the `size` most frequent tokens of answers, in the order of their ids; others fill it up."""
         counts = np.zeros(n_vocab, np.int64)
         for tokens in answers:
-            np.add.at(counts, np.asarray(tokens, np.int64), 1)
+            np.add.at(counts, tokens.astype(np.int64), 1)
         order = np.argsort(-counts, kind="stable")
         return cls(np.sort(order[: min(size, n_vocab)]), n_vocab)
 

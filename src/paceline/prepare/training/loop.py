@@ -83,7 +83,7 @@ class Trainer:
         self,
         training: Sequences,
         held_out: Sequences,
-        progress: Callable[[Progress], None] = lambda _: None,
+        progress: Callable[[Progress], object] = lambda _: None,
     ) -> Acceptance | None:
         """Train to the end, and return the best head's acceptance; None if nothing was evaluated.
         An interrupt leaves a checkpoint."""

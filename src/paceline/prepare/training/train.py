@@ -72,8 +72,8 @@ def train_head(
     source: FeatureSource = online
     if plan.use_cache:
         source = build_cache(
-            plan.folder / FEATURES,
             online,
+            plan.folder / FEATURES,
             target.identity()["model"],
             note=note,
             report=lambda done, total: report(FEATURES, (done, total)),
