@@ -39,7 +39,7 @@ TRAINING_OPTIONS = OptionGroup(option_table(
     ("epochs", int, 10, "--epochs", "N", "Times to read the answers.", 1),
     ("minutes", float, 0.0, "--minutes", "X", "Longest time of training; 0: no limit.", 0),
     ("learning_rate", float, 1e-3, "--lr", "X", "Learning rate.", 0),
-    ("batch_tokens", int, 2048, "--batch-tokens", "N", "Tokens of a batch.", 16),
+    ("batch_tokens", int, 512, "--batch-tokens", "N", "Tokens of a batch.", 16),
     ("draft_vocab", int, 8192, "--draft-vocab", "N", "Tokens that can be drafted: the most frequent.", 2),
     ("depth", int, 5, "--depth", "N",
      "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1),

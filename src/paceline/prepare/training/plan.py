@@ -34,7 +34,7 @@ class TrainingSettings:
     epochs: int = 10
     minutes: float = 0.0
     learning_rate: float = 1e-3
-    batch_tokens: int = 2048
+    batch_tokens: int = 512
     longest: int = 1024
     evaluations: int = 10
     held_out: int = 24

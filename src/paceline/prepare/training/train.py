@@ -16,6 +16,7 @@ from paceline.api import LLM
 from paceline.backends.interface import ShowsHiddenStates
 from paceline.heads.config import TargetFacts
 from paceline.heads.decoder import LayerShape
+from paceline.heads.files import read_head
 from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
 from paceline.prepare.training.answers import generate_answers
@@ -23,6 +24,7 @@ from paceline.prepare.training.batches import DraftVocabulary, Sequences
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures
+from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
@@ -30,6 +32,7 @@ from paceline.prepare.training.recipes import RECIPES, Recipe
 from paceline.speculative.errors import UsageError
 
 ANSWERS, FEATURES, TRAINING = "answers", "features", "training"
+GGUF = "eagle3.gguf"
 HEAD_DIM = 64
 CHUNK = 4096  # embedding rows read at once
 
@@ -95,6 +98,7 @@ def train_head(
         )
 
     torch.manual_seed(plan.settings.seed)
+    torch.set_num_threads(int(target.settings["threads"]))
     trainer = Trainer(
         recipe,
         recipe.weights(target.output_head()),
@@ -105,7 +109,19 @@ def train_head(
         training_device(plan.device),
     )
     trainer.run(training, held_out, lambda progress: report(TRAINING, progress))
+    write_for_llama_server(plan.folder, target, note)
     return card | {"acceptance": state["acceptance"] or read_acceptance(plan.folder)}
+
+
+def write_for_llama_server(folder: Path, target: Any, note: Callable[[str], object]) -> None:
+    """Write an EAGLE-3 head as a GGUF file, too, if its target is one."""
+    head = read_head(folder)
+    if head.config.kind != "eagle3" or target.path.suffix != ".gguf":
+        return
+    weights = {name: value for name, value in head.weights.items() if name not in ("d2t", "t2d")}
+    ids = np.arange(head.config.draft_vocab) + head.weights.get("d2t", 0)
+    write_eagle3(folder / GGUF, head.config, weights, ids, target.path)
+    note(f"for llama-server: --spec-type draft-eagle3 -md {folder / GGUF}")
 
 
 def training_device(name: str) -> str:
@@ -175,7 +191,5 @@ def acceptance_record(acceptance: Acceptance, n_draft: int) -> dict[str, Any]:
 
 def read_acceptance(folder: Path) -> dict[str, Any]:
     """Return the acceptance in the folder's card, of a run that had ended before."""
-    from paceline.heads.files import read_head
-
     record: dict[str, Any] = dict(read_head(folder).card["acceptance"])
     return record
