@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,14 @@ class TrainingSequence:
     ids: Ids
     logprobs: NDArray[np.float16]
     first_answer: int
+
+
+@runtime_checkable
+class RanksTokens(Protocol):
+    """A ForwardOutput whose logits are on a device, and need not leave it."""
+
+    def top_logprobs(self, rows: range, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the k likeliest tokens [rows, k] and their log-probabilities."""
 
 
 class FeatureSource(Protocol):
@@ -83,7 +91,7 @@ class OnlineFeatures:
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
-        hidden, rows = _Rows(n), list[tuple[Ids, Floats]]()
+        hidden, best = _Rows(n), list[tuple[NDArray[Any], NDArray[Any]]]()
         target.forget()  # what is in the cache has no hidden states
         with closing(target.open()) as session:
             session.extend(given[:first_answer])
@@ -95,14 +103,14 @@ class OnlineFeatures:
                 tree = chain(given[at : at + most - 1], "right")
                 out = target.forward([(session, tree)], want)[0]
                 hidden.add(out)
-                rows += [
-                    top_logprobs(out.logits(row), self.top_k) for row in range(min(len(tree) + 1, n - at))
-                ]
+                if predicted := range(min(len(tree) + 1, n - at)):
+                    best.append(top_logprobs(out, predicted, self.top_k))
                 at += len(tree) + 1
                 if at <= n:
                     session.commit(range(len(tree)), given[at - 1])
-        ids, logprobs = (np.stack(one) for one in zip(*rows, strict=True))
-        return TrainingSequence(tokens, hidden.whole(), ids, logprobs.astype(np.float16), first_answer)
+        ids, logprobs = (np.concatenate(parts) for parts in zip(*best, strict=True))
+        logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
+        return TrainingSequence(tokens, hidden.whole(), ids.astype(np.int32), logprobs, first_answer)
 
 
 class _Rows:
@@ -128,8 +136,15 @@ class _Rows:
         return np.concatenate(self._parts)
 
 
-def top_logprobs(logits: NDArray[Any], k: int) -> tuple[Ids, Floats]:
-    """Return the k likeliest tokens of a row, as `filter_top_k` orders them, and their log-probabilities."""
-    best = filter_top_k(logits, k)
-    values = logits.astype(np.float64) - float(logits[best[0]])
-    return best.astype(np.int32), np.maximum(values[best] - np.log(np.exp(values).sum()), MIN_LOGPROB)
+def top_logprobs(out: ForwardOutput, rows: range, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the k likeliest tokens of the rows in the order of `filter_top_k`, and their log-probabilities."""
+    if isinstance(out, RanksTokens):
+        return out.top_logprobs(rows, k)
+    found = []
+    for row in rows:
+        logits = out.logits(row)
+        ids = filter_top_k(logits, k)
+        values = logits.astype(np.float64) - float(logits[ids[0]])
+        found.append((ids, values[ids] - np.log(np.exp(values).sum())))
+    ids, logprobs = (np.stack(parts) for parts in zip(*found, strict=True))
+    return ids, logprobs
