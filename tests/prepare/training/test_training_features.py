@@ -13,7 +13,7 @@ import pytest
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.backends.toy import ToyTarget
 from paceline.prepare.training.features import MIN_LOGPROB, OnlineFeatures, top_logprobs
-from paceline.speculative.errors import ContractError, ModelError, UsageError
+from paceline.speculative.errors import ContractError, LogitsError, ModelError, UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import NO_FEATURES, RequiredOutputs, Target
 from paceline.speculative.tree import EMPTY
@@ -97,13 +97,27 @@ def test_impossible_tokens_have_finite_logprobs(monkeypatch: pytest.MonkeyPatch)
         ((), 4, "layers"),
         ((2, 1), 4, r"layers \[2, 1\]: must be one or more, ascending"),
         ((1, 1), 4, "layers"),
-        ((1,), 0, "top_k 0: must be between 1 and"),
-        ((1,), 9, "top_k 9"),
+        ((1,), 0, "top_k 0: must be at least 1"),
     ],
 )
 def test_layers_and_top_k_are_checked(layers: tuple[int, ...], top_k: int, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         OnlineFeatures(ToyTarget(layers=3), [], layers, top_k)
+
+
+def test_a_small_vocabulary_and_a_small_context_limit_what_is_computed() -> None:
+    target = ToyTarget(layers=3, n_ctx=9)
+    full = answer(4, 5)
+    assert OnlineFeatures(target, [full], LAYERS)[0].ids.shape == (5, 8)
+    with pytest.raises(UsageError, match=r"with its prompt has 10 tokens, the context 9: .* \(-c\)"):
+        OnlineFeatures(target, [full, answer(4, 6)], LAYERS)
+
+
+def test_invalid_logits_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = ToyTarget(layers=3)
+    monkeypatch.setattr(target, "logits", lambda _: np.array([0.0, 1.0, np.nan, *[0.0] * 5]))
+    with pytest.raises(LogitsError, match="the toy model: its logits are not numbers"):
+        OnlineFeatures(target, [answer(4, 5)], LAYERS)[0]
 
 
 def test_a_target_that_shows_no_hidden_states_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

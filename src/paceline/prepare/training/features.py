@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.prepare.training.answer_folder import Answer, Ids
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import ContractError, LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import chain
+from paceline.speculative.validation import invalid
 
 TOP_K = 32
 MIN_LOGPROB = -10_000.0  # of an impossible token; finite in float16
@@ -61,19 +62,26 @@ class FeatureSource(Protocol):
 
 
 class OnlineFeatures:
-    """Sequences that the target computes when they are read. layers: see RequiredOutputs. top_k: of `ids`."""
+    """Sequences that the target computes when they are read.
+
+    layers: see RequiredOutputs. top_k: of `ids`, at most the vocabulary.
+    Raises UsageError for an answer that does not fit the context."""
 
     def __init__(
         self, target: Target, answers: Sequence[Answer], layers: Sequence[int], top_k: int = TOP_K
     ) -> None:
         self.target, self.answers = target, answers
-        self.layers, self.top_k = tuple(layers), top_k
-        if not 1 <= top_k <= target.vocab.size:
-            raise UsageError(
-                f"top_k {top_k}: must be between 1 and the target's {target.vocab.size:,} tokens"
-            )
+        self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
+        if top_k < 1:
+            raise invalid("top_k", top_k, "at least 1")
         if not layers or list(layers) != sorted(set(layers)):
             raise UsageError(f"layers {list(layers)}: must be one or more, ascending")
+        longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
+        if longest > target.caps.n_ctx:
+            raise UsageError(
+                f"an answer with its prompt has {longest:,} tokens, the context {target.caps.n_ctx:,}: ask for "
+                "a larger one (-c)"
+            )
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -87,7 +95,9 @@ class OnlineFeatures:
         return self.compute(tokens, len(answer.prompt))
 
     def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
-        """Run teacher forcing over the tokens. Raises ContractError if the target shows no hidden states."""
+        """Run teacher forcing over the tokens.
+
+        Raises ContractError if the target shows no hidden states, LogitsError if its logits are invalid."""
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
@@ -110,6 +120,8 @@ class OnlineFeatures:
                     session.commit(range(len(tree)), given[at - 1])
         ids, logprobs = (np.concatenate(parts) for parts in zip(*best, strict=True))
         logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
+        if not np.isfinite(logprobs).all():
+            raise LogitsError(f"{target.origin}: its logits are not numbers")
         return TrainingSequence(tokens, hidden.whole(), ids.astype(np.int32), logprobs, first_answer)
 
 
@@ -137,7 +149,7 @@ class _Rows:
 
 
 def top_logprobs(out: ForwardOutput, rows: range, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the k likeliest tokens of the rows in the order of `filter_top_k`, and their log-probabilities."""
+    """Return the k likeliest tokens of the rows, best first, and their log-probabilities."""
     if isinstance(out, RanksTokens):
         return out.top_logprobs(rows, k)
     found = []
