@@ -109,7 +109,7 @@ def test_a_small_vocabulary_and_a_small_context_limit_what_is_computed() -> None
     target = ToyTarget(layers=3, n_ctx=9)
     full = answer(4, 5)
     assert OnlineFeatures(target, [full], LAYERS)[0].ids.shape == (5, 8)
-    with pytest.raises(UsageError, match=r"with its prompt has 10 tokens, the context 9: .* \(-c\)"):
+    with pytest.raises(UsageError, match=r"and its prompt have 10 tokens, the context 9: .* \(-c\)"):
         OnlineFeatures(target, [full, answer(4, 6)], LAYERS)
 
 

@@ -79,8 +79,8 @@ class OnlineFeatures:
         longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
         if longest > target.caps.n_ctx:
             raise UsageError(
-                f"an answer with its prompt has {longest:,} tokens, the context {target.caps.n_ctx:,}: ask for "
-                "a larger one (-c)"
+                f"an answer and its prompt have {longest:,} tokens, the context {target.caps.n_ctx:,}: ask "
+                "for a larger one (-c)"
             )
 
     def __len__(self) -> int:
