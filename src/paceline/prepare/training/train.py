@@ -84,11 +84,10 @@ def train_head(
         )
     training, held_out = Sequences(source, False), Sequences(source, True)
     card = make_card(llm, prompts, plan, training, held_out)
-    state = {"acceptance": dict[str, Any](), "path": plan.folder}
 
     def save(weights: Any, acceptance: Acceptance) -> None:
-        state["acceptance"] = acceptance_record(acceptance, plan.settings.n_draft)
-        state["path"] = recipe.write(plan.folder, target, weights, card | {"acceptance": state["acceptance"]})
+        record = acceptance_record(acceptance, plan.settings.n_draft)
+        recipe.write(plan.folder, target, weights, card | {"acceptance": record})
 
     torch.manual_seed(plan.settings.seed)
     torch.set_num_threads(int(target.settings["threads"]))
