@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.prepare.training.batches import Sequences, batches_of, make_batch
+from paceline.prepare.training.batches import batches_of, make_batch
+from paceline.prepare.training.dataset import Sequences
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.plan import TrainingSettings

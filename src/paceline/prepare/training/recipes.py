@@ -21,11 +21,12 @@ from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
 from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
-from paceline.prepare.training.batches import Batch, DraftVocabulary
+from paceline.prepare.training.batches import Batch
 from paceline.prepare.training.evaluate import Acceptance, acceptance_of
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.plan import HeadOptions
+from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import ModelError
 
 INIT_STD = 0.02

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +17,7 @@ from paceline.backends.interface import ShowsHiddenStates
 from paceline.heads.config import TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
-from paceline.prepare.training.answers import generate_answers
-from paceline.prepare.training.batches import DraftVocabulary, Sequences
+from paceline.prepare.training.dataset import FEATURES, TRAINING, Note, Report, Sequences, gather_answers
 from paceline.prepare.training.draft_model import DraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.feature_cache import build_cache
@@ -29,15 +27,12 @@ from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipes import RECIPES, Recipe
+from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import UsageError
 
-ANSWERS, FEATURES, TRAINING = "answers", "features", "training"
 GGUF = "eagle3.gguf"
 HEAD_DIM = 64
 CHUNK = 4096  # embedding rows read at once
-
-
-Report = Callable[[str, Any], object]  # the stage, and its progress
 
 
 def train_head(
@@ -45,7 +40,7 @@ def train_head(
     prompts: TrainingPrompts,
     plan: TrainingPlan,
     report: Report = lambda _stage, _progress: None,
-    note: Callable[[str], object] = lambda _line: None,
+    note: Note = lambda _line: None,
 ) -> dict[str, Any]:
     """Train a head for the target of `llm`, and return its card.
 
@@ -54,18 +49,7 @@ def train_head(
     target = llm.target
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
-    found = generate_answers(
-        llm,
-        prompts,
-        plan.folder / ANSWERS,
-        max_tokens=plan.max_tokens,
-        temperature=plan.temperature,
-        minutes=plan.answer_minutes or None,
-        report=lambda progress: report(ANSWERS, progress),
-    )
-    answers = [answer for answer in found.answers if len(answer.tokens) > 1]
-    if not any(a.held_out for a in answers) or all(a.held_out for a in answers):
-        raise UsageError("there are too few answers: some to train on, and some held out (more --minutes)")
+    answers = gather_answers(llm, prompts, plan, report, note)
     size = target.vocab.size if plan.kind == "draft" else plan.draft_vocab
     vocabulary = DraftVocabulary.of_answers(
         (answer.tokens for answer in answers if not answer.held_out), target.vocab.size, size
@@ -107,7 +91,7 @@ def train_head(
     return read_card(plan.folder) | {"path": str(recipe.path(plan.folder, target))}
 
 
-def write_for_llama_server(folder: Path, target: Any, note: Callable[[str], object]) -> None:
+def write_for_llama_server(folder: Path, target: Any, note: Note) -> None:
     """Write an EAGLE-3 head as a GGUF file, too, if its target is one."""
     if target.path.suffix != ".gguf":
         return
@@ -159,7 +143,7 @@ def make_card(
 ) -> dict[str, Any]:
     """Return what a head was trained for and on."""
 
-    def count(sequences: Sequences) -> dict[str, int]:
+    def size(sequences: Sequences) -> dict[str, int]:
         tokens = sum(len(answer.tokens) for answer in sequences.answers)
         return {"answers": len(sequences), "answer_tokens": tokens}
 
@@ -169,8 +153,8 @@ def make_card(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "target": {"name": llm.target.name, "model": llm.target.identity()["model"]},
         "sources": [asdict(source) for source in prompts.sources],
-        "training": count(training),
-        "held_out": count(held_out),
+        "training": size(training),
+        "held_out": size(held_out),
         "settings": asdict(plan.settings) | asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
     }
 
