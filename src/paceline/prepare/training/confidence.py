@@ -26,7 +26,7 @@ from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
 from paceline.vocab.shared import check_shared
 
-RIDGE, STEPS = 1e-3, 25
+RIDGE, STEPS = 1.0, 25
 MIN_EXAMPLES = 200
 SCORE = NAMES.index("logit p1")
 Floats = NDArray[np.float64]
@@ -159,7 +159,7 @@ def fit(examples: Examples) -> Floats:
     scale = np.maximum(np.abs(x).max(0), 1e-6)
     x = x / scale
     weights = np.zeros(x.shape[1])
-    ridge = RIDGE * len(x) * np.eye(x.shape[1]) / x.shape[1]
+    ridge = RIDGE * np.eye(x.shape[1])  # as of one example
     for _ in range(STEPS):
         p = sigmoid(x @ weights)
         gradient = x.T @ (p - y) + ridge @ weights

@@ -145,7 +145,7 @@ class Eagle3Recipe(Recipe):
         hidden, width = self.shape.hidden, self.target.hidden
         fc = normal(hidden, 3 * width)
         fc[:, 2 * width :] += torch.eye(hidden, width)  # begins as the last of the three layers
-        norm = torch.ones(hidden) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+        norm = torch.ones(hidden) if output.norm is None else torch.tensor(output.norm).float()
         return {
             "fc.weight": fc,
             **layer_weights(self.shape, "layers.0.", 2 * hidden, qk_norm=False),
@@ -286,7 +286,7 @@ class BlockRecipe(Recipe):
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden, width = self.shape.hidden, self.target.hidden
-        norm = torch.ones(hidden) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+        norm = torch.ones(hidden) if output.norm is None else torch.tensor(output.norm).float()
         layers = dict[str, Any]()
         for i in range(self.n_layers):
             layers |= layer_weights(self.shape, f"layers.{i}.", hidden, qk_norm=True)
