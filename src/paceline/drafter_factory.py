@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Backend, ShowsHiddenStates
+from paceline.backends.interface import Backend, MakesProducts, ShowsHiddenStates
 from paceline.backends.translated import CrossVocabTarget
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
@@ -184,7 +184,8 @@ def open_head(reference: PathLike, target: Backend) -> HeadTarget:
         raise UsageError(
             f"{reference}: is a draft head, which reads hidden states, and {target.origin} shows none"
         )
-    return HeadTarget(read_head(model_path(Path(reference))), target)
+    make_linear = target.make_linear if isinstance(target, MakesProducts) else None
+    return HeadTarget(read_head(model_path(Path(reference))), target, make_linear)
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:

@@ -7,17 +7,17 @@ from typing import Any
 
 from paceline.heads.arrays import concatenate, silu
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import Weights, linear
+from paceline.heads.decoder import MakeLinear, Weights, linear
 from paceline.heads.eagle import output_matrix
 
 
 class MedusaHead:
     """The network: head i drafts the token at depth i + 1."""
 
-    def __init__(self, config: HeadConfig, weights: Weights) -> None:
+    def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
         self.config = config
-        self._blocks = [linear(weights, f"blocks.{i}.linear") for i in range(config.depth)]
-        self._output = output_matrix(weights)
+        self._blocks = [linear(weights, f"blocks.{i}.linear", make) for i in range(config.depth)]
+        self._output = output_matrix(weights, make)
 
     def forward(self, hidden: Any) -> Any:
         """Return the logits [depth * rows, draft_vocab] of hidden states [rows, hidden], depth by depth."""
