@@ -81,7 +81,7 @@ class HeadSession(ABC):
         self.extend([*(self._tree.tokens[node] for node in path), root])
 
     def rewind(self, n: int) -> None:
-        """Keep the rows and features of the first `n` tokens, for another text that begins like this one."""
+        """Keep the rows and features of the first `n` tokens, for a longer text that begins with them."""
         self._drop_tree(keep_root=True)
         self.tokens = []
         end = min(self._next, n - 1)  # a row also takes the token behind it
