@@ -78,7 +78,7 @@ class HeadDrafter(ModelDrafter):
         if best is None or shared[best] < 2:
             return self.head.open()
         _, session = self._retained.pop(best)
-        session.rewind(shared[best])
+        session.rewind(min(shared[best], len(prompt) - 1))  # the root's row is computed again
         return session
 
     def retain(self, tokens: list[int], session: HeadSession) -> None:

@@ -1,0 +1,111 @@
+"""Draft heads with random weights for a toy model; none of them needs a file or torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.head import HeadDrafter
+from paceline.heads.config import HeadConfig, TargetFacts
+from paceline.heads.decoder import LayerShape
+from paceline.heads.files import HeadFiles
+from paceline.heads.target import HeadTarget
+
+KINDS = ("medusa", "eagle", "eagle3", "block")
+LAYERS = 3  # of a target for which heads are made
+FEED_FORWARD = 16
+
+
+def toy(n_vocab: int = 6, *, layers: int = LAYERS, **settings: Any) -> ToyTarget:
+    return ToyTarget(n_vocab, **({"seed": 2, "layers": layers} | settings))
+
+
+def tiny_config(kind: str, target: ToyTarget, draft_vocab: int, **settings: Any) -> HeadConfig:
+    width = target.hidden_size
+    parallel = {"medusa": {"depth": 4}, "block": {"depth": 4, "n_layers": 2, "from_root": True, "mask_token": 0}}
+    last = (target.layers,)
+    given = {"layer_ids": last if kind in ("medusa", "eagle") else (2, 0, 1)} | parallel.get(kind, {})
+    return HeadConfig(
+        kind=kind,
+        target=TargetFacts("a toy", "", target.layers, width, target.vocab.size),
+        shape=LayerShape(width, heads=2, kv_heads=1, head_dim=4, feed_forward=FEED_FORWARD),
+        draft_vocab=draft_vocab,
+        **(given | settings),
+    )
+
+
+def tiny_weights(config: HeadConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return random weights of the shapes that a configuration has."""
+    rng, shape, width = np.random.default_rng([seed, 7]), config.shape, config.target.hidden
+
+    def matrix(rows: int, columns: int) -> np.ndarray:
+        return (rng.normal(size=(rows, columns)) / columns**0.5).astype(np.float32)
+
+    def norm(n: int) -> np.ndarray:
+        return rng.uniform(0.5, 1.5, n).astype(np.float32)
+
+    out = {"lm_head.weight": 3.0 * matrix(config.draft_vocab, shape.hidden)}
+    if config.kind == "medusa":
+        for i in range(config.depth):
+            out[f"blocks.{i}.linear.weight"] = matrix(width, width)
+            out[f"blocks.{i}.linear.bias"] = norm(width)
+        return out
+    inputs = 2 * shape.hidden if config.kind == "eagle" else len(config.layer_ids) * width
+    out |= {"fc.weight": matrix(shape.hidden, inputs), "norm.weight": norm(shape.hidden)}
+    for i in range(config.n_layers):
+        wide = 2 * shape.hidden if config.kind == "eagle3" and i == 0 else shape.hidden
+        kv = shape.kv_heads * shape.head_dim
+        layer = {
+            "self_attn.q_proj": matrix(shape.heads * shape.head_dim, wide),
+            "self_attn.k_proj": matrix(kv, wide),
+            "self_attn.v_proj": matrix(kv, wide),
+            "self_attn.o_proj": matrix(shape.hidden, shape.heads * shape.head_dim),
+            "mlp.gate_proj": matrix(shape.feed_forward, shape.hidden),
+            "mlp.up_proj": matrix(shape.feed_forward, shape.hidden),
+            "mlp.down_proj": matrix(shape.hidden, shape.feed_forward),
+            "input_layernorm": norm(shape.hidden),
+            "post_attention_layernorm": norm(shape.hidden),
+        }
+        if config.kind == "block":
+            layer |= {"self_attn.q_norm": norm(shape.head_dim), "self_attn.k_norm": norm(shape.head_dim)}
+        out |= {f"layers.{i}.{name}.weight": value for name, value in layer.items()}
+    if config.kind == "eagle3":
+        out["layers.0.hidden_norm.weight"] = norm(shape.hidden)
+    if config.kind == "eagle":
+        del out["layers.0.input_layernorm.weight"], out["norm.weight"]
+        out["fc.bias"] = norm(shape.hidden)
+    if config.kind == "block":
+        out["hidden_norm.weight"] = norm(shape.hidden)
+    if config.markov:
+        rank = config.markov_rank
+        out["markov_head.markov_w1.weight"] = matrix(config.target.vocab, rank)
+        out["markov_head.markov_w2.weight"] = 3.0 * matrix(config.draft_vocab, rank)
+        inner = {"gated": ("gate_proj", rank, shape.hidden + rank), "rnn": ("joint_proj", 3 * rank, shape.hidden + 2 * rank)}
+        if config.markov in inner:
+            name, rows, columns = inner[config.markov]
+            out[f"markov_head.{name}.weight"], out[f"markov_head.{name}.bias"] = matrix(rows, columns), norm(rows)
+    return out
+
+
+def tiny_files(
+    kind: str, target: ToyTarget, *, seed: int = 0, draft_ids: list[int] | None = None, **settings: Any
+) -> HeadFiles:
+    """Return a head's files. draft_ids: the tokens that it drafts, ascending; None for all."""
+    config = tiny_config(kind, target, len(draft_ids or range(target.vocab.size)), **settings)
+    weights = tiny_weights(config, seed)
+    if draft_ids is not None:
+        weights["d2t"] = np.array(draft_ids) - np.arange(len(draft_ids))
+    return HeadFiles(Path(f"a-{kind}-head"), config, weights, None, {})
+
+
+def tiny_head(kind: str, target: ToyTarget, **settings: Any) -> HeadTarget:
+    return HeadTarget(tiny_files(kind, target, **settings), target)
+
+
+def tiny_drafter(
+    kind: str, target: ToyTarget, temperature: float = 0.0, top_k: int = 10, **settings: Any
+) -> HeadDrafter:
+    return HeadDrafter(tiny_head(kind, target, **settings), temperature=temperature, top_k=top_k)
