@@ -23,7 +23,7 @@ class MarkovHead:
 
     def __call__(self, tokens: Any, outputs: Any, state: Any = None) -> tuple[Any, Any]:
         """Return the terms [rows, draft_vocab], and the state [rows, rank] of the slots behind.
-        tokens: [rows], those before. outputs: [rows, hidden], of the slots. state: None for the first slot."""
+        tokens: [rows], those before. outputs: [rows, hidden], of the slots. state: None at first."""
         rows = self._table[tokens]
         if self._projection is None:
             return self._out(rows), None

@@ -42,7 +42,9 @@ def acceptance_of(
     sequences: Iterable[TrainingSequence],
     n_draft: int,
 ) -> Acceptance:
-    """Draft along the answers as decoding does. head: a network with numpy weights."""
+    """Draft along the answers as decoding does. head: a network with numpy weights.
+    The first step of an answer has no draft, as the target reads the end of the prompt in it; the last ones
+    draft no token behind the answer."""
     depth = min(n_draft, head.config.depth or n_draft)
     reached, accepted = np.zeros(depth, np.int64), np.zeros(depth, np.int64)
     steps = emitted = 0
@@ -50,21 +52,22 @@ def acceptance_of(
         tokens = one.tokens.tolist()
         session = open_session(head, embed, np.zeros(0, np.float32), len(tokens) + depth + 1)
         known = 0
-        n = max(2, one.first_answer)
+        n = min(len(tokens), one.first_answer + 1)
+        steps, emitted = steps + 1, emitted + n - one.first_answer
         session.extend(tokens[:n])
         while n < len(tokens):
             session.observe(known, one.hidden[known : n - 1].astype(np.float32))
             known = n - 1
             drafted: list[int] = []
-            while len(drafted) < depth:
+            while len(drafted) < min(depth, len(tokens) - n - 1):
                 _, rows = session.compute(chain(drafted, head.config.kind))
                 token = int(vocabulary.ids[int(rows[len(drafted)].argmax())])
                 reached[len(drafted)] += 1
-                if n + len(drafted) >= len(tokens) or token != tokens[n + len(drafted)]:
+                if token != tokens[n + len(drafted)]:
                     break
                 accepted[len(drafted)] += 1
                 drafted.append(token)
-            end = min(len(tokens), n + len(drafted) + 1)
+            end = n + len(drafted) + 1
             steps, emitted = steps + 1, emitted + end - n
             session.extend(tokens[n:end])
             n = end
