@@ -25,7 +25,10 @@ def toy(n_vocab: int = 6, *, layers: int = LAYERS, **settings: Any) -> ToyTarget
 
 def tiny_config(kind: str, target: ToyTarget, draft_vocab: int, **settings: Any) -> HeadConfig:
     width = target.hidden_size
-    parallel = {"medusa": {"depth": 4}, "block": {"depth": 4, "n_layers": 2, "from_root": True, "mask_token": 0}}
+    parallel = {
+        "medusa": {"depth": 4},
+        "block": {"depth": 4, "n_layers": 2, "from_root": True, "mask_token": 0},
+    }
     last = (target.layers,)
     given = {"layer_ids": last if kind in ("medusa", "eagle") else (2, 0, 1)} | parallel.get(kind, {})
     return HeadConfig(
@@ -83,10 +86,16 @@ def tiny_weights(config: HeadConfig, seed: int = 0) -> dict[str, np.ndarray]:
         rank = config.markov_rank
         out["markov_head.markov_w1.weight"] = matrix(config.target.vocab, rank)
         out["markov_head.markov_w2.weight"] = 3.0 * matrix(config.draft_vocab, rank)
-        inner = {"gated": ("gate_proj", rank, shape.hidden + rank), "rnn": ("joint_proj", 3 * rank, shape.hidden + 2 * rank)}
+        inner = {
+            "gated": ("gate_proj", rank, shape.hidden + rank),
+            "rnn": ("joint_proj", 3 * rank, shape.hidden + 2 * rank),
+        }
         if config.markov in inner:
             name, rows, columns = inner[config.markov]
-            out[f"markov_head.{name}.weight"], out[f"markov_head.{name}.bias"] = matrix(rows, columns), norm(rows)
+            out[f"markov_head.{name}.weight"], out[f"markov_head.{name}.bias"] = (
+                matrix(rows, columns),
+                norm(rows),
+            )
     return out
 
 

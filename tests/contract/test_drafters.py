@@ -19,7 +19,7 @@ from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
 from paceline.backends.translated import CrossVocabTarget
 from paceline.config import Drafting
-from paceline.drafter_table import DRAFTERS
+from paceline.drafter_table import DRAFTERS, HEADS
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, ComposedState, PortfolioDrafter
 from paceline.drafters.datastore import DatastoreDrafter
@@ -33,14 +33,16 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.speculative.interfaces import Budget, Drafter, LearningDrafter, RequiredOutputs, Target
+from paceline.speculative.interfaces import Budget, Drafter, DrafterState, LearningDrafter, Target
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from parrot import LookupCopier
+from tiny_heads import tiny_drafter, tiny_head, toy
 from tongues import speaking, translation
 
 V = 6
@@ -48,6 +50,7 @@ _FOLDER = TemporaryDirectory()
 STORE = Path(_FOLDER.name)
 build(STORE, [[0, 1, 2, 3, 4, 5, 1, 2] * 4], V)
 CACHE = STORE / "cache"
+SEEN = toy(V)  # the target of heads, which see its hidden states
 NgramCache.build([[1, 2, 3, 1, 2, 3, 4, 5, 0, 0, 0]]).write(CACHE)
 
 
@@ -107,10 +110,15 @@ def auto(*more: Drafter) -> PortfolioDrafter:
 
 def named(name: str) -> Drafter:
     """Make a drafter as `--draft` does, with every input that a drafter can use."""
-    draft = ToyTarget(V, seed=1, noise=0.3)
+    is_head = name in HEADS
+    target = SEEN if is_head else ToyTarget(V)
+    draft: Target = tiny_head(name, SEEN) if is_head else ToyTarget(V, seed=1, noise=0.3)
     return makers.make(
-        name, DrafterInputs(Drafting((name,)), ToyTarget(V), draft, caches=(CACHE,), stores=(STORE,))
+        name, DrafterInputs(Drafting((name,)), target, draft, caches=(CACHE,), stores=(STORE,))
     )
+
+
+SOME = [0, 2, 5]  # the tokens that a head of a reduced vocabulary drafts
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
@@ -132,6 +140,13 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
     "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
     "head": lambda: HeadDrafter(ToyTarget(V)),
+    **{f"{kind}, sampled": partial(tiny_drafter, kind, SEEN, 0.9, draft_ids=SOME) for kind in HEADS},
+    "eagle3, short context": lambda: tiny_drafter("eagle3", toy(V, n_ctx=9)),
+    "block, short context": lambda: tiny_drafter("block", toy(V, n_ctx=9), markov="rnn", markov_rank=2),
+    "eagle3, some tokens": lambda: tiny_drafter("eagle3", SEEN, draft_ids=SOME),
+    "lookup,block": lambda: ComposedDrafter([LookupDrafter(2, 3), tiny_drafter("block", SEEN)]),
+    "auto, eagle3": lambda: auto(tiny_drafter("eagle3", SEEN)),
+    "auto, medusa, sampled": lambda: auto(tiny_drafter("medusa", SEEN, 0.9)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),
     "cascade, sampled": lambda: cascade(temperature=0.9),
@@ -169,8 +184,19 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Drafter]:
     return MAKERS[request.param]
 
 
+def opened(drafter: Drafter, prompt: Sequence[int], seed: int) -> DrafterState:
+    """Open a request's state, and show it the hidden states of the tokens before the root."""
+    memory, layers = drafter.open(prompt, seed), drafter.required_outputs.layers
+    if layers and len(prompt) > 1:
+        session = SEEN.open()
+        session.extend(prompt)
+        (out,) = SEEN.forward([(session, len(prompt) - 1)], drafter.required_outputs)
+        memory.update(Step((), (), (), {}, {}, None, StepTimes()), out.features)
+    return memory
+
+
 def propose(drafter: Drafter, prompt: Sequence[int], budget: Budget, seed: int = 0) -> DraftTree:
-    memory = drafter.open(prompt, seed)
+    memory = opened(drafter, prompt, seed)
     (tree,) = drafter.propose([(memory, budget)])
     memory.close()
     return tree
@@ -240,7 +266,7 @@ def test_a_batch_proposes_what_each_request_alone_would(name: str) -> None:
     """And the same again, where nothing is drawn."""
     requests = [([1, 2, 3, 1, 2], Budget(4, 4)), ([5], Budget(2, 6, width=3)), ([0, 0, 0], Budget(0, 0))]
     drafter = MAKERS[name]()
-    batch = [(drafter.open(prompt, 7), budget) for prompt, budget in requests]
+    batch = [(opened(drafter, prompt, 7), budget) for prompt, budget in requests]
     for _ in range(1 if "sampled" in name else 2):
         for tree, (prompt, budget) in zip(drafter.propose(batch), requests, strict=True):
             assert same(tree, propose(MAKERS[name](), prompt, budget, seed=7))
@@ -250,18 +276,15 @@ def test_a_batch_proposes_what_each_request_alone_would(name: str) -> None:
 @settings(max_examples=15, deadline=None)
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for name, make in MAKERS.items()
-        if "sampled" not in name and make().required_outputs == RequiredOutputs()
-    ],
+    [name for name, make in MAKERS.items() if "sampled" not in name and make().required_outputs.top_k == 0],
 )
 def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
     name: str, prompt: list[int], seed: int, width: int
 ) -> None:
     """After every step the drafter proposes what a fresh one would for the same text; but for those that
-    read the target's rows, which a fresh one has not seen."""
-    target, drafter = ToyTarget(V, seed=seed), MAKERS[name]()
+    read the target's logits, which a fresh one has not seen."""
+    drafter = MAKERS[name]()
+    target = SEEN if drafter.required_outputs.layers else ToyTarget(V, seed=seed)
     budget = Budget(4, 4 * width, width=width, p_split=0.05)
     request = start_request(
         target, drafter, GenerationRequest(prompt=prompt, max_tokens=50, sampling=Sampling(temperature=0.6))

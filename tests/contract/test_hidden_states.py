@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enumeration import decided_distribution, plain_distribution
+from enumeration import decided_distribution, distance, drafted_distribution, plain_distribution
 from heads import HeadDrafter, HeadMemory
 from paceline.backends.toy import ToyTarget
+from paceline.drafter_table import HEADS
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -23,6 +24,7 @@ from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, chain
+from tiny_heads import tiny_drafter, toy
 
 V, LAYERS = 6, 3
 WANT = RequiredOutputs(top_k=2, layers=(0, 1, 3))
@@ -118,6 +120,38 @@ CASES |= {
     "lookup, head": (flat, ComposedDrafter([LookupDrafter(1, 2), HeadDrafter(flat)])),
     "none": (flat, NoDrafter()),
 }
+for kind in ("free", "restore"):  # drafts are drawn from three tokens, or two of them, or are greedy
+    seen = toy(3, seed=4, layers=3, rollback=kind)
+    CASES |= {f"{name}, {kind}": (seen, tiny_drafter(name, seen, SAMPLED)) for name in HEADS}
+    CASES |= {
+        f"{name}, some tokens, {kind}": (seen, tiny_drafter(name, seen, SAMPLED, draft_ids=[0, 2]))
+        for name in HEADS
+    }
+seen = toy(3, seed=4, layers=3)
+CASES |= {f"{name}, greedy": (seen, tiny_drafter(name, seen)) for name in HEADS}
+CASES["block, recurrent Markov head"] = (
+    seen,
+    tiny_drafter("block", seen, SAMPLED, markov="rnn", markov_rank=2),
+)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("name", [name for name in CASES if name.partition(",")[0] in HEADS])
+def test_drafts_of_heads_leave_the_distribution_as_it_is(name: str, width: int) -> None:
+    """Three tokens, so that heads draft once the hidden states of the prompt are known."""
+    target, drafter = CASES[name]
+    if target.caps.max_branches < width:
+        pytest.skip("this target takes chains only")
+    sampling, prompt = Sampling(temperature=0.8), [1, 2]
+    budget = Budget(2, 2 * width, width=width, p_split=0.05)
+    found = drafted_distribution(target, drafter, prompt, budget, sampling, 3)
+    plain = plain_distribution(target, prompt, sampling, 3)
+    assert distance(found, plain) < 1e-12
+    request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=9))
+    for _ in decode(target, drafter, FixedPolicy(budget), [request]):
+        pass
+    assert request.stats.drafted  # it does draft
+    request.close()
 
 
 @pytest.mark.parametrize("chunk", [1, 1 << 40])

@@ -127,7 +127,9 @@ def test_dflash_without_a_list_reads_layers_at_equal_distances(tmp_path: Path) -
     config = zlab_config(reference.config, 36)
     del config["dflash_config"]["target_layer_ids"]
     for layers, expected in ((1, (19,)), (5, (2, 10, 18, 26, 34))):  # behind layers 1, 9, 17, 25, 33
-        folder = write_layout(reference, tmp_path / str(layers), config=config | {"num_hidden_layers": layers})
+        folder = write_layout(
+            reference, tmp_path / str(layers), config=config | {"num_hidden_layers": layers}
+        )
         found = head_config(folder)
         assert found is not None
         assert found.layer_ids == expected

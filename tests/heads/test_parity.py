@@ -1,4 +1,4 @@
-"""The networks of draft heads compute what their authors' classes compute, through the sessions that draft."""
+"""Draft heads compute what their authors' classes compute, through the sessions that draft."""
 
 from __future__ import annotations
 

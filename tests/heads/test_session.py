@@ -40,9 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 HEADS: dict[str, HeadTarget] = {
     name: tiny_head(name.partition(",")[0], TARGET, **given) for name, given in SETTINGS.items()
 }
-TREE = DraftTree(
-    tokens=(1, 4, 2, 2, 5, 0), parents=(-1, -1, 0, 1, 2, 3), score=(1.0,) * 6, source=("x",) * 6
-)
+TREE = DraftTree(tokens=(1, 4, 2, 2, 5, 0), parents=(-1, -1, 0, 1, 2, 3), score=(1.0,) * 6, source=("x",) * 6)
 
 
 def features_of(head: HeadTarget, tokens: Sequence[int]) -> Any:
@@ -140,8 +138,8 @@ def test_rows_are_those_of_a_fresh_session_however_the_text_came(
     name: str, tokens: list[int], start: int, steps: list[tuple[str, Any]]
 ) -> None:
     play = Play(HEADS[name], tokens, min(start, len(tokens) - 2))
-    for what, given in steps:
-        play.run(what, given)
+    for step in steps:
+        play.run(*step)
     play.run("compute", 3)
 
 

@@ -43,6 +43,8 @@ class HeadState(ModelDrafterState):
 
     @property
     def is_ready(self) -> bool:
+        if len(self.tokens) > self._drafter.head.caps.n_ctx:
+            return False
         self.reader.sync_to(self.tokens)
         return self.head_session.is_ready
 

@@ -23,12 +23,13 @@ from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.plan import TrainingSettings
 from paceline.prepare.training.recipes import Recipe
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.whole import atomic_write
 
 CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate
 BETAS, CLIP = (0.9, 0.95), 0.5
+NUMBERS = ("_step", "_epoch", "_at", "_seconds", "_loss", "_best", "_worse", "_evaluated")
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ class Trainer:
             trained, settings.learning_rate, betas=BETAS, weight_decay=0.0, foreach=True
         )
         self._step, self._seconds, self._loss = 0, 0.0, 0.0
+        self._epoch = self._at = 0  # the next batch is number `_at` of the epoch
         self._best, self._worse = 0.0, 0
-        self._evaluated = 0  # evaluations so far
+        self._evaluated = 0  # evaluations that were due so far
         self._restore()
 
     @property
@@ -86,43 +88,58 @@ class Trainer:
         held_out: Sequences,
         progress: Callable[[Progress], object] = lambda _: None,
     ) -> Acceptance | None:
-        """Train to the end, and return the best head's acceptance; None if nothing was evaluated.
-        An interrupt leaves a checkpoint."""
+        """Train to the end, and return the best head's acceptance; None if none was better than before.
+        An interrupt leaves a checkpoint. Raises PacelineError if the disk fails."""
+        try:
+            best = self._run(training, held_out, progress)
+            self._write_checkpoint()
+        except OSError as error:
+            raise PacelineError(
+                f"{self._folder}: cannot be written ({error.strerror or error}); make room there: the same "
+                "command goes on from the last checkpoint"
+            ) from error
+        except BaseException:
+            with suppress(OSError):  # the error that ended the run is the one to see
+                self._write_checkpoint()
+            raise
+        return best
+
+    def _run(
+        self, training: Sequences, held_out: Sequences, progress: Callable[[Progress], object]
+    ) -> Acceptance | None:
         settings, began, spent = self._settings, time.monotonic(), self._seconds
         last_written, best = began, None
         order = self._order(training)
-        total = settings.epochs * len(order)
-        try:
-            while self._step < total and not self._is_over():
-                epoch, at = divmod(self._step, len(order))
-                if at == 0 and epoch:
-                    order = self._order(training)
-                self._update([training[i] for i in order[at]], self._share(total))
-                self._seconds = spent + time.monotonic() - began
-                share = self._share(total)
-                left = self._seconds * (1.0 - share) / max(share, 1e-6)
-                progress(Progress(share, self._step, self._loss, self._best, left))
-                if share * settings.evaluations >= self._evaluated + 1 or share >= 1.0:
-                    best = self._evaluate(held_out) or best
-                if time.monotonic() - last_written > CHECKPOINT_SECONDS:
-                    self._write_checkpoint()
-                    last_written = time.monotonic()
-        finally:
-            with suppress(OSError):  # the error that ended the run is the one to see
+        while self._epoch < settings.epochs and not self._is_over():
+            self._update([training[i] for i in order[self._at]], self._share(len(order)))
+            self._at += 1
+            if self._at == len(order):
+                self._epoch, self._at = self._epoch + 1, 0
+                order = self._order(training)
+            self._seconds = spent + time.monotonic() - began
+            share = self._share(len(order))
+            if int(share * settings.evaluations) > self._evaluated:
+                self._evaluated = int(share * settings.evaluations)
+                best = self._evaluate(held_out) or best
+            left = self._seconds * (1.0 - share) / max(share, 1e-6)
+            progress(Progress(share, self._step, self._loss, self._best, left))
+            if time.monotonic() - last_written > CHECKPOINT_SECONDS:
                 self._write_checkpoint()
+                last_written = time.monotonic()
         return best
 
     def _is_over(self) -> bool:
         minutes = self._settings.minutes
         return self._worse >= self._settings.patience or bool(minutes and self._seconds >= 60 * minutes)
 
-    def _share(self, total: int) -> float:
-        minutes = self._settings.minutes
-        return min(1.0, max(self._step / total, self._seconds / (60 * minutes) if minutes else 0.0))
+    def _share(self, batches: int) -> float:
+        """Return the share of the run that is done. batches: of the epoch."""
+        minutes, done = self._settings.minutes, (self._epoch + self._at / batches) / self._settings.epochs
+        return min(1.0, max(done, self._seconds / (60 * minutes) if minutes else 0.0))
 
     def _order(self, training: Sequences) -> list[list[int]]:
-        """Return the batches of an epoch, as sequence numbers. The seed and the epoch decide."""
-        rng = np.random.default_rng([self._settings.seed, self._step])
+        """Return the batches of the epoch, as sequence numbers. The seed and the epoch decide."""
+        rng = np.random.default_rng([self._settings.seed, self._epoch])
         order = rng.permutation(len(training)).tolist()
         lengths = [min(n, self._settings.longest) for n in training.lengths]
         return batches_of(lengths, order, self._settings.batch_tokens)
@@ -131,6 +148,8 @@ class Trainer:
         batch = make_batch(sequences, self._recipe.vocabulary, self._device, self._settings.longest)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * rate_at(share)
+        # A step draws the same numbers (noise, anchors) in a run that was interrupted before.
+        torch.manual_seed(self._settings.seed + (self._step << 32))
         loss = self._recipe.loss(self._network, batch, lambda tokens: self._embedding[tokens])
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -150,7 +169,6 @@ class Trainer:
             (held_out[i] for i in range(min(len(held_out), self._settings.held_out))),
             self._settings.n_draft,
         )
-        self._evaluated += 1
         if found.length <= self._best:
             self._worse += 1
             return None
@@ -163,10 +181,13 @@ class Trainer:
             "key": self.key,
             "weights": {name: value.detach().cpu() for name, value in self.weights.items()},
             "optimizer": self._optimizer.state_dict(),
-            "numbers": [self._step, self._seconds, self._loss, self._best, self._worse, self._evaluated],
+            "numbers": {name: getattr(self, name) for name in NUMBERS},
         }
         with atomic_write(self._folder / CHECKPOINT) as part:
-            torch.save(state, part)
+            try:
+                torch.save(state, part)
+            except RuntimeError as error:  # torch's word for a disk that is full
+                raise OSError(str(error).splitlines()[0]) from error
 
     def _restore(self) -> None:
         file = self._folder / CHECKPOINT
@@ -187,7 +208,8 @@ class Trainer:
             for name, value in self.weights.items():
                 value.copy_(state["weights"][name])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._step, self._seconds, self._loss, self._best, self._worse, self._evaluated = state["numbers"]
+        for name in NUMBERS:
+            setattr(self, name, state["numbers"][name])
 
 
 def rate_at(share: float) -> float:
