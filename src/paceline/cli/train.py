@@ -17,7 +17,7 @@ from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 
 DATA, TRAINING = "Data", "Training"
-Kind = Literal["medusa", "eagle", "eagle3", "block"]
+Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo"]
 MODELS = model_options(
     "model", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels", "device", "dtype",
     "attention",
@@ -44,6 +44,9 @@ TRAINING_OPTIONS = OptionGroup(option_table(
     ("depth", int, 5, "--depth", "N",
      "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1),
     ("layers", int, 2, "--layers", "N", "Layers of a block head.", 1),
+    ("exit_layers", str, "", "--exit-layers", "I,J",
+     "First layers of the model that draft (exits, kangaroo): their numbers, each with an adapter."),
+    ("rank", int, 256, "--rank", "N", "Rank of an exit's adapter.", 1),
     ("variation", float, 0.0, "--tv", "X", "Share of total variation in the loss.", 0),
     ("seed", int, 0, "--seed", "N", "Seed.", 0),
     ("use_cache", bool, True, "--cache", "", "Keep hidden states on disk instead of computing them again."),
@@ -54,7 +57,7 @@ TRAINING_OPTIONS = OptionGroup(option_table(
 @with_option_groups(models=MODELS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
 def train(
     *,
-    kind: Annotated[Kind, argument("KIND", "medusa, eagle, eagle3 or block (DFlash, DSpark).")],
+    kind: Annotated[Kind, argument("KIND", "medusa, eagle, eagle3, block, exits or kangaroo.")],
     models: Any,
     data: Any,
     training: Any,

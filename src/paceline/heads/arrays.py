@@ -36,7 +36,7 @@ def zeros(like: Any, shape: Sequence[int]) -> Any:
 def array(like: Any, values: Any) -> Any:
     """Return values as an array of the kind, type and device of another one."""
     if is_numpy(like):
-        return np.asarray(values, like.dtype)
+        return np.asarray(to_numpy(values) if hasattr(values, "detach") else values, like.dtype)
     import torch
 
     return torch.as_tensor(values, dtype=like.dtype, device=like.device)

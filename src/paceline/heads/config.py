@@ -33,6 +33,17 @@ class TargetFacts:
 
 
 @dataclass(frozen=True)
+class ExitFacts:
+    """What was measured of one exit on held-out answers.
+    temperature: divides its logits, so that the top probability is the rate at which the target agrees.
+    length: tokens per step. speedup: the best quotient of tokens and cost, by the weights that are read."""
+
+    temperature: float = 1.0
+    length: float = 0.0
+    speedup: float = 0.0
+
+
+@dataclass(frozen=True)
 class HeadConfig:
     """The architecture of a head.
     kind: a drafter's name. layer_ids: the hidden states it reads, as in RequiredOutputs, or LAST_OUTPUT;
@@ -43,6 +54,8 @@ class HeadConfig:
     mask_token: the token that stands for tokens not drafted yet. window: positions that attention sees.
     markov_rank: of DSpark's correction by the token before, 0 for none.
     from_root: the root's slot of a block drafts the first token.
+    exits: of a head on the target's first layers, an entry for each of `layer_ids`; () before the training
+    has measured them. default_exit: the place of the one that drafts.
     extra: further entries of config.json, written back unchanged."""
 
     kind: str
@@ -60,6 +73,8 @@ class HeadConfig:
     window: int = 0
     markov_rank: int = 0
     from_root: bool = False
+    exits: tuple[ExitFacts, ...] = ()
+    default_exit: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def resolved(self, layers: int) -> HeadConfig:
@@ -91,6 +106,10 @@ def _own(data: Mapping[str, Any]) -> HeadConfig:
     version = int(data.get("version", 0))
     if version > VERSION:
         raise ModelError(f"the head is of a newer version ({version}, this Paceline knows {VERSION}): update")
+    exits = tuple(ExitFacts(**entry) for entry in data.get("exits", ()))
+    default_exit = int(data.get("default_exit", 0))
+    if exits and not (len(exits) == len(data["layer_ids"]) and 0 <= default_exit < len(exits)):
+        raise ValueError("exits and layer_ids do not fit")
     return HeadConfig(
         kind=str(data[KIND_KEY]),
         target=TargetFacts(**data["target"]),
@@ -100,6 +119,8 @@ def _own(data: Mapping[str, Any]) -> HeadConfig:
         n_layers=int(data.get("num_hidden_layers", 1)),
         depth=int(data.get("depth", 0)),
         mask_token=int(data.get("mask_token_id", -1)),
+        exits=exits,
+        default_exit=default_exit,
         extra=data,
     )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.eagle import EagleHead
+from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles, weights_file
 from paceline.heads.medusa import MedusaHead
 from paceline.heads.session import HeadSession, Row, open_session
@@ -26,11 +27,13 @@ from paceline.system.identity import file_fingerprint
 
 MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
 MAX_EMBEDDINGS = 4096  # of the target, kept in memory
-KINDS: Mapping[str, Callable[[HeadConfig, Any], EagleHead | BlockHead | MedusaHead]] = {
+KINDS: Mapping[str, Callable[[HeadConfig, Any], Any]] = {
     "eagle": EagleHead,
     "eagle3": EagleHead,
     "medusa": MedusaHead,
     "block": BlockHead,
+    "exits": ExitsHead,
+    "kangaroo": KangarooHead,
 }
 SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
@@ -50,6 +53,8 @@ class HeadBase(Protocol):
 
     @property
     def layers(self) -> int: ...
+
+    def identity(self) -> dict[str, Any]: ...
 
     @property
     def text(self) -> Any: ...
@@ -82,7 +87,7 @@ class HeadTarget:
             weights["lm_head.weight"] = base.output_head().weight[:, : self.config.shape.hidden]
         self._ids = draft_ids(files.path, weights, self.config)
         try:
-            self._head = KINDS[self.kind](self.config, weights)
+            self._head: Any = KINDS[self.kind](self.config, weights)
         except KeyError as error:
             raise ModelError(f"{files.path}: has no weights {error}: it is incomplete") from error
         self.settings = {"threads": 1}
@@ -141,8 +146,11 @@ class HeadTarget:
             known.popitem(last=False)
         return out
 
-    def open(self, beside: Session | None = None) -> HeadSession:
+    def open(self, beside: Session | None = None) -> Any:
         return open_session(self._head, self.embed, np.zeros(0, np.float32), self.caps.n_ctx)
+
+    def reopen(self, session: Any, beside: Session | None) -> None:
+        """Prepare a session that was closed and rewound for another text. beside: the target's session."""
 
     def forward(
         self, batch: Sequence[tuple[HeadSession, DraftTree | int]], want: RequiredOutputs

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.heads.session import open_session
 from paceline.prepare.training.batches import DraftVocabulary
@@ -33,6 +34,26 @@ class Acceptance:
     def by_position(self) -> list[float]:
         """The acceptance rate at each position, given that the drafts before it were accepted."""
         return [a / max(1, r) for a, r in zip(self.accepted, self.reached, strict=True)]
+
+
+Agreement = NDArray[np.bool_]  # of an answer's tokens: the head drafts it behind the tokens before it
+
+
+def acceptance_of_agreement(agreement: Iterable[Agreement], n_draft: int) -> Acceptance:
+    """Return what drafting along answers gives if drafts depend on the tokens before them only.
+    Of an answer the first token is the root."""
+    reached, accepted = np.zeros(n_draft, np.int64), np.zeros(n_draft, np.int64)
+    steps = emitted = 0
+    for agrees in agreement:
+        at, n = 1, len(agrees)
+        while at < n:
+            some = agrees[at : at + n_draft]
+            kept = len(some) if some.all() else int(some.argmin())
+            reached[: min(kept + 1, len(some))] += 1
+            accepted[:kept] += 1
+            end = min(n, at + kept + 1)
+            steps, emitted, at = steps + 1, emitted + end - at, end
+    return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
 
 
 def acceptance_of(

@@ -7,7 +7,7 @@ A recipe makes first weights, and returns the loss of a batch. The networks are 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from paceline.heads.decoder import LayerShape
 from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
 from paceline.prepare.training.batches import Batch, DraftVocabulary
+from paceline.prepare.training.evaluate import Acceptance, acceptance_of
+from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.plan import HeadOptions
 from paceline.speculative.errors import ModelError
@@ -50,6 +52,16 @@ class Recipe(ABC):
 
     @abstractmethod
     def network(self, weights: Mapping[str, Any]) -> Any: ...
+
+    def acceptance(
+        self,
+        weights: Mapping[str, Any],
+        embed: Any,
+        sequences: Iterable[TrainingSequence],
+        n_draft: int,
+    ) -> Acceptance:
+        """Return the acceptance on held-out sequences. weights: numpy arrays. embed: see evaluate.py."""
+        return acceptance_of(self.network(weights), embed, self.vocabulary, sequences, n_draft)
 
     @property
     def frozen(self) -> frozenset[str]:

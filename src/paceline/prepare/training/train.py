@@ -21,6 +21,7 @@ from paceline.heads.writing import write_head
 from paceline.prepare.training.answers import generate_answers
 from paceline.prepare.training.batches import DraftVocabulary, Sequences
 from paceline.prepare.training.evaluate import Acceptance
+from paceline.prepare.training.exit_recipes import EXIT_RECIPES
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures
 from paceline.prepare.training.loop import Trainer
@@ -122,7 +123,7 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
         hidden=target.hidden_size,
         vocab=target.vocab.size,
     )
-    return RECIPES[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
+    return {**RECIPES, **EXIT_RECIPES}[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
 
 
 def head_shape(hidden: int) -> LayerShape:
