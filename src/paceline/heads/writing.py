@@ -30,9 +30,7 @@ def write_head(
     """Write a head into a folder; weights come first, so that a folder with config.json is complete.
     ids: the draft vocabulary. sample: see heads/target.py. Raises OSError."""
     size = config.target.vocab
-    out: dict[str, NDArray[Any]] = {
-        name: np.asarray(value, np.float32) for name, value in weights.items()
-    }
+    out: dict[str, NDArray[Any]] = {name: np.asarray(value, np.float32) for name, value in weights.items()}
     if len(ids) != size:
         is_drafted = np.zeros(size, np.bool_)
         is_drafted[ids] = True

@@ -36,23 +36,24 @@ class Acceptance:
         return [a / max(1, r) for a, r in zip(self.accepted, self.reached, strict=True)]
 
 
-Agreement = NDArray[np.bool_]  # of an answer's tokens: the head drafts it behind the tokens before it
-
-
-def acceptance_of_agreement(agreement: Iterable[Agreement], n_draft: int) -> Acceptance:
-    """Return what drafting along answers gives if drafts depend on the tokens before them only.
-    Of an answer the first token is the root."""
+def walk(
+    sequences: Iterable[TrainingSequence],
+    accepted_of: Callable[[TrainingSequence], Callable[[int], int]],
+    n_draft: int,
+) -> Acceptance:
+    """Verify drafts along the answers, as greedy decoding does.
+    accepted_of: returns a function of the number of committed tokens, which grows from call to call; its
+    value is how many of up to `n_draft` drafted tokens equal the text behind."""
     reached, accepted = np.zeros(n_draft, np.int64), np.zeros(n_draft, np.int64)
     steps = emitted = 0
-    for agrees in agreement:
-        at, n = 1, len(agrees)
-        while at < n:
-            some = agrees[at : at + n_draft]
-            kept = len(some) if some.all() else int(some.argmin())
-            reached[: min(kept + 1, len(some))] += 1
-            accepted[:kept] += 1
-            end = min(n, at + kept + 1)
-            steps, emitted, at = steps + 1, emitted + end - at, end
+    for one in sequences:
+        draft, n = accepted_of(one), max(2, one.first_answer)
+        while n < len(one.tokens):
+            k = min(draft(n), len(one.tokens) - n)
+            reached[: k + 1] += 1
+            accepted[:k] += 1
+            end = min(len(one.tokens), n + k + 1)
+            steps, emitted, n = steps + 1, emitted + end - n, end
     return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
 
 
@@ -63,30 +64,28 @@ def acceptance_of(
     sequences: Iterable[TrainingSequence],
     n_draft: int,
 ) -> Acceptance:
-    """Draft along the answers as decoding does. head: a network with numpy weights."""
+    """Return the acceptance of a head, which drafts through the sessions that decoding uses.
+    head: a network with numpy weights."""
     depth = min(n_draft, head.config.depth or n_draft)
-    reached, accepted = np.zeros(depth, np.int64), np.zeros(depth, np.int64)
-    steps = emitted = 0
-    for one in sequences:
-        tokens = one.tokens.tolist()
+
+    def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+        tokens, known = one.tokens.tolist(), 0
         session = open_session(head, embed, np.zeros(0, np.float32), len(tokens) + depth + 1)
-        known = 0
-        n = max(2, one.first_answer)
-        session.extend(tokens[:n])
-        while n < len(tokens):
+
+        def accepted(n: int) -> int:
+            nonlocal known
+            session.extend(tokens[len(session.tokens) : n])
             session.observe(known, one.hidden[known : n - 1].astype(np.float32))
             known = n - 1
             drafted: list[int] = []
-            while len(drafted) < depth:
+            while len(drafted) < min(depth, len(tokens) - n):
                 _, rows = session.compute(chain(drafted, head.config.kind))
                 token = int(vocabulary.ids[int(rows[len(drafted)].argmax())])
-                reached[len(drafted)] += 1
-                if n + len(drafted) >= len(tokens) or token != tokens[n + len(drafted)]:
+                if token != tokens[n + len(drafted)]:
                     break
-                accepted[len(drafted)] += 1
                 drafted.append(token)
-            end = min(len(tokens), n + len(drafted) + 1)
-            steps, emitted = steps + 1, emitted + end - n
-            session.extend(tokens[n:end])
-            n = end
-    return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
+            return len(drafted)
+
+        return accepted
+
+    return walk(sequences, accepted_of, depth)

@@ -5,7 +5,7 @@ While a draft is accepted, its tokens are those of the answer, so that the hidde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.heads.config import ExitFacts, HeadConfig
-from paceline.heads.decoder import KeyValueCache, causal_mask
+from paceline.heads.decoder import KeyValueCache, Weights, causal_mask
 from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.prepare.training.batches import Batch
-from paceline.prepare.training.evaluate import Acceptance, Agreement, acceptance_of_agreement
+from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.recipes import Recipe, StepsCache, document_mask, layer_weights, normal
@@ -26,6 +26,8 @@ from paceline.speculative.errors import UsageError
 TEMPERATURES = np.geomspace(0.25, 8.0, 41)
 MAX_CALIBRATED_ROWS = 4096
 LAYER_WEIGHTS = 12  # of a usual layer, in squares of its width
+Agreement = NDArray[np.bool_]  # of an answer's tokens: drafted behind the tokens before it
+Drafts = tuple[TrainingSequence, Agreement]
 
 
 class ExitRecipe(Recipe):
@@ -64,25 +66,21 @@ class ExitRecipe(Recipe):
         return frozenset({"lm_head.weight"})
 
     def acceptance(
-        self,
-        weights: Mapping[str, Any],
-        embed: Any,
-        sequences: Iterable[TrainingSequence],
-        n_draft: int,
+        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
     ) -> Acceptance:
-        """Evaluate all exits, and record what was measured of each. The acceptance is that over all."""
+        """Evaluate all exits, and record what was measured of each. Return the acceptance over all."""
         network, some = self.network(weights), list(sequences)
-        found, facts = list[Agreement](), list[ExitFacts]()
+        drafts, facts = list[Drafts](), list[ExitFacts]()
         for place, layer in enumerate(self.layers):
             rows = [self._logits(network, one, place) for one in some]
-            agreement = [agreement_of(row, one, self.vocabulary.ids) for row, one in zip(rows, some, strict=True)]
-            found += agreement
-            length, speedup = best_speedup(agreement, n_draft, self._cost(layer))
-            temperature = fit_temperature(np.concatenate(rows), np.concatenate(agreement))
+            found = [(one, agreement_of(r, one, self.vocabulary.ids)) for one, r in zip(some, rows, strict=True)]
+            drafts += found
+            length, speedup = best_speedup(found, n_draft, self._cost(layer))
+            temperature = fit_temperature(np.concatenate(rows), np.concatenate([agrees for _, agrees in found]))
             facts.append(ExitFacts(temperature, round(length, 4), round(speedup, 4)))
         self._exits = tuple(facts)
         self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
-        return acceptance_of_agreement(found, n_draft)
+        return acceptance_of_drafts(drafts, n_draft)
 
     def _logits(self, network: Any, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         """Return the logits of the rows that predict the answer's tokens."""
@@ -109,7 +107,7 @@ class ExitsRecipe(ExitRecipe):
     def network(self, weights: Mapping[str, Any]) -> ExitsHead:
         return ExitsHead(replace(self.config, exits=()), weights)
 
-    def weights(self, output: Any) -> dict[str, Any]:
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         width, out = self.target.hidden, dict[str, Any]()
         rank = min(self.options.rank, width)
         for place in range(len(self.layers)):
@@ -150,7 +148,7 @@ class KangarooRecipe(ExitRecipe):
     def network(self, weights: Mapping[str, Any]) -> KangarooHead:
         return KangarooHead(replace(self.config, exits=()), weights)
 
-    def weights(self, output: Any) -> dict[str, Any]:
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         layer = layer_weights(self.shape, "layers.0.", self.shape.hidden, qk_norm=False)
         layer = {name: value for name, value in layer.items() if "attn" in name or "input" in name}
         layer["layers.0.self_attn.o_proj.weight"] = torch.zeros(
@@ -177,10 +175,21 @@ def agreement_of(logits: NDArray[Any], one: TrainingSequence, ids: NDArray[np.in
     return drafted
 
 
-def best_speedup(agreement: Sequence[Agreement], n_draft: int, cost: float) -> tuple[float, float]:
+def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int) -> Acceptance:
+    """Return the acceptance of chains, each right as long as its tokens are those of the answer."""
+    agreement = iter([agrees for _, agrees in drafts])
+
+    def accepted(one: TrainingSequence) -> Callable[[int], int]:
+        right, first = next(agreement), one.first_answer
+        return lambda n: int(np.argmin(np.append(right[n - first : n - first + n_draft], False)))
+
+    return walk((one for one, _ in drafts), accepted, n_draft)
+
+
+def best_speedup(drafts: Sequence[Drafts], n_draft: int, cost: float) -> tuple[float, float]:
     """Return the acceptance length of `n_draft` tokens, and the best speedup of any number up to that.
     cost: of a drafted token, in passes of the target."""
-    lengths = [acceptance_of_agreement(agreement, n).length for n in range(1, n_draft + 1)]
+    lengths = [acceptance_of_drafts(drafts, n).length for n in range(1, n_draft + 1)]
     return lengths[-1], max(length / (1.0 + n * cost) for n, length in enumerate(lengths, 1))
 
 

@@ -145,7 +145,7 @@ class Trainer:
         embedding = self._embedding.float().cpu().numpy()
         found = self._recipe.acceptance(
             weights,
-            lambda tokens: embedding[list(tokens)],
+            embedding,
             (held_out[i] for i in range(min(len(held_out), self._settings.held_out))),
             self._settings.n_draft,
         )
