@@ -175,7 +175,9 @@ def open_head(reference: PathLike, target: Backend) -> HeadTarget:
     if files.config.kind not in EXIT_KINDS:
         return HeadTarget(files, target)
     if not isinstance(target, SupportsExits):
-        raise UsageError(f"{reference}: drafts by the first layers of its target, and {target.origin} is whole")
+        raise UsageError(
+            f"{reference}: drafts by the first layers of its target, and {target.origin} is whole"
+        )
     return ExitTarget(files, target)
 
 

@@ -60,7 +60,9 @@ def train(
     *,
     kind: Annotated[
         Kind,
-        argument("KIND", "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, or draft: a small Llama."),
+        argument(
+            "KIND", "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, or draft: a small Llama."
+        ),
     ],
     models: Any,
     data: Any,

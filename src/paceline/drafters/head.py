@@ -79,7 +79,8 @@ class HeadDrafter(ModelDrafter):
         shared = [common_prefix(tokens, prompt) for tokens, _ in self._retained]
         best = max(range(len(shared)), key=shared.__getitem__, default=None)
         if best is None or shared[best] < 2:
-            return self.head.open(beside)
+            opened: Session = self.head.open(beside)
+            return opened
         _, session = self._retained.pop(best)
         session.rewind(shared[best])
         self.head.reopen(session, beside)

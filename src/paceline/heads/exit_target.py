@@ -50,7 +50,7 @@ class ExitTarget(HeadTarget):
         session.first_layers = self._first_layers.open(beside)
 
     def forward(
-        self, batch: Sequence[tuple[ExitSession | KangarooSession, DraftTree | int]], want: RequiredOutputs
+        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
     ) -> list[HeadForward]:
         began = perf_counter()
         self._passes += 1
@@ -62,7 +62,8 @@ class ExitTarget(HeadTarget):
                 outs.append(HeadForward(self, [], 0, tree))
                 continue
             found = out.features
-            hidden = [] if found.hidden is None else found.hidden[found.lead :]
+            # A tree of the last pass has no new rows.
+            hidden: Any = () if found.hidden is None else found.hidden[found.lead :]
             first, rows = session.compute_rows(tree, hidden[:, 0] if len(hidden) else hidden)
             outs.append(HeadForward(self, rows, first, out.computed))
         if self.on_forward is not None:

@@ -34,7 +34,8 @@ class _Capture(ctypes.Structure):
 
 class HiddenStateCapture:
     """The evaluation callback of a context, which must not outlive it.
-    n_layers, width: of the model. stop: the layer before which passes end, 0 for none. Raises ModelError without Paceline's compiled library."""
+    n_layers, width: of the model. stop: the layer before which passes end, 0 for none.
+    Raises ModelError without Paceline's compiled library."""
 
     def __init__(self, path: Path, architecture: str, n_layers: int, width: int, stop: int = 0) -> None:
         self._path, self._architecture, self._n_layers = path, architecture, n_layers

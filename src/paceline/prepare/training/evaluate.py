@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.heads.session import open_session
 from paceline.prepare.training.batches import DraftVocabulary

@@ -1,4 +1,4 @@
-"""Recipes of heads on the target's first layers, whose drafts are measured on the recorded answers alone.
+"""Recipes of heads on the target's first layers, measured on the recorded answers alone.
 
 While a draft is accepted, its tokens are those of the answer, so that the hidden states of its rows are known.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline.heads.config import ExitFacts, HeadConfig
 from paceline.heads.decoder import KeyValueCache, Weights, causal_mask
 from paceline.heads.exits import ExitsHead, KangarooHead
-from paceline.prepare.training.batches import Batch
+from paceline.prepare.training.batches import Batch, DraftVocabulary
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
@@ -73,10 +73,11 @@ class ExitRecipe(Recipe):
         drafts, facts = list[Drafts](), list[ExitFacts]()
         for place, layer in enumerate(self.layers):
             rows = [self._logits(network, one, place) for one in some]
-            found = [(one, agreement_of(r, one, self.vocabulary.ids)) for one, r in zip(some, rows, strict=True)]
+            agrees = [agreement_of(row, one, self.vocabulary) for row, one in zip(rows, some, strict=True)]
+            found = list(zip(some, agrees, strict=True))
             drafts += found
             length, speedup = best_speedup(found, n_draft, self._cost(layer))
-            temperature = fit_temperature(np.concatenate(rows), np.concatenate([agrees for _, agrees in found]))
+            temperature = fit_temperature(np.concatenate(rows), np.concatenate(agrees))
             facts.append(ExitFacts(temperature, round(length, 4), round(speedup, 4)))
         self._exits = tuple(facts)
         self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
@@ -99,7 +100,7 @@ class ExitRecipe(Recipe):
 
 
 class ExitsRecipe(ExitRecipe):
-    """Early exits at a quarter, half and three quarters of the layers; they begin as the target's own output."""
+    """Early exits at a quarter, half and three quarters of the layers, which begin as the target's output."""
 
     kind = "exits"
     default_layers = (0.25, 0.5, 0.75)
@@ -169,9 +170,9 @@ class KangarooRecipe(ExitRecipe):
         return out
 
 
-def agreement_of(logits: NDArray[Any], one: TrainingSequence, ids: NDArray[np.int64]) -> Agreement:
+def agreement_of(logits: NDArray[Any], one: TrainingSequence, vocabulary: DraftVocabulary) -> Agreement:
     """Return whether each of the answer's tokens is the likeliest of its row."""
-    drafted: Agreement = ids[logits.argmax(1)] == one.tokens[one.first_answer :]
+    drafted: Agreement = vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
     return drafted
 
 

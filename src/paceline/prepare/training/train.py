@@ -133,7 +133,7 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
         hidden=target.hidden_size,
         vocab=target.vocab.size,
     )
-    kinds = {**RECIPES, **EXIT_RECIPES, DraftRecipe.kind: DraftRecipe}
+    kinds: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, DraftRecipe.kind: DraftRecipe}
     return kinds[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
 
 
