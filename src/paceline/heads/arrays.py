@@ -36,7 +36,9 @@ def zeros(like: Any, shape: Sequence[int]) -> Any:
 def array(like: Any, values: Any) -> Any:
     """Return values as an array of the kind, type and device of another one."""
     if is_numpy(like):
-        return np.asarray(to_numpy(values) if hasattr(values, "detach") else values, like.dtype)
+        if hasattr(values, "detach"):  # a tensor, perhaps of a type that numpy lacks, or on a GPU
+            values = to_numpy(values)
+        return np.asarray(values, like.dtype)
     import torch
 
     return torch.as_tensor(values, dtype=like.dtype, device=like.device)
@@ -49,9 +51,17 @@ def to_numpy(x: Any) -> Any:
     return x.detach().float().cpu().numpy()
 
 
+def sigmoid(x: Any) -> Any:
+    return 1.0 / (1.0 + np.exp(-np.maximum(x, -MAX_EXPONENT))) if is_numpy(x) else x.sigmoid()
+
+
+def tanh(x: Any) -> Any:
+    return np.tanh(x) if is_numpy(x) else x.tanh()
+
+
 def silu(x: Any) -> Any:
     if is_numpy(x):
-        return x / (1.0 + np.exp(-np.maximum(x, -MAX_EXPONENT)))
+        return x * sigmoid(x)
     import torch
 
     return torch.nn.functional.silu(x)

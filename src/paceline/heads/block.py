@@ -13,6 +13,7 @@ from paceline.heads.arrays import attention, concatenate, rms_norm
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import DecoderLayer, KeyValueCache, Weights, linear
 from paceline.heads.eagle import output_matrix
+from paceline.heads.markov import MarkovHead
 
 
 class BlockHead:
@@ -23,9 +24,7 @@ class BlockHead:
         self.layers = [DecoderLayer(config.shape, weights, f"layers.{i}.") for i in range(config.n_layers)]
         self._fc, self._hidden_norm = linear(weights, "fc"), weights["hidden_norm.weight"]
         self._norm, self._output = weights["norm.weight"], output_matrix(weights)
-        self._markov = None
-        if config.markov_rank:
-            self._markov = weights["markov_head.markov_w1.weight"], linear(weights, "markov_head.markov_w2")
+        self.markov = MarkovHead(config.markov, weights) if config.markov else None
 
     @property
     def block_tokens(self) -> int:
@@ -42,10 +41,11 @@ class BlockHead:
         for layer, cache in zip(self.layers, caches, strict=True):
             cache.extend(*layer.keys_values(context, positions))
 
-    def forward(self, x: Any, caches: Sequence[Any], positions: Any, mask: Any = None) -> Any:
-        """Return the outputs [rows, hidden] of a block's embeddings, which the caches then hold, too."""
+    def forward(self, x: Any, caches: Sequence[Any], positions: Any, masks: Sequence[Any]) -> Any:
+        """Return the outputs [rows, hidden] of a block's embeddings, which the caches then hold, too.
+        masks: of each layer, [rows, places of the cache and rows]; None where a row sees everything."""
         eps = self.config.shape.eps
-        for layer, cache in zip(self.layers, caches, strict=True):
+        for layer, cache, mask in zip(self.layers, caches, masks, strict=True):
             normed = rms_norm(x, layer.input_norm, eps)
             keys, values = cache.extend(*layer.keys_values(normed, positions))
             x = x + layer.o(attention(layer.queries(normed, positions), keys, values, mask))
@@ -55,13 +55,6 @@ class BlockHead:
     def logits(self, outputs: Any) -> Any:
         """Return the logits [rows, draft_vocab] of outputs, without the Markov term."""
         return self._output(outputs)
-
-    def markov_term(self, tokens: Any) -> Any:
-        """Return what the tokens before add to the logits [rows, draft_vocab]; 0 without the term."""
-        if self._markov is None:
-            return 0.0
-        table, out = self._markov
-        return out(table[tokens])
 
 
 def block_inputs(root: Any, mask: Any, rows: int) -> Any:

@@ -18,6 +18,8 @@ LAST_OUTPUT = -1  # in layer_ids: the output of the target's last layer, after t
 KIND_KEY, SPECULATORS_KEY = "paceline_head", "speculators_model_type"
 # speculators' names of kinds.
 SPECULATORS_KINDS = {"eagle3": "eagle3", "dflash": "block", "dspark": "block"}
+MARKOV_KINDS = ("vanilla", "gated", "rnn")
+OWN_KINDS = ("medusa", "eagle", "exits", "kangaroo")  # in Paceline's own layout
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,10 @@ class HeadConfig:
     draft_vocab: tokens it can draft. n_layers: its own layers. depth: tokens of a parallel draft, 0 for an
     autoregressive head.
     norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in speculators.
-    mask_token: the token that stands for tokens not drafted yet. window: positions that attention sees.
-    markov_rank: of DSpark's correction by the token before, 0 for none.
+    mask_token: the token that stands for tokens not drafted yet.
+    windows: positions that attention sees, by layer, 0 for all; () for all everywhere.
+    causal_windows: in layers with a window, a block's slots see only earlier ones.
+    markov: kind of DSpark's correction by the token before (markov.py), "" for none. markov_rank: its rank.
     from_root: the root's slot of a block drafts the first token.
     exits: of a head on the target's first layers, an entry for each of `layer_ids`; () before the training
     has measured them. default_exit: the place of the one that drafts.
@@ -70,7 +74,9 @@ class HeadConfig:
     fc_norm: bool = False
     norm_output: bool = False
     mask_token: int = -1
-    window: int = 0
+    windows: tuple[int, ...] = ()
+    causal_windows: bool = False
+    markov: str = ""
     markov_rank: int = 0
     from_root: bool = False
     exits: tuple[ExitFacts, ...] = ()
@@ -97,6 +103,8 @@ def read_config(data: Mapping[str, Any]) -> HeadConfig | None:
             return _speculators(data)
         if "dflash_config" in data:
             return _dflash(data)
+        if "medusa_num_heads" in data:
+            return _medusa(data)
         return _safeailab(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"config.json is incomplete: {type(error).__name__}: {error}") from error
@@ -106,12 +114,15 @@ def _own(data: Mapping[str, Any]) -> HeadConfig:
     version = int(data.get("version", 0))
     if version > VERSION:
         raise ModelError(f"the head is of a newer version ({version}, this Paceline knows {VERSION}): update")
+    kind = str(data[KIND_KEY])
+    if kind not in OWN_KINDS:
+        raise ModelError(f"a head of the kind {kind!r}: only {', '.join(OWN_KINDS)} are known here")
     exits = tuple(ExitFacts(**entry) for entry in data.get("exits", ()))
     default_exit = int(data.get("default_exit", 0))
     if exits and not (len(exits) == len(data["layer_ids"]) and 0 <= default_exit < len(exits)):
         raise ValueError("exits and layer_ids do not fit")
     return HeadConfig(
-        kind=str(data[KIND_KEY]),
+        kind=kind,
         target=TargetFacts(**data["target"]),
         shape=_shape(data["layer"]),
         draft_vocab=int(data["draft_vocab_size"]),
@@ -141,11 +152,13 @@ def _speculators(data: Mapping[str, Any]) -> HeadConfig:
         shape=_shape(layer),
         draft_vocab=int(data.get("draft_vocab_size") or layer["vocab_size"]),
         n_layers=int(layer.get("num_hidden_layers", 1)),
-        window=_window(layer),
+        windows=_windows(layer),
         extra=data,
     )
     if kind == "block":
         return _block(out, data, name == "dspark")
+    if len(set(out.windows)) > 1:
+        raise ModelError("an EAGLE-3 head with sliding windows in some of its layers only")
     return replace(
         out,
         layer_ids=tuple(map(int, data.get("eagle_aux_hidden_state_layer_ids") or ())),
@@ -157,17 +170,19 @@ def _speculators(data: Mapping[str, Any]) -> HeadConfig:
 
 
 def _block(out: HeadConfig, data: Mapping[str, Any], is_dspark: bool) -> HeadConfig:
-    if is_dspark and str(data.get("markov_head_type", "vanilla")) != "vanilla":
-        raise ModelError(f"a Markov head of type {data['markov_head_type']!r}: only 'vanilla' is known")
-    if out.window and not data.get("sliding_window_non_causal"):
-        raise ModelError("a block head with causal sliding windows: only full attention is known")
     from_root = bool(data.get("sample_from_anchor", is_dspark))
+    rank = int(data.get("markov_rank", 256)) if is_dspark else 0
+    markov = str(data.get("markov_head_type", "vanilla")) if rank else ""
+    if markov and markov not in MARKOV_KINDS:
+        raise ModelError(f"a Markov head of type {markov!r}: only {', '.join(MARKOV_KINDS)} are known")
     return replace(
         out,
         layer_ids=tuple(map(int, data["aux_hidden_state_layer_ids"])),
         depth=int(data["block_size"]) - (not from_root),
         mask_token=int(data["mask_token_id"]),
-        markov_rank=int(data.get("markov_rank", 256)) if is_dspark else 0,
+        causal_windows=not data.get("sliding_window_non_causal", False),
+        markov=markov,
+        markov_rank=rank,
         from_root=from_root,
     )
 
@@ -175,15 +190,39 @@ def _block(out: HeadConfig, data: Mapping[str, Any], is_dspark: bool) -> HeadCon
 def _dflash(data: Mapping[str, Any]) -> HeadConfig:
     """The layout of DFlash's authors, whose layers are numbered by their outputs."""
     own, shape, vocab = data["dflash_config"], _shape(data), int(data["vocab_size"])
+    n_layers = int(data["num_hidden_layers"])
+    ids = own.get("target_layer_ids") or _spread(int(data["num_target_layers"]), n_layers)
     return HeadConfig(
         kind="block",
         target=TargetFacts(hidden=shape.hidden, vocab=vocab),
         shape=shape,
         draft_vocab=vocab,
-        layer_ids=tuple(int(index) + 1 for index in own["target_layer_ids"]),
-        n_layers=int(data["num_hidden_layers"]),
-        depth=int(data["block_size"]) - 1,
+        layer_ids=tuple(int(index) + 1 for index in ids),
+        n_layers=n_layers,
+        depth=int(data.get("block_size") or own["block_size"]) - 1,
         mask_token=int(own["mask_token_id"]),
+        windows=_windows(data),
+        extra=data,
+    )
+
+
+def _spread(layers: int, n: int) -> list[int]:
+    """Return the layers that a DFlash head of `n` layers reads if it does not say which."""
+    if n == 1:
+        return [layers // 2]
+    return [round(1 + i * (layers - 4) / (n - 1)) for i in range(n)]
+
+
+def _medusa(data: Mapping[str, Any]) -> HeadConfig:
+    """The layout of Medusa's authors, where only the weights tell widths and vocabulary."""
+    return HeadConfig(
+        kind="medusa",
+        target=TargetFacts(str(data.get("base_model_name_or_path") or "")),
+        shape=LayerShape(hidden=0, heads=1, kv_heads=1, head_dim=2, feed_forward=0),
+        draft_vocab=0,
+        layer_ids=(LAST_OUTPUT,),
+        n_layers=int(data.get("medusa_num_layers", 1)),
+        depth=int(data["medusa_num_heads"]),
         extra=data,
     )
 
@@ -211,9 +250,13 @@ def _verifier(data: Mapping[str, Any], layer: Mapping[str, Any]) -> TargetFacts:
     return TargetFacts(str(named.get("name_or_path") or ""), hidden=hidden, vocab=int(layer["vocab_size"]))
 
 
-def _window(layer: Mapping[str, Any]) -> int:
-    sliding = "sliding_attention" in (layer.get("layer_types") or ())
-    return int(layer.get("sliding_window") or 0) if sliding else 0
+def _windows(layer: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the windows by layer. Qwen3's configuration drops them unless it is told to use them."""
+    window = int(layer.get("sliding_window") or 0)
+    if layer.get("model_type") == "qwen3" and not layer.get("use_sliding_window"):
+        window = 0
+    out = tuple(window * (kind == "sliding_attention") for kind in layer.get("layer_types") or ())
+    return out if any(out) else ()
 
 
 def _shape(layer: Mapping[str, Any]) -> LayerShape:

@@ -156,6 +156,14 @@ def causal_mask(rows: int, places: int, window: int = 0) -> Any:
     return (distance >= 0) & (distance < window) if window else distance >= 0
 
 
+def block_mask(context: int, rows: int, window: int, *, causal: bool) -> Any:
+    """Return the mask [rows, context + rows] of a block behind a context.
+    window: places of the context that all rows see. causal: rows do not see later rows."""
+    seen = np.broadcast_to(np.arange(context) >= context - window, (rows, context))
+    block = np.tri(rows, dtype=np.bool_) if causal else np.ones((rows, rows), np.bool_)
+    return np.concatenate([seen, block], 1)
+
+
 def as_mask(like: Any, mask: Any) -> Any:
     """Return a numpy mask as a mask beside `like`."""
     if is_numpy(like):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from paceline.heads.decoder import KeyValueCache
 from paceline.heads.exit_session import ExitSession, KangarooSession
 from paceline.heads.exits import KangarooHead
 from paceline.heads.files import HeadFiles
@@ -32,6 +33,13 @@ class ExitTarget(HeadTarget):
         self._want = RequiredOutputs(layers=(self.exit_layer,))
         self.caps = self._first_layers.caps
 
+    def _compute_two_rows(self) -> None:
+        head, hidden = self._head, np.zeros((2, self.config.target.hidden), np.float32)
+        if isinstance(head, KangarooHead):
+            head.logits(head.forward(hidden, range(2), [KeyValueCache() for _ in head.layers], None))
+        else:
+            head.logits(hidden, self.config.default_exit)
+
     @property
     def description(self) -> str:
         return f"{super().description} after {self.exit_layer} layers"
@@ -52,7 +60,7 @@ class ExitTarget(HeadTarget):
     def forward(
         self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
     ) -> list[HeadForward]:
-        began = perf_counter()
+        began, width = perf_counter(), self.config.target.hidden
         self._passes += 1
         inner = [(session.first_layers, first_layers_part(session, tree)) for session, tree in batch]
         outs = list[HeadForward]()
@@ -64,7 +72,7 @@ class ExitTarget(HeadTarget):
             found = out.features
             # A tree of the last pass has no new rows.
             hidden: Any = () if found.hidden is None else found.hidden[found.lead :]
-            first, rows = session.compute_rows(tree, hidden[:, 0] if len(hidden) else hidden)
+            first, rows = session.compute_rows(tree, hidden[:, 0, :width] if len(hidden) else hidden)
             outs.append(HeadForward(self, rows, first, out.computed))
         if self.on_forward is not None:
             self.on_forward(

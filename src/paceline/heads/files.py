@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 from paceline.heads.config import KIND_KEY, HeadConfig, read_config
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 
-CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# Medusa's authors have a name of their own.
+WEIGHT_FILES = (WEIGHTS, "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
 CARD = "card.json"
 # Rows of the target's embedding, by which it is recognised; other programs would refuse unknown weights.
 SAMPLE, SAMPLE_NAME = "target_sample.safetensors", "embedding"
@@ -22,6 +25,7 @@ MAX_CONFIG_BYTES = 1 << 20
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 # SafeAILab calls the layer `midlayer`, and older files number it.
 RENAMED = {"midlayer.": "layers.0."}
+MEDUSA_NAME = re.compile(r"(\d+)\.(\d+)\.(linear\.\w+|weight|bias)")  # head, part and weight
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -64,7 +68,7 @@ def read_head(path: Path) -> HeadFiles:
     if config is None:
         raise UsageError(f"{path}: is no draft head: it has no config.json of one")
     try:
-        weights = _read_weights(path)
+        weights = _read_weights(path, config)
         file = path / SAMPLE
         sample = read_safetensors(file)[SAMPLE_NAME] if file.is_file() else None
         card = json.loads((path / CARD).read_text("utf-8")) if (path / CARD).is_file() else {}
@@ -77,19 +81,23 @@ def read_head(path: Path) -> HeadFiles:
 
 def weights_file(path: Path) -> Path:
     """Return the file of a head's weights. Raises ModelError without one."""
-    for name in (WEIGHTS, PICKLED):
+    for name in WEIGHT_FILES:
         if (path / name).is_file():
             return path / name
     raise ModelError(f"{path}: has no weights ({WEIGHTS})")
 
 
-def _read_weights(path: Path) -> dict[str, NDArray[Any]]:
+def _read_weights(path: Path, config: HeadConfig) -> dict[str, NDArray[Any]]:
     file = weights_file(path)
-    found = read_safetensors(file) if file.name == WEIGHTS else _unpickled(file)
-    return {_renamed(name): value for name, value in found.items()}
+    found = read_safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
+    return {renamed(name, config): value for name, value in found.items()}
 
 
-def _renamed(name: str) -> str:
+def renamed(name: str, config: HeadConfig) -> str:
+    """Return our name of a published weight."""
+    if config.kind == "medusa" and (found := MEDUSA_NAME.fullmatch(name)):
+        head, part, rest = found.groups()
+        return f"blocks.{head}.{part}.{rest}" if rest.startswith("linear") else f"lm_head.{head}.{rest}"
     for old, new in RENAMED.items():
         if name.startswith(old):
             return new + name.removeprefix(old)

@@ -1,13 +1,14 @@
 """Medusa heads: small blocks on the target's last hidden state, one for each of the next tokens (Cai et al.
-2024, arXiv:2401.10774). They share one output matrix over the draft vocabulary."""
+2024, arXiv:2401.10774). They share one output matrix over the draft vocabulary, or each has its own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from paceline.heads.arrays import concatenate, silu
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import Weights, linear
+from paceline.heads.decoder import Linear, Weights, linear
 from paceline.heads.eagle import output_matrix
 
 
@@ -16,9 +17,25 @@ class MedusaHead:
 
     def __init__(self, config: HeadConfig, weights: Weights) -> None:
         self.config = config
-        self._blocks = [linear(weights, f"blocks.{i}.linear") for i in range(config.depth)]
-        self._output = output_matrix(weights)
+        heads = range(config.depth)
+        if "blocks.0.0.linear.weight" in weights:  # the authors' files
+            self._blocks = [
+                [linear(weights, f"blocks.{i}.{j}.linear") for j in range(config.n_layers)] for i in heads
+            ]
+            self._outputs = [linear(weights, f"lm_head.{i}") for i in heads]
+        else:
+            self._blocks = [[linear(weights, f"blocks.{i}.linear")] for i in heads]
+            self._outputs = [output_matrix(weights)]
 
     def forward(self, hidden: Any) -> Any:
         """Return the logits [depth * rows, draft_vocab] of hidden states [rows, hidden], depth by depth."""
-        return self._output(concatenate([hidden + silu(block(hidden)) for block in self._blocks], 0))
+        states = [self._state(hidden, blocks) for blocks in self._blocks]
+        if len(self._outputs) == 1:
+            return self._outputs[0](concatenate(states, 0))
+        outputs = zip(states, self._outputs, strict=True)
+        return concatenate([output(state) for state, output in outputs], 0)
+
+    def _state(self, hidden: Any, blocks: Sequence[Linear]) -> Any:
+        for block in blocks:
+            hidden = hidden + silu(block(hidden))
+        return hidden

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.heads.arrays import array, concatenate, to_numpy, zeros
 from paceline.heads.block import BlockHead, block_inputs
-from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
+from paceline.heads.decoder import KeyValueCache, as_mask, block_mask, causal_mask
 from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
 from paceline.speculative.errors import ContractError, UsageError
@@ -49,21 +49,22 @@ class HeadSession(ABC):
 
     def observe(self, start: int, features: Any) -> None:
         """Take the target's hidden states [n, layers, width] of the tokens from `start` on.
-        Tokens that were seen before are ignored; after a gap the context begins anew."""
+        Tokens that were seen before are ignored; tokens that are left out stay out of the context."""
         if start > self._known:
-            self._restart(start)
+            self._skip_to(start)
         new = features[self._known - start :]
         if len(new):
             new = array(self._like, new[..., : self._shape[1]])
             self._waiting = concatenate([self._waiting, new], 0)
             self._known += len(new)
 
-    def _restart(self, start: int) -> None:
-        """Forget the text before token `start`."""
-        self._drop_tree(keep_root=False)
-        self._first = self._next = self._known = start
+    def _skip_to(self, start: int) -> None:
+        """Leave a gap in the context, of tokens whose hidden states came from another session's cache.
+        Rows keep their positions, so `_first` moves with `_next`: they count as `_next - _first`."""
+        self._drop_tree(keep_root=True)
+        self._first += start - self._next
+        self._next = self._known = start
         self._waiting = self._waiting[:0]
-        self._truncate(0)
 
     def extend(self, tokens: Sequence[int]) -> None:
         if not self.tokens and not tokens:
@@ -85,7 +86,9 @@ class HeadSession(ABC):
         self.tokens = []
         end = min(self._next, n - 1)  # a row also takes the token behind it
         if end <= self._first:
-            return self._restart(0)
+            self._first = self._next = self._known = 0
+            self._waiting = self._waiting[:0]
+            return self._truncate(0)
         self._waiting = self._waiting[: n - end if end == self._next else 0]
         self._next, self._known = end, end + len(self._waiting)
         return self._truncate(end - self._first)
@@ -169,7 +172,7 @@ class EagleSession(HeadSession):
 
     def _read(self, tokens: Sequence[int], features: Any) -> Any:
         n, start = len(tokens), self._next - self._first
-        window = self._head.config.window
+        window = max(self._head.config.windows, default=0)
         mask = None
         if n > 1 or window:
             mask = as_mask(self._like, causal_mask(n, start + n, window))
@@ -201,7 +204,7 @@ class EagleSession(HeadSession):
     def _mask(self, tree: DraftTree, level: range) -> Any:
         """Return the mask of nodes: they see the context, the root's row, their ancestors and themselves.
         The window stays where the root has it, as in training."""
-        root, window = self._next - self._first, self._head.config.window
+        root, window = self._next - self._first, max(self._head.config.windows, default=0)
         mask = np.zeros((len(level), root + 1 + level.stop), np.bool_)
         mask[:, max(0, root + 1 - window) if window else 0 : root + 1] = True
         for row, node in enumerate(level):
@@ -219,11 +222,11 @@ class ParallelSession(HeadSession):
     def _nodes(self, tree: DraftTree, known: int) -> None:
         depths = tree.depths()
         for node in range(known, len(tree)):
-            self._rows.append(self._at_depth(depths[node], tree.tokens[node]))
+            self._rows.append(self._at_depth(depths[node], tree.tokens[node], tree.parents[node] + 1))
 
     @abstractmethod
-    def _at_depth(self, depth: int, token: int) -> Row:
-        """Return the logits behind a node."""
+    def _at_depth(self, depth: int, token: int, parent: int) -> Row:
+        """Return the logits behind a node, or behind the root. parent: the row above, -1 for the root."""
 
 
 class MedusaSession(ParallelSession):
@@ -239,9 +242,9 @@ class MedusaSession(ParallelSession):
 
     def _root(self, token: int, features: Any) -> Row:
         self._drafted: Row = to_numpy(self._head.forward(features[:, 0]))
-        return self._at_depth(0, token)
+        return self._at_depth(0, token, -1)
 
-    def _at_depth(self, depth: int, token: int) -> Row:
+    def _at_depth(self, depth: int, token: int, parent: int) -> Row:
         row: Row = self._drafted[min(depth, len(self._drafted) - 1)]
         return row
 
@@ -252,7 +255,9 @@ class BlockSession(ParallelSession):
     def __init__(self, head: BlockHead, embed: Embed, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
         self._head, self._embed = head, embed
         self._caches = [KeyValueCache() for _ in head.layers]
-        self._drafted = np.empty((0, 0), np.float32)
+        self._drafted: Row = np.empty((0, 0), np.float32)
+        self._outputs: Any = None  # [depth, hidden]
+        self._states: list[Any] = []  # of the Markov head, behind the rows
         super().__init__(like, shape, n_ctx)
 
     def _read(self, tokens: Sequence[int], features: Any) -> None:
@@ -268,15 +273,31 @@ class BlockSession(ParallelSession):
         head, root = self._head, self._next + 1
         embeddings = array(self._like, self._embed([token, head.config.mask_token]))
         x = block_inputs(embeddings[:1], embeddings[1:], head.block_tokens)
-        outputs = head.forward(x, self._caches, range(root, root + len(x)))
+        outputs = head.forward(x, self._caches, range(root, root + len(x)), self._masks(len(x)))
         self._truncate(root - self._first)
-        self._drafted = to_numpy(head.logits(outputs[-head.config.depth :]))
-        return self._at_depth(0, token)
+        self._outputs, self._states = outputs[-head.config.depth :], []
+        self._drafted = to_numpy(head.logits(self._outputs))
+        return self._at_depth(0, token, -1)
 
-    def _at_depth(self, depth: int, token: int) -> Row:
-        row: Row = self._drafted[min(depth, len(self._drafted) - 1)]
-        term = self._head.markov_term([token])
-        return row if isinstance(term, float) else row + to_numpy(term)[0]
+    def _masks(self, rows: int) -> list[Any]:
+        config, context = self._head.config, self._next + 1 - self._first
+        return [
+            as_mask(self._like, block_mask(context, rows, window, causal=config.causal_windows))
+            if window
+            else None
+            for window in config.windows or [0] * config.n_layers
+        ]
+
+    def _at_depth(self, depth: int, token: int, parent: int) -> Row:
+        at = min(depth, len(self._drafted) - 1)
+        row: Row = self._drafted[at]
+        if self._head.markov is None:
+            return row
+        above = None if parent < 0 else self._states[parent]
+        term, state = self._head.markov([token], self._outputs[at : at + 1], above)
+        self._states.append(state)
+        out: Row = row + to_numpy(term)[0]
+        return out
 
 
 def open_session(

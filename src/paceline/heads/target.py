@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -18,10 +20,10 @@ from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles, weights_file
 from paceline.heads.medusa import MedusaHead
 from paceline.heads.session import HeadSession, Row, open_session
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
-from paceline.speculative.tree import DraftTree
+from paceline.speculative.tree import DraftTree, chain
 from paceline.speculative.vocabulary import Vocab
 from paceline.system.identity import file_fingerprint
 
@@ -77,22 +79,19 @@ class HeadTarget:
 
     def __init__(self, files: HeadFiles, base: HeadBase) -> None:
         self.path: Path = files.path
-        self.config = check_target(files.path, files.config, base).resolved(base.layers)
+        self.config = check_target(files.path, files.config, base)
         self.kind = self.config.kind
         self.vocab, self._base, self._card = base.vocab, base, files.card
         weights = dict(files.weights)
         check_sample(files.path, files.sample, base, self.config)
         self._own_embeddings = weights.get("embed_tokens.weight")
-        if "lm_head.weight" not in weights:
-            weights["lm_head.weight"] = base.output_head().weight[:, : self.config.shape.hidden]
+        if not any(name.startswith("lm_head.") for name in weights):
+            weights["lm_head.weight"] = base.output_head().weight[:, : self.config.target.hidden]
         self._ids = draft_ids(files.path, weights, self.config)
-        try:
-            self._head: Any = KINDS[self.kind](self.config, weights)
-        except KeyError as error:
-            raise ModelError(f"{files.path}: has no weights {error}: it is incomplete") from error
         self.settings = {"threads": 1}
         self._weights = weights
         self.weight_bytes = sum(value.nbytes for value in weights.values())
+        self._head = make_network(files.path, self.config, weights)
         self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
         self._free: list[tuple[list[int], HeadSession]] = []
         self._passes = 0
@@ -107,6 +106,21 @@ class HeadTarget:
             n_ctx=base.caps.n_ctx,
         )
         self.max_depth = parallel or base.caps.n_ctx
+        self._try_out()
+
+    def _try_out(self) -> None:
+        """Compute two rows. Raises ModelError for weights that do not fit the configuration."""
+        try:
+            self._compute_two_rows()
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise ModelError(
+                f"{self.path}: its weights do not fit its configuration ({type(error).__name__}: {error})"
+            ) from error
+
+    def _compute_two_rows(self) -> None:
+        session = self.open()
+        session.extend([0, 0, 0])
+        session.compute(chain([0], self.kind))
 
     @property
     def name(self) -> str:
@@ -139,7 +153,7 @@ class HeadTarget:
             return self._own_embeddings[list(tokens)]
         known = self._embeddings
         if missing := [token for token in dict.fromkeys(tokens) if token not in known]:
-            rows = self._base.token_embeddings(missing)[:, : self.config.shape.hidden]
+            rows = self._base.token_embeddings(missing)[:, : self.config.target.hidden]
             known.update(zip(missing, rows, strict=True))
         out = np.stack([known[token] for token in tokens])
         while len(known) > MAX_EMBEDDINGS:
@@ -216,7 +230,27 @@ def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
         raise ModelError(
             f"{path}: is a head for {whose}, which has {' and '.join(wrong)} as {base.origin} has"
         )
-    return config
+    facts = replace(facts, hidden=facts.hidden or base.hidden_size, vocab=facts.vocab or base.vocab.size)
+    with named(path):
+        return replace(config, target=facts).resolved(base.layers)
+
+
+def make_network(path: Path, config: HeadConfig, weights: Any) -> Any:
+    """Make the network of a head. Raises ModelError for missing or other weights."""
+    with named(path):
+        try:
+            return KINDS[config.kind](config, weights)
+        except KeyError as error:
+            raise ModelError(f"has no weights {error}: it is incomplete") from error
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Begin the messages of errors with the head's folder."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
 
 
 def check_sample(path: Path, sample: Any, base: HeadBase, config: HeadConfig) -> None:
@@ -246,13 +280,12 @@ def draft_ids(path: Path, weights: dict[str, Any], config: HeadConfig) -> NDArra
     """Return the target's ids of the draft vocabulary, None if it is the whole. Raises ModelError."""
     offsets = weights.pop("d2t", None)
     weights.pop("t2d", None)
-    rows = weights["lm_head.weight"].shape[0]
+    rows = next(value.shape[0] for name, value in weights.items() if name.startswith("lm_head."))
     if offsets is None:
-        if rows != config.target.vocab and config.target.vocab:
+        if rows != config.target.vocab:
             raise ModelError(f"{path}: drafts {rows:,} tokens, and does not say which (d2t)")
         return None
     ids: NDArray[np.int64] = np.arange(len(offsets)) + offsets.astype(np.int64)
-    size = config.target.vocab
-    if len(ids) != rows or ids.min(initial=0) < 0 or (size and ids.max(initial=0) >= size):
-        raise UsageError(f"{path}: its draft vocabulary is none of the target's tokens (d2t)")
+    if len(ids) != rows or ids.min(initial=0) < 0 or ids.max(initial=0) >= config.target.vocab:
+        raise ModelError(f"{path}: is damaged: its draft vocabulary is none of the target's tokens (d2t)")
     return ids

@@ -276,6 +276,7 @@ class BlockRecipe(Recipe):
             n_layers=self.n_layers,
             depth=self.options.depth,
             mask_token=self.options.mask_token,
+            markov="vanilla" if self.options.markov_rank else "",
             markov_rank=self.options.markov_rank,
             from_root=True,
         )
@@ -320,10 +321,13 @@ class BlockRecipe(Recipe):
         caches = [StepsCache() for _ in network.layers]
         network.extend(caches, network.context(batch.hidden), np.arange(n))  # type: ignore[arg-type]
         tokens = torch.where(places == begin, batch.tokens[begin], self.options.mask_token)
-        outputs = network.forward(embed(tokens), caches, places.cpu().numpy(), mask)
+        masks = [mask] * len(network.layers)
+        outputs = network.forward(embed(tokens), caches, places.cpu().numpy(), masks)
         before = batch.tokens[places.clamp(max=n - 1)]  # the token that a slot's draft follows
-        logits = network.logits(outputs) + network.markov_term(before)
-        logits, total = logits.view(len(anchors), rows, -1), 0.0
+        logits, total = network.logits(outputs), 0.0
+        if network.markov is not None:
+            logits = logits + network.markov(before, outputs)[0]
+        logits = logits.view(len(anchors), rows, -1)
         for depth in range(rows):
             ids, p, weight = batch.shifted(depth)
             loss = head_loss(
