@@ -1,6 +1,6 @@
 """Recipes of heads on the target's first layers, measured on the recorded answers alone.
 
-While a draft is accepted, its tokens are those of the answer, so that the hidden states of its rows are known.
+While a draft is accepted, its tokens are the answer's: the hidden states of its rows are known.
 """
 
 from __future__ import annotations
