@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exit_heads import exit_drafter
 from heads import HeadDrafter
 from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
@@ -132,6 +133,9 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
     "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
     "head": lambda: HeadDrafter(ToyTarget(V)),
+    "exits": lambda: exit_drafter("exits", ToyTarget(V, layers=3)),
+    "exits, sampled": lambda: exit_drafter("exits", ToyTarget(V, layers=3), 0.9),
+    "kangaroo": lambda: exit_drafter("kangaroo", ToyTarget(V, layers=3)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),
     "cascade, sampled": lambda: cascade(temperature=0.9),
