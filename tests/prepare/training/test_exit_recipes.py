@@ -25,11 +25,12 @@ from paceline.speculative.request import GenerationRequest
 
 torch = pytest.importorskip("torch")
 
-from paceline.prepare.training.batches import DraftVocabulary, Sequences  # noqa: E402  # needs torch
+from paceline.prepare.training.dataset import Sequences  # noqa: E402  # needs torch
 from paceline.prepare.training.exit_recipes import fit_temperature  # noqa: E402
 from paceline.prepare.training.loop import Trainer  # noqa: E402
 from paceline.prepare.training.plan import make_plan  # noqa: E402
 from paceline.prepare.training.train import embedding_of, make_recipe  # noqa: E402
+from paceline.prepare.training.vocabulary import DraftVocabulary  # noqa: E402
 
 KINDS = ("exits", "kangaroo")
 N_DRAFT = 4
@@ -106,10 +107,10 @@ def test_a_trained_head_drafts_better_and_changes_no_text(kind: str, tmp_path: P
         tokens, some = decoded(target, drafter, one.prompt.tolist(), len(one.tokens))
         assert tokens == one.tokens.tolist()
         emitted, steps = emitted + len(tokens), steps + len(some)
-    if kind == "exits":
+    if kind == "kangaroo":
         assert emitted / steps == pytest.approx(after.length)
-    else:  # does not draft in the first step of a short prompt, whose hidden states are not known yet
-        assert after.length - 0.5 < emitted / steps < after.length
+    else:  # drafts in the first step, too, for which it needs no hidden states of the target
+        assert emitted / steps > after.length
 
 
 @pytest.mark.parametrize("kind", KINDS)
