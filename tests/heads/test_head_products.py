@@ -108,7 +108,7 @@ def logits_of(config: HeadConfig, weights: Arrays, make: MakeLinear | None) -> N
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", ["block", "eagle", "eagle3", "medusa"])
 def test_the_logits_of_every_kind_of_head_are_nearly_those_of_numpy(library: Any, kind: str) -> None:
     config, weights, made = config_of(kind), random_weights(shapes_of(kind)), list[KernelLinear]()
 
