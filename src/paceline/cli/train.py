@@ -17,7 +17,7 @@ from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 
 DATA, TRAINING = "Data", "Training"
-Kind = Literal["medusa", "eagle", "eagle3", "block"]
+Kind = Literal["medusa", "eagle", "eagle3", "block", "draft"]
 MODELS = model_options(
     "model", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels", "device", "dtype",
     "attention",
@@ -39,11 +39,12 @@ TRAINING_OPTIONS = OptionGroup(option_table(
     ("epochs", int, 10, "--epochs", "N", "Times to read the answers.", 1),
     ("minutes", float, 0.0, "--minutes", "X", "Longest time of training; 0: no limit.", 0),
     ("learning_rate", float, 1e-3, "--lr", "X", "Learning rate.", 0),
-    ("batch_tokens", int, 2048, "--batch-tokens", "N", "Tokens of a batch.", 16),
+    ("batch_tokens", int, 512, "--batch-tokens", "N", "Tokens of a batch.", 16),
     ("draft_vocab", int, 8192, "--draft-vocab", "N", "Tokens that can be drafted: the most frequent.", 2),
     ("depth", int, 5, "--depth", "N",
      "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1),
-    ("layers", int, 2, "--layers", "N", "Layers of a block head.", 1),
+    ("layers", int, 0, "--layers", "N", "Layers of a block head (2) or a draft model (4).", 0),
+    ("width", int, 0, "--width", "N", "Width of a draft model (256).", 0),
     ("variation", float, 0.0, "--tv", "X", "Share of total variation in the loss.", 0),
     ("seed", int, 0, "--seed", "N", "Seed.", 0),
     ("use_cache", bool, True, "--cache", "", "Keep hidden states on disk instead of computing them again."),
@@ -54,7 +55,9 @@ TRAINING_OPTIONS = OptionGroup(option_table(
 @with_option_groups(models=MODELS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
 def train(
     *,
-    kind: Annotated[Kind, argument("KIND", "medusa, eagle, eagle3 or block (DFlash, DSpark).")],
+    kind: Annotated[
+        Kind, argument("KIND", "medusa, eagle, eagle3, block (DFlash, DSpark), or draft: a small Llama.")
+    ],
     models: Any,
     data: Any,
     training: Any,
@@ -87,7 +90,7 @@ def train(
     found = card["acceptance"]
     rates = " ".join(f"{rate:.2f}" for rate in found["by_position"])
     print_note(f"acceptance length {found['length']:.2f} on held-out prompts; accepted by position: {rates}")
-    typer.echo(str(out))
+    typer.echo(card["path"])
 
 
 @contextmanager
