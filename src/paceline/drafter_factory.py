@@ -169,8 +169,10 @@ def open_head(reference: PathLike, target: Backend) -> HeadTarget:
         raise UsageError(
             f"{reference}: is a draft head, which reads hidden states, and {target.origin} shows none"
         )
-    make_linear = target.make_linear if isinstance(target, MakesProducts) else None
-    return HeadTarget(read_head(model_path(Path(reference))), target, make_linear)
+    files = read_head(model_path(Path(reference)))
+    if isinstance(target, MakesProducts):
+        return HeadTarget(files, target, target.make_linear, target.product_engine)
+    return HeadTarget(files, target)
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:

@@ -69,11 +69,13 @@ class HeadBase(Protocol):
 
 class HeadTarget:
     """A head beside its target. Raises ModelError for another target's head.
-    make_linear: makes products that are faster than numpy's."""
+    make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy."""
 
     modification = ""
 
-    def __init__(self, files: HeadFiles, base: HeadBase, make_linear: MakeLinear | None = None) -> None:
+    def __init__(
+        self, files: HeadFiles, base: HeadBase, make_linear: MakeLinear | None = None, engine: str = ""
+    ) -> None:
         self.path: Path = files.path
         self.config = check_target(files.path, files.config, base).resolved(base.layers)
         self.kind = self.config.kind
@@ -89,6 +91,7 @@ class HeadTarget:
         except KeyError as error:
             raise ModelError(f"{files.path}: has no weights {error}: it is incomplete") from error
         self.settings = {"threads": 1}
+        self._engine = engine or f"numpy {np.__version__}"
         self._n_weights = sum(value.size for value in weights.values())
         self.weight_bytes = sum(value.nbytes for value in weights.values())
         self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
@@ -128,7 +131,7 @@ class HeadTarget:
 
     def identity(self) -> dict[str, Any]:
         """See ModelSetup. Costs depend on the shapes and the target's context only."""
-        return {"model": file_fingerprint(weights_file(self.path)), "engine": f"numpy {np.__version__}"}
+        return {"model": file_fingerprint(weights_file(self.path)), "engine": self._engine}
 
     def embed(self, tokens: Sequence[int]) -> Any:
         """Return embeddings [n, hidden], the head's own or the target's."""
