@@ -17,7 +17,7 @@ import torch
 
 from paceline.heads.arrays import attention, rms_norm
 from paceline.heads.config import HeadConfig, layer_entries
-from paceline.heads.decoder import DecoderLayer, LayerShape, Weights
+from paceline.heads.decoder import DecoderLayer, LayerShape, Rotary, Weights
 from paceline.heads.files import CARD, write_safetensors
 from paceline.models.names import model_path
 from paceline.prepare.training.batches import Batch
@@ -40,17 +40,18 @@ class DraftLlama:
     """The network; its embedding is also the output matrix."""
 
     def __init__(self, shape: LayerShape, layers: int, weights: Weights) -> None:
-        self.shape = shape
+        self.shape, self._rotary = shape, Rotary(shape)
         self._layers = [DecoderLayer(shape, weights, f"layers.{i}.") for i in range(layers)]
         self._embedding, self._norm = weights["embed_tokens.weight"], weights["norm.weight"]
 
     def logits(self, tokens: Any, mask: Any) -> Any:
         """Return the logits [tokens, n_vocab] behind each token."""
-        x, positions = self._embedding[tokens], np.arange(len(tokens))
+        x = self._embedding[tokens]
+        rotation = self._rotary(x, np.arange(len(tokens)))
         for layer in self._layers:
             normed = rms_norm(x, layer.input_norm, self.shape.eps)
-            keys, values = layer.keys_values(normed, positions)
-            x = x + layer.o(attention(layer.queries(normed, positions), keys, values, mask))
+            keys, values = layer.keys_values(normed, rotation)
+            x = x + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
             x = layer.feed_forward(x)
         return rms_norm(x, self._norm, self.shape.eps) @ self._embedding.T
 
