@@ -159,13 +159,16 @@ def test_a_head_beside_a_gguf_model_uses_its_kernels_and_works_without(
             made.append(settings["threads"])
 
     monkeypatch.setattr(matrices, "KernelLinear", Counted)
-    rows = []
+    rows, engines = [], []
     for uses in (True, False):
         with closing(LlamaTarget(target, n_ctx=64, threads=2, kernels=uses)) as base:
             head = open_head(written_head(tmp_path, base), base)
             rows.append(first_row(head))
+            engines.append(head.identity()["engine"])
             assert made == [2, 2, 2]  # two blocks and the output matrix, in the first round only
     assert rows[0] @ rows[1] > 0.999 * np.linalg.norm(rows[0]) * np.linalg.norm(rows[1])
+    # Costs of passes are stored by it.
+    assert engines == [f"{kernels.load_kernels().path} x 2", f"numpy {np.__version__}"]
     assert not isinstance(ToyTarget(6), MakesProducts)
 
 
