@@ -43,6 +43,28 @@ def write_gemma2(path: Path) -> Path:
     return _write(path, "gemma2", keys, {"output_norm.weight": [WIDTH]}, layer)
 
 
+def write_qwen2(path: Path) -> Path:
+    """Projections with biases, and embeddings that are the output, too."""
+    keys = {
+        "feed_forward_length": 2 * WIDTH,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 10000.0,
+    }
+    layer = {
+        "attn_norm.weight": [WIDTH],
+        "ffn_norm.weight": [WIDTH],
+        **_projections(2 * HEAD),
+        "attn_q.bias": [WIDTH],
+        "attn_k.bias": [2 * HEAD],
+        "attn_v.bias": [2 * HEAD],
+        "ffn_gate.weight": [2 * WIDTH, WIDTH],
+        "ffn_up.weight": [2 * WIDTH, WIDTH],
+        "ffn_down.weight": [WIDTH, 2 * WIDTH],
+    }
+    return _write(path, "qwen2", keys, {"output_norm.weight": [WIDTH]}, layer)
+
+
 def write_gpt_oss(path: Path) -> Path:
     """Sinks, a window, and experts with biases, two for each token."""
     experts = 4

@@ -9,17 +9,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Backend, ShowsHiddenStates
+from paceline.backends.interface import Backend, MakesProducts, ShowsHiddenStates
 from paceline.backends.translated import CrossVocabTarget
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
+from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.files import head_config, read_head
 from paceline.heads.target import HeadTarget
 from paceline.models.names import VIEW_PREFIX, model_path
-from paceline.speculative.errors import UsageError, VocabError
+from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
 from paceline.speculative.policy.cost_model import DecodingCosts
@@ -104,6 +105,7 @@ def make_drafter(
     corpora: Corpora | None = None,
     costs: DecodingCosts | None = None,
     warn: Warn = lambda _: None,
+    confidence: Confidence | None = None,
 ) -> tuple[Drafter, Drafting]:
     """Make the drafters of the settings. Return them with the settings in which "auto" is resolved.
 
@@ -127,7 +129,13 @@ def make_drafter(
         *([] if draft is None else [HEADS.get(getattr(draft, "kind", ""), DRAFT)]),
     ]
     check_needs(drafting, available)
-    parts = DrafterInputs(drafting, target, draft, translation, corpora.caches, corpora.stores, costs, warn)
+    if confidence is not None and translation is None and confidence.model != draft.identity()["model"]:
+        raise ModelError(
+            f"{draft.origin}: is not the draft that the confidence was trained for; train it again"
+        )
+    parts = DrafterInputs(
+        drafting, target, draft, translation, corpora.caches, corpora.stores, costs, confidence, warn
+    )
     if drafting.plain:
         return make("none", parts), drafting
     auto = drafting.drafters == ("auto",)
@@ -157,6 +165,13 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
     return target.view(view)
 
 
+def open_confidence(reference: PathLike | None) -> tuple[PathLike | None, Confidence | None]:
+    """Return the draft that a confidence scores, and the confidence; other drafts unchanged.
+    Raises ModelError for a damaged file."""
+    found = None if reference is None else read_confidence(Path(reference))
+    return (reference, None) if found is None else (found.draft, found)
+
+
 def draft_source(reference: PathLike) -> str:
     """Return what a draft reference is, as in the table of drafters. Raises ModelError for a damaged head."""
     config = head_config(model_path(Path(reference)))
@@ -169,7 +184,8 @@ def open_head(reference: PathLike, target: Backend) -> HeadTarget:
         raise UsageError(
             f"{reference}: is a draft head, which reads hidden states, and {target.origin} shows none"
         )
-    return HeadTarget(read_head(model_path(Path(reference))), target)
+    make_linear = target.make_linear if isinstance(target, MakesProducts) else None
+    return HeadTarget(read_head(model_path(Path(reference))), target, make_linear)
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:

@@ -18,6 +18,7 @@ from paceline.drafter_factory import (
     draft_source,
     make_drafter,
     make_policy,
+    open_confidence,
     open_head,
     resolve_view,
 )
@@ -92,6 +93,7 @@ def load(
     available = Corpora.find(corpora).available  # checks the names before a model is loaded
     drafters_open = drafters is None
     target, draft, names = choose_drafting(target, draft, drafters)
+    draft, confidence = open_confidence(draft)
     drafting = one_shape = validate_drafting(Drafting, {"drafters": names, **settings})
     if exact_greedy and drafters_open:  # passes of one shape cost the same: the policy has no choice
         chains = ("lookup", "model")[: 1 + (draft is not None)]
@@ -150,7 +152,7 @@ def load(
             undo.callback(small.close)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
-        drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr)
+        drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr, confidence)
         remembered = learn_past_answers(engine.vocab, drafter, remember) if remember else None
         policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)

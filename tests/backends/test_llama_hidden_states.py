@@ -16,7 +16,7 @@ from architectures import write_gemma2
 from gguf_files import write_llama, write_mamba
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.llama_cpp.kernels import build
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import ContractError, ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from rows import table
@@ -227,9 +227,14 @@ def test_sessions_that_are_open_when_hidden_states_are_first_wanted_start_again(
         after = target.forward([(sessions[1], TREE)], RequiredOutputs())[0]
         assert after.computed == len(PROMPT) + len(TREE)
         assert np.array_equal(table(after, TREE), before[1])
-        third = LlamaTarget(file, n_ctx=N_CTX)
-        with closing(third), pytest.raises(UsageError, match=r"layers \[4\]: the model has those of 0 to 3"):
-            third.forward([], RequiredOutputs(layers=(4,)))
+
+
+def test_layers_that_there_are_not_are_refused(file: Path) -> None:
+    with closing(LlamaTarget(file, n_ctx=64)) as target:
+        with pytest.raises(UsageError, match=r"layers \[4\]: the model has those of 0 to 3"):
+            target.forward([], RequiredOutputs(layers=(4,)))
+        with pytest.raises(ContractError, match="ascending"):
+            target.forward([], RequiredOutputs(layers=(2, 0)))
 
 
 def test_the_embeddings_and_the_output_layer_are_those_of_the_pass(target: LlamaTarget) -> None:

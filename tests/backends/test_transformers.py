@@ -13,9 +13,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import numpy as np
 import torch
 
 from hf_models import ARCHITECTURES, DEVICE, RECURRENT, V, folder_of, tokenizer_of
+from paceline.backends.interface import ShowsHiddenStates
 from paceline.backends.transformers.loading import identity
 from paceline.backends.transformers.opener import open_engine, open_tokenizer
 from paceline.backends.transformers.target import HfTarget
@@ -101,6 +103,40 @@ def test_hidden_states_are_the_inputs_of_layers(folder: Path) -> None:
     assert features.hidden.shape == (len(PROMPT) + 1 - 3, 2, 32)
     for at, layer in enumerate((0, 2)):
         assert torch.allclose(features.hidden[:, at].cpu(), whole[layer][0, 3:], atol=1e-5)
+
+
+LAYER_NORMS = ("gpt_neox", "gpt2", "bloom")
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_the_output_layer_and_the_embeddings_are_those_of_the_model(kind: str, folder: Path) -> None:
+    with closing(open_engine(folder_of(kind, folder), n_ctx=128, device=DEVICE)) as target:
+        assert isinstance(target, ShowsHiddenStates)
+        assert target.hidden_size == 32
+        head = target.output_head()
+        session = target.open()
+        session.extend(PROMPT)
+        out = target.forward([(session, EMPTY)], RequiredOutputs(layers=(0, target.layers)))[0]
+        states = out.features.hidden.cpu().numpy()
+        assert head.weight.shape == (V, 32)
+        assert np.abs(head.weight @ states[-1, 1] - out.logits(0)).max() < 1e-4
+        scale = 32**0.5 if kind == "gemma3_text" else 1.0
+        embeddings = scale * target.token_embeddings(PROMPT)
+        if kind not in ("gpt2", "bloom"):  # which add places, or normalise
+            assert np.abs(embeddings - states[:, 0]).max() < 1e-5
+        assert (head.norm is None) is (kind in LAYER_NORMS)
+        if head.norm is not None:
+            norm = target._model.get_decoder().norm
+            with torch.inference_mode():
+                norm.weight.normal_()
+                x = torch.randn(3, 32, device=DEVICE)
+                expected = norm(x).cpu().numpy()
+            factors, states = target.output_head().norm, x.cpu().numpy()
+            assert factors is not None
+            mean = (states * states).mean(-1, keepdims=True)
+            assert np.abs(factors * states / np.sqrt(mean + head.eps) - expected).max() < 1e-4
+        with pytest.raises(UsageError, match="has no token 96"):
+            target.token_embeddings([V])
 
 
 def test_out_of_memory_in_a_pass_is_one_clear_line(llama: HfTarget, monkeypatch: pytest.MonkeyPatch) -> None:

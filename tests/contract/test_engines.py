@@ -312,6 +312,37 @@ def test_argmax_is_that_of_the_row_and_features_are_what_was_wanted(engine: Engi
         assert out.features.top_k[row].tolist() == np.argsort(-logits, kind="stable")[:3].tolist()
 
 
+def test_hidden_states_of_a_tree_are_those_of_the_text_up_to_each_row(engine: Engine, session: Any) -> None:
+    if not hasattr(engine.target, "layers"):
+        pytest.skip("a model in another vocabulary has other tokens")
+    if isinstance(engine.target, LlamaTarget) and not kernels.load_kernels().path:
+        pytest.skip(kernels.load_kernels().reason)
+    want = RequiredOutputs(layers=(0, 1, engine.target.layers))
+
+    def shown(session: Any, tree: DraftTree) -> tuple[Any, np.ndarray]:
+        features = engine.target.forward([(session, tree)], want)[0].features
+        return features, np.asarray(features.hidden)
+
+    def fresh(text: Sequence[int]) -> np.ndarray:
+        engine.target.forget()
+        session = engine.target.open()
+        session.extend(text)
+        features, states = shown(session, EMPTY)
+        session.close()
+        assert (features.start, features.lead, len(states)) == (0, len(text) - 1, len(text))
+        return states
+
+    features, states = shown(session, TREE)
+    session.close()  # others would share its cells
+    assert features.start + features.lead == len(PROMPT) - 1
+    assert len(states) == features.lead + 1 + len(TREE)
+    tolerance = 100 * engine.tolerance  # states are larger than logits
+    assert np.abs(states[: features.lead + 1] - fresh(PROMPT)[features.start :]).max() <= tolerance
+    for node, state in enumerate(states[features.lead + 1 :]):
+        expected = fresh([*PROMPT, *(TREE.tokens[i] for i in path_to(TREE, node))])[-1]
+        assert np.abs(state - expected).max() <= tolerance, node
+
+
 def test_an_answer_is_asked_for_before_the_next_forward_or_not_at_all(engine: Engine, session: Any) -> None:
     other = engine.target.open()
     other.extend(PROMPT[:3])

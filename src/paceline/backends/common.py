@@ -31,7 +31,9 @@ def parameters(n: int) -> str:
 
 
 def check_layers(layers: Sequence[int], n: int, path: Path) -> None:
-    """Raise UsageError unless the model with `n` layers has inputs of these layers."""
+    """Raise UsageError unless the model with `n` layers has inputs of these layers, which must ascend."""
+    if list(layers) != sorted(set(layers)):
+        raise ContractError(f"hidden states of layers {list(layers)}: each once, in ascending order")
     if not all(0 <= layer <= n for layer in layers):
         raise UsageError(f"{path}: hidden states of layers {list(layers)}: the model has those of 0 to {n}")
 

@@ -93,6 +93,17 @@ class ShowsHiddenStates(Protocol):
         """Return a copy of the output layer. Raises ModelError for weights that cannot be read."""
 
 
+@runtime_checkable
+class MakesProducts(Protocol):
+    """A backend whose own kernels multiply by matrices of others, such as those of a draft head."""
+
+    def make_linear(
+        self, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
+    ) -> Callable[[NDArray[np.float32]], NDArray[np.float32]] | None:
+        """Return the product of rows [n, inputs] with a matrix [outputs, inputs], plus the bias.
+        Weights may be rounded to 8 bits. None if numpy is as fast, or without kernels."""
+
+
 @dataclass(frozen=True)
 class BackendBuild:
     """Build facts of a backend.

@@ -17,10 +17,10 @@ from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 
 DATA, TRAINING = "Data", "Training"
-Kind = Literal["medusa", "eagle", "eagle3", "block"]
+Kind = Literal["medusa", "eagle", "eagle3", "block", "draft", "confidence"]
 MODELS = model_options(
-    "model", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels", "device", "dtype",
-    "attention",
+    "model", "model_draft", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels",
+    "device", "dtype", "attention",
 )  # fmt: skip
 DATA_OPTIONS = OptionGroup(option_table(
     DATA,
@@ -39,11 +39,12 @@ TRAINING_OPTIONS = OptionGroup(option_table(
     ("epochs", int, 10, "--epochs", "N", "Times to read the answers.", 1),
     ("minutes", float, 0.0, "--minutes", "X", "Longest time of training; 0: no limit.", 0),
     ("learning_rate", float, 1e-3, "--lr", "X", "Learning rate.", 0),
-    ("batch_tokens", int, 2048, "--batch-tokens", "N", "Tokens of a batch.", 16),
+    ("batch_tokens", int, 512, "--batch-tokens", "N", "Tokens of a batch.", 16),
     ("draft_vocab", int, 8192, "--draft-vocab", "N", "Tokens that can be drafted: the most frequent.", 2),
     ("depth", int, 5, "--depth", "N",
      "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1),
-    ("layers", int, 2, "--layers", "N", "Layers of a block head.", 1),
+    ("layers", int, 0, "--layers", "N", "Layers of a block head (2) or a draft model (4).", 0),
+    ("width", int, 0, "--width", "N", "Width of a draft model (256).", 0),
     ("variation", float, 0.0, "--tv", "X", "Share of total variation in the loss.", 0),
     ("seed", int, 0, "--seed", "N", "Seed.", 0),
     ("use_cache", bool, True, "--cache", "", "Keep hidden states on disk instead of computing them again."),
@@ -54,7 +55,13 @@ TRAINING_OPTIONS = OptionGroup(option_table(
 @with_option_groups(models=MODELS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
 def train(
     *,
-    kind: Annotated[Kind, argument("KIND", "medusa, eagle, eagle3 or block (DFlash, DSpark).")],
+    kind: Annotated[
+        Kind,
+        argument(
+            "KIND",
+            "medusa, eagle, eagle3, block (DFlash, DSpark), draft (a small Llama), or confidence (for -md).",
+        ),
+    ],
     models: Any,
     data: Any,
     training: Any,
@@ -71,23 +78,38 @@ def train(
     from paceline.prepare.training.plan import make_plan, require_torch
     from paceline.prepare.training.prompts import read_prompts
 
-    require_torch()
+    if kind != "confidence":
+        require_torch()
     files, suite, held_out = data.pop("data") or [], data.pop("suite"), data.pop("held_out")
     sessions = data.pop("sessions")
     plan = make_plan(kind, out, **data, **training)
     with Interrupts() as interrupts, load(**resolve_models(models), sessions=sessions) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
-        from paceline.prepare.training.train import train_head
-
         with stages(interrupts) as report:
-            card = train_head(llm, prompts, plan, report, print_note)
+            card = trainer_of(kind)(llm, prompts, plan, report, print_note)
     if as_json:
         print_json(card)
         return
     found = card["acceptance"]
+    if kind == "confidence":
+        for name in ("score", "confidence"):
+            print_note(f"{name:10}  log loss {found[name]['log_loss']:.3f}, AUC {found[name]['auc']:.3f}")
+        typer.echo(card["path"])
+        return
     rates = " ".join(f"{rate:.2f}" for rate in found["by_position"])
     print_note(f"acceptance length {found['length']:.2f} on held-out prompts; accepted by position: {rates}")
-    typer.echo(str(out))
+    typer.echo(card["path"])
+
+
+def trainer_of(kind: str) -> Callable[..., dict[str, Any]]:
+    """Return the function that trains a kind. Only networks need torch."""
+    if kind == "confidence":
+        from paceline.prepare.training.confidence import train_confidence
+
+        return train_confidence
+    from paceline.prepare.training.train import train_head
+
+    return train_head
 
 
 @contextmanager

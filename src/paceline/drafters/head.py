@@ -116,5 +116,9 @@ def make_head(kind: str, parts: DrafterInputs) -> HeadDrafter:
         found = head.kind if isinstance(head, HeadTarget) else "draft model"
         raise UsageError(f"the drafter {kind!r} needs a head of that kind (draft, -md), not the {found}")
     return HeadDrafter(
-        head, temperature=parts.drafting.temperature, top_k=parts.drafting.top_k, warn=parts.warn
+        head,
+        temperature=parts.drafting.temperature,
+        top_k=parts.drafting.top_k,
+        confidence=parts.confidence,
+        warn=parts.warn,
     )

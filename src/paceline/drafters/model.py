@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
+from paceline.heads.confidence import Confidence
 from paceline.speculative.chunked_prefill import split_chunk
 from paceline.speculative.interfaces import (
     Budget,
@@ -107,6 +108,9 @@ class _Growth:
         if self.budget.should_deepen(len(self.tokens), self.depth + 1, reach_probability):
             self.frontier.append(len(self.tokens) - 1)
 
+    def score_of(self, node: int) -> float:
+        return 1.0 if node == ROOT else self.score[node]
+
     def child_reach(self, parent: int, likely: float) -> float:
         """Return the reach probability of a token below `parent`."""
         above = 1.0 if parent == ROOT else self.reach_probability[parent]
@@ -145,6 +149,7 @@ class ModelDrafter:
     """A drafter that owns a draft model.
     n_vocab: the target's vocabulary size; tokens beyond it are never proposed.
     temperature: 0 drafts greedily; above it tokens are drawn from the top_k, with a q.
+    confidence: scores the likeliest token of greedy drafts, in place of its probability.
     warn: called once about invalid logits, for which nothing is drafted."""
 
     name = MODEL_SOURCE
@@ -157,9 +162,10 @@ class ModelDrafter:
         *,
         temperature: float = 0.0,
         top_k: int = 10,
+        confidence: Confidence | None = None,
         warn: Warn = lambda _: None,
     ) -> None:
-        self._draft = draft
+        self._draft, self._confidence = draft, confidence
         self._warn, self._warned = warn, False
         self._n_vocab = n_vocab
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
@@ -258,7 +264,10 @@ class ModelDrafter:
         """Add the argmax token."""
         best = int(logits.argmax())
         # The probability of the argmax needs one sum, not a whole distribution.
-        likeliest = 1.0 / float(np.exp(logits - logits[best]).sum())
+        weights = np.exp(logits - logits[best])
+        likeliest = 1.0 / float(weights.sum())
+        if self._confidence is not None:
+            likeliest = self._confidence.probability(weights * likeliest, growth.depth, growth.score_of(node))
         reach_probability = growth.child_reach(node, likeliest)
         if growth.should_extend(likeliest, reach_probability):
             growth.add(node, best if ids is None else int(ids[best]), likeliest, reach_probability)
@@ -295,6 +304,8 @@ class ModelDrafter:
             if rank > 0 and growth.leaves >= budget.width:
                 break
             likely = weight / total
+            if rank == 0 and self._confidence is not None:
+                likely = self._confidence.probability(p / total, growth.depth, growth.score_of(node))
             reach_probability = growth.child_reach(node, likely)
             if not growth.should_extend(likely, reach_probability):
                 break
@@ -317,5 +328,6 @@ def make(parts: DrafterInputs) -> Drafter:
         parts.target.vocab.size,
         temperature=parts.drafting.temperature,
         top_k=parts.drafting.top_k,
+        confidence=parts.confidence,
         warn=parts.warn,
     )

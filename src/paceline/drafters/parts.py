@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paceline.config import Drafting
+from paceline.heads.confidence import Confidence
 from paceline.speculative.interfaces import Budget, Target
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -31,6 +32,7 @@ class DrafterInputs:
     caches: n-gram caches in llama.cpp's format.
     stores: folders of suffix arrays.
     costs: measured pass costs, if known.
+    confidence: scores the draft model's tokens, if one was trained for it.
     warn: called with messages about a broken draft model."""
 
     drafting: Drafting
@@ -40,6 +42,7 @@ class DrafterInputs:
     caches: tuple[Path, ...] = ()
     stores: tuple[Path, ...] = ()
     costs: DecodingCosts | None = None
+    confidence: Confidence | None = None
     warn: Warn = lambda _: None
 
 

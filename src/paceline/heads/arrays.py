@@ -69,6 +69,8 @@ def silu(x: Any) -> Any:
 
 def rms_norm(x: Any, weight: Any, eps: float) -> Any:
     """Return x / rms(x) * weight over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    if is_numpy(x):
+        return x / np.sqrt(np.vecdot(x, x) / x.shape[-1] + eps)[..., None] * weight
     return x * ((x * x).mean(-1, keepdims=True) + eps) ** -0.5 * weight
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.heads.arrays import attention, concatenate, rms_norm
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import DecoderLayer, KeyValueCache, Weights, linear
+from paceline.heads.decoder import DecoderLayer, KeyValueCache, MakeLinear, Rotary, Weights, linear
 from paceline.heads.eagle import output_matrix
 from paceline.heads.markov import MarkovHead
 
@@ -19,12 +19,15 @@ from paceline.heads.markov import MarkovHead
 class BlockHead:
     """The network. Slot 0 of a block is the root; with `from_root` it already drafts a token."""
 
-    def __init__(self, config: HeadConfig, weights: Weights) -> None:
+    def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
         self.config = config
-        self.layers = [DecoderLayer(config.shape, weights, f"layers.{i}.") for i in range(config.n_layers)]
-        self._fc, self._hidden_norm = linear(weights, "fc"), weights["hidden_norm.weight"]
-        self._norm, self._output = weights["norm.weight"], output_matrix(weights)
-        self.markov = MarkovHead(config.markov, weights) if config.markov else None
+        self._rotary = Rotary(config.shape)
+        self.layers = [
+            DecoderLayer(config.shape, weights, f"layers.{i}.", make) for i in range(config.n_layers)
+        ]
+        self._fc, self._hidden_norm = linear(weights, "fc", make), weights["hidden_norm.weight"]
+        self._norm, self._output = weights["norm.weight"], output_matrix(weights, make)
+        self.markov = MarkovHead(config.markov, weights, make) if config.markov else None
 
     @property
     def block_tokens(self) -> int:
@@ -38,17 +41,18 @@ class BlockHead:
 
     def extend(self, caches: Sequence[KeyValueCache], context: Any, positions: Any) -> None:
         """Append rows of the context to the layers' caches."""
+        rotation = self._rotary(context, positions)
         for layer, cache in zip(self.layers, caches, strict=True):
-            cache.extend(*layer.keys_values(context, positions))
+            cache.extend(*layer.keys_values(context, rotation))
 
     def forward(self, x: Any, caches: Sequence[Any], positions: Any, masks: Sequence[Any]) -> Any:
         """Return the outputs [rows, hidden] of a block's embeddings, which the caches then hold, too.
         masks: of each layer, [rows, places of the cache and rows]; None where a row sees everything."""
-        eps = self.config.shape.eps
+        eps, rotation = self.config.shape.eps, self._rotary(x, positions)
         for layer, cache, mask in zip(self.layers, caches, masks, strict=True):
             normed = rms_norm(x, layer.input_norm, eps)
-            keys, values = cache.extend(*layer.keys_values(normed, positions))
-            x = x + layer.o(attention(layer.queries(normed, positions), keys, values, mask))
+            keys, values = cache.extend(*layer.keys_values(normed, rotation))
+            x = x + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
             x = layer.feed_forward(x)
         return rms_norm(x, self._norm, eps)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,10 @@ from paceline.speculative.errors import ModelError
 
 MIN_CAPACITY = 256  # positions
 Weights = Mapping[str, Any]  # arrays of numpy or torch by name
+Rotation = tuple[Any, Any]  # cosine and sine [rows, head_dim]
+Product = Callable[[Any], Any]  # rows [n, inputs] -> [n, outputs]
+# The product of a matrix [outputs, inputs] and a bias or None; None if it has nothing better than Linear.
+MakeLinear = Callable[[Any, Any], Product | None]
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,38 @@ class Linear:
         return out if self.bias is None else out + self.bias
 
 
-def linear(weights: Weights, name: str) -> Linear:
-    return Linear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+def linear(weights: Weights, name: str, make: MakeLinear | None = None) -> Product:
+    """Return the product of the weights `name`.weight and `name`.bias."""
+    return _product(weights[f"{name}.weight"], weights.get(f"{name}.bias"), make)
+
+
+def _product(weight: Any, bias: Any, make: MakeLinear | None) -> Product:
+    made = None if make is None else make(weight, bias)
+    return Linear(weight, bias) if made is None else made
+
+
+class Stacked:
+    """Several products of the same rows: one product for numpy, and torch's weights as they are trained."""
+
+    def __init__(self, weights: Weights, names: Sequence[str], make: MakeLinear | None) -> None:
+        matrices = [weights[f"{name}.weight"] for name in names]
+        biases = [weights.get(f"{name}.bias") for name in names]
+        self._ends = np.cumsum([len(matrix) for matrix in matrices]).tolist()
+        if is_numpy(matrices[0]):
+            bias = None
+            if any(one is not None for one in biases):
+                pairs = zip(matrices, biases, strict=True)
+                bias = np.concatenate([zeros(m, (len(m),)) if b is None else b for m, b in pairs])
+            self._parts = [_product(np.concatenate(matrices), bias, make)]
+        else:
+            self._parts = [Linear(*pair) for pair in zip(matrices, biases, strict=True)]
+
+    def __call__(self, x: Any) -> list[Any]:
+        """Return the results of each."""
+        if len(self._parts) > 1:
+            return [part(x) for part in self._parts]
+        out = self._parts[0](x)
+        return [out[:, start:end] for start, end in zip([0, *self._ends], self._ends, strict=False)]
 
 
 class KeyValueCache:
@@ -78,36 +112,31 @@ class KeyValueCache:
 class DecoderLayer:
     """A layer with the weights `prefix`...; a norm, a bias or the feed-forward block may be missing."""
 
-    def __init__(self, shape: LayerShape, weights: Weights, prefix: str) -> None:
+    def __init__(
+        self, shape: LayerShape, weights: Weights, prefix: str, make: MakeLinear | None = None
+    ) -> None:
         self.shape = shape
-        parts = {name: linear(weights, f"{prefix}self_attn.{name}_proj") for name in "qkvo"}
-        self.q, self.k, self.v, self.o = parts["q"], parts["k"], parts["v"], parts["o"]
+        self._q = linear(weights, f"{prefix}self_attn.q_proj", make)
+        self._kv = Stacked(weights, [f"{prefix}self_attn.{name}_proj" for name in "kv"], make)
+        self.o = linear(weights, f"{prefix}self_attn.o_proj", make)
         self._q_norm = weights.get(f"{prefix}self_attn.q_norm.weight")
         self._k_norm = weights.get(f"{prefix}self_attn.k_norm.weight")
         self.input_norm = weights.get(f"{prefix}input_layernorm.weight")
         self._post_norm = weights.get(f"{prefix}post_attention_layernorm.weight")
         self._feeds = f"{prefix}mlp.gate_proj.weight" in weights
         if self._feeds:
-            self._gate, self._up, self._down = (
-                linear(weights, f"{prefix}mlp.{name}_proj") for name in ("gate", "up", "down")
-            )
-        self._frequencies = rope_frequencies(shape)
+            self._gate_up = Stacked(weights, [f"{prefix}mlp.{name}_proj" for name in ("gate", "up")], make)
+            self._down = linear(weights, f"{prefix}mlp.down_proj", make)
 
-    def queries(self, x: Any, positions: Any) -> Any:
-        """Return [heads, rows, head_dim]."""
-        q = self._split(self.q(x), self.shape.heads, self._q_norm)
-        return rotate(q, *self.rotation(q, positions))
+    def queries(self, x: Any, rotation: Rotation) -> Any:
+        """Return [heads, rows, head_dim]. rotation: of the rows' positions (Rotary)."""
+        return rotate(self._split(self._q(x), self.shape.heads, self._q_norm), *rotation)
 
-    def keys_values(self, x: Any, positions: Any) -> tuple[Any, Any]:
+    def keys_values(self, x: Any, rotation: Rotation) -> tuple[Any, Any]:
         """Return keys and values [kv_heads, rows, head_dim]."""
-        k = self._split(self.k(x), self.shape.kv_heads, self._k_norm)
-        return rotate(k, *self.rotation(k, positions)), self._split(self.v(x), self.shape.kv_heads, None)
-
-    def rotation(self, like: Any, positions: Any) -> tuple[Any, Any]:
-        """Return cosine and sine [rows, head_dim] of positions."""
-        angles = np.outer(np.asarray(positions, np.float64), self._frequencies)
-        angles = np.concatenate([angles, angles], -1)
-        return array(like, np.cos(angles)), array(like, np.sin(angles))
+        keys, values = self._kv(x)
+        k = self._split(keys, self.shape.kv_heads, self._k_norm)
+        return rotate(k, *rotation), self._split(values, self.shape.kv_heads, None)
 
     def _split(self, x: Any, heads: int, norm: Any) -> Any:
         x = x.reshape(x.shape[0], heads, self.shape.head_dim)
@@ -120,7 +149,20 @@ class DecoderLayer:
         if not self._feeds:
             return x
         normed = x if self._post_norm is None else rms_norm(x, self._post_norm, self.shape.eps)
-        return x + self._down(silu(self._gate(normed)) * self._up(normed))
+        gate, up = self._gate_up(normed)
+        return x + self._down(silu(gate) * up)
+
+
+class Rotary:
+    """Cosines and sines of rotary positions. Raises ModelError for an unknown scaling."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        self._frequencies = np.concatenate([rope_frequencies(shape)] * 2)
+
+    def __call__(self, like: Any, positions: Any) -> Rotation:
+        """Return cosine and sine [rows, head_dim] of positions, as arrays like another one."""
+        angles = np.asarray(positions, np.float64)[:, None] * self._frequencies
+        return array(like, np.cos(angles)), array(like, np.sin(angles))
 
 
 def rotate(x: Any, cos: Any, sin: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from paceline.heads.arrays import attention, concatenate, rms_norm
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import DecoderLayer, Linear, Weights, linear
+from paceline.heads.decoder import DecoderLayer, MakeLinear, Product, Rotary, Weights, linear
 from paceline.speculative.errors import ModelError
 
 
@@ -26,18 +26,24 @@ class Cache(Protocol):
 class EagleHead:
     """The network of EAGLE and EAGLE-3. Row p takes token p + 1 and the hidden state of token p."""
 
-    def __init__(self, config: HeadConfig, weights: Weights) -> None:
-        self.config, self._weights = config, weights
+    def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
+        self.config = config
         self._is_first = config.kind == "eagle"
-        self.layers = [DecoderLayer(config.shape, weights, f"layers.{i}.") for i in range(config.n_layers)]
-        self._fc = linear(weights, "fc")
-        self._norm, self._output = weights.get("norm.weight"), output_matrix(weights)
+        self._rotary = Rotary(config.shape)
+        self.layers = [
+            DecoderLayer(config.shape, weights, f"layers.{i}.", make) for i in range(config.n_layers)
+        ]
+        self._fc = linear(weights, "fc", make)
+        self._norm, self._output = weights.get("norm.weight"), output_matrix(weights, make)
         self._hidden_norm = weights.get("layers.0.hidden_norm.weight")
         self._input_norm = weights.get("input_norm.weight")
+        self._fc_norms = (
+            [weights[f"fc_norm.{i}.weight"] for i in range(len(config.layer_ids))] if config.fc_norm else []
+        )
         inputs = 2 * config.shape.hidden if self._is_first else len(config.layer_ids) * config.target.hidden
-        if self._fc.weight.shape != (config.shape.hidden, inputs):
+        if (shape := tuple(weights["fc.weight"].shape)) != (config.shape.hidden, inputs):
             raise ModelError(
-                f"fc.weight is {tuple(self._fc.weight.shape)}, expected {(config.shape.hidden, inputs)}: "
+                f"fc.weight is {shape}, expected {(config.shape.hidden, inputs)}: "
                 "the head reads other layers than its configuration says"
             )
 
@@ -46,17 +52,12 @@ class EagleHead:
         rows = features.reshape(features.shape[0], -1)
         if self._is_first:
             return rows
-        config = self.config
-        if config.fc_norm:
-            width = config.target.hidden
-            rows = concatenate(
-                [
-                    rms_norm(features[:, i], self._weights[f"fc_norm.{i}.weight"], config.shape.eps)
-                    for i in range(rows.shape[1] // width)
-                ]
-            )
-        if config.norm_before_fc and self._input_norm is not None:
-            rows = rms_norm(rows, self._input_norm, config.shape.eps)
+        eps = self.config.shape.eps
+        if self._fc_norms:
+            norms = enumerate(self._fc_norms)
+            rows = concatenate([rms_norm(features[:, i], norm, eps) for i, norm in norms])
+        if self.config.norm_before_fc and self._input_norm is not None:
+            rows = rms_norm(rows, self._input_norm, eps)
         return self._fc(rows)
 
     def forward(
@@ -73,11 +74,12 @@ class EagleHead:
             normed = rms_norm(hidden, self._hidden_norm, eps)
             x = concatenate([rms_norm(embeddings, first.input_norm, eps), normed])
             residual = normed if self.config.norm_before_residual else hidden
+        rotation = self._rotary(x, positions)
         for layer, cache in zip(self.layers, caches, strict=True):
             if layer is not first:
                 x = rms_norm(residual, layer.input_norm, eps)
-            keys, values = cache.extend(*layer.keys_values(x, positions))
-            attended = attention(layer.queries(x, positions), keys, values, mask)
+            keys, values = cache.extend(*layer.keys_values(x, rotation))
+            attended = attention(layer.queries(x, rotation), keys, values, mask)
             residual = layer.feed_forward(residual + layer.o(attended))
         if self.config.norm_output and self._norm is not None:
             return rms_norm(residual, self._norm, eps)
@@ -90,8 +92,8 @@ class EagleHead:
         return self._output(hidden)
 
 
-def output_matrix(weights: Weights) -> Linear:
-    """Return the output matrix. Raises ModelError without one."""
+def output_matrix(weights: Weights, make: MakeLinear | None = None) -> Product:
+    """Return the product with the output matrix. Raises ModelError without one."""
     if "lm_head.weight" not in weights:
         raise ModelError("the head has no output matrix (lm_head.weight)")
-    return linear(weights, "lm_head")
+    return linear(weights, "lm_head", make)

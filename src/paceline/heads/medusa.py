@@ -8,24 +8,25 @@ from typing import Any
 
 from paceline.heads.arrays import concatenate, silu
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import Linear, Weights, linear
+from paceline.heads.decoder import MakeLinear, Product, Weights, linear
 from paceline.heads.eagle import output_matrix
 
 
 class MedusaHead:
     """The network: head i drafts the token at depth i + 1."""
 
-    def __init__(self, config: HeadConfig, weights: Weights) -> None:
+    def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
         self.config = config
         heads = range(config.depth)
         if "blocks.0.0.linear.weight" in weights:  # the authors' files
             self._blocks = [
-                [linear(weights, f"blocks.{i}.{j}.linear") for j in range(config.n_layers)] for i in heads
+                [linear(weights, f"blocks.{i}.{j}.linear", make) for j in range(config.n_layers)]
+                for i in heads
             ]
-            self._outputs = [linear(weights, f"lm_head.{i}") for i in heads]
+            self._outputs = [linear(weights, f"lm_head.{i}", make) for i in heads]
         else:
-            self._blocks = [[linear(weights, f"blocks.{i}.linear")] for i in heads]
-            self._outputs = [output_matrix(weights)]
+            self._blocks = [[linear(weights, f"blocks.{i}.linear", make)] for i in heads]
+            self._outputs = [output_matrix(weights, make)]
 
     def forward(self, hidden: Any) -> Any:
         """Return the logits [depth * rows, draft_vocab] of hidden states [rows, hidden], depth by depth."""
@@ -35,7 +36,7 @@ class MedusaHead:
         outputs = zip(states, self._outputs, strict=True)
         return concatenate([output(state) for state, output in outputs], 0)
 
-    def _state(self, hidden: Any, blocks: Sequence[Linear]) -> Any:
+    def _state(self, hidden: Any, blocks: Sequence[Product]) -> Any:
         for block in blocks:
             hidden = hidden + silu(block(hidden))
         return hidden

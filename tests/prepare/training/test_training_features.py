@@ -13,7 +13,8 @@ import pytest
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.backends.toy import ToyTarget
 from paceline.prepare.training.features import MIN_LOGPROB, OnlineFeatures, top_logprobs
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import ContractError, LogitsError, ModelError, UsageError
+from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import NO_FEATURES, RequiredOutputs, Target
 from paceline.speculative.tree import EMPTY
 from training_answers import answer
@@ -63,15 +64,31 @@ def test_a_sequence_has_what_single_passes_give(
     np.testing.assert_allclose(sequence.logprobs, expected, atol=1e-3, strict=True)
 
 
-def test_the_likeliest_tokens_are_in_the_samplers_order_and_impossible_ones_are_finite() -> None:
-    ids, logprobs = top_logprobs(np.array([1.0, 3.0, -np.inf, 3.0, 2.0], np.float32), 5)
-    assert ids.tolist() == [1, 3, 4, 0, 2]
-    expected = log_softmax(np.array([3.0, 3.0, 2.0, 1.0]))
-    np.testing.assert_allclose(logprobs[:4], expected)
-    assert logprobs[4] == MIN_LOGPROB
-    assert np.isfinite(logprobs.astype(np.float16)).all()
-    large = np.array([1e4, 0.0], np.float32)
-    assert top_logprobs(large, 2)[1].tolist() == [0.0, -1e4]
+class Rows(LogitsOutput):
+    def __init__(self, *rows: list[float]) -> None:
+        super().__init__(len(rows))
+        self._rows = np.array(rows, np.float32)
+
+    def logits(self, row: int) -> Any:
+        return self._rows[row]
+
+
+def test_the_likeliest_tokens_are_in_the_samplers_order() -> None:
+    out = Rows([0.0] * 5, [1.0, 3.0, -np.inf, 3.0, 2.0], [1e4, 0.0, 0.0, 0.0, 1.0])
+    ids, logprobs = top_logprobs(out, range(1, 3), 5)
+    assert ids.tolist() == [[1, 3, 4, 0, 2], [0, 4, 1, 2, 3]]
+    np.testing.assert_allclose(logprobs[0, :4], log_softmax(np.array([3.0, 3.0, 2.0, 1.0])))
+    assert logprobs[0, 4] == -np.inf
+    assert logprobs[1].tolist() == [0.0, 1 - 1e4, -1e4, -1e4, -1e4]
+
+
+def test_impossible_tokens_have_finite_logprobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = ToyTarget(layers=3)
+    monkeypatch.setattr(target, "logits", lambda _: np.array([0.0, 1.0, *[-np.inf] * 6]))
+    logprobs = OnlineFeatures(target, [answer(2, 3)], LAYERS, 8)[0].logprobs
+    assert np.isfinite(logprobs).all()
+    assert (logprobs[:, 2:] == MIN_LOGPROB).all()
+    assert np.exp(logprobs.astype(np.float32)).sum(1) == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +97,27 @@ def test_the_likeliest_tokens_are_in_the_samplers_order_and_impossible_ones_are_
         ((), 4, "layers"),
         ((2, 1), 4, r"layers \[2, 1\]: must be one or more, ascending"),
         ((1, 1), 4, "layers"),
-        ((1,), 0, "top_k 0: must be between 1 and"),
-        ((1,), 9, "top_k 9"),
+        ((1,), 0, "top_k 0: must be at least 1"),
     ],
 )
 def test_layers_and_top_k_are_checked(layers: tuple[int, ...], top_k: int, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         OnlineFeatures(ToyTarget(layers=3), [], layers, top_k)
+
+
+def test_a_small_vocabulary_and_a_small_context_limit_what_is_computed() -> None:
+    target = ToyTarget(layers=3, n_ctx=9)
+    full = answer(4, 5)
+    assert OnlineFeatures(target, [full], LAYERS)[0].ids.shape == (5, 8)
+    with pytest.raises(UsageError, match=r"and its prompt have 10 tokens, the context 9: .* \(-c\)"):
+        OnlineFeatures(target, [full, answer(4, 6)], LAYERS)
+
+
+def test_invalid_logits_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = ToyTarget(layers=3)
+    monkeypatch.setattr(target, "logits", lambda _: np.array([0.0, 1.0, np.nan, *[0.0] * 5]))
+    with pytest.raises(LogitsError, match="the toy model: its logits are not numbers"):
+        OnlineFeatures(target, [answer(4, 5)], LAYERS)[0]
 
 
 def test_a_target_that_shows_no_hidden_states_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,4 +166,25 @@ def test_a_transformers_model_is_computed_alike_although_its_cache_has_the_promp
                 np.testing.assert_allclose(sequence.hidden[:, column], expected, atol=2e-3)
             logprobs = out.logits[0, 19:49].float().log_softmax(-1).topk(5)
             np.testing.assert_allclose(sequence.logprobs, logprobs.values.numpy(), atol=5e-3)
+            assert (np.diff(sequence.logprobs) <= 0).all()
             assert (sequence.ids == logprobs.indices.numpy()).mean() > 0.95
+
+
+def test_a_gguf_model_is_computed_alike_in_any_parts(target: Path) -> None:
+    from paceline.backends.registry import open_engine
+
+    with closing(open_engine(target, n_ctx=256, sessions=2)) as engine:
+        given = answer(40, 30, n_vocab=90)
+        tokens = [*given.prompt.tolist(), *given.tokens.tolist()]
+        source = OnlineFeatures(engine, [given, given], (0, 1, 2), 5)
+        try:
+            first, again = source
+        except ModelError as error:
+            pytest.skip(str(error))  # no library that copies them
+        np.testing.assert_array_equal(first.hidden, again.hidden)
+        expected = one_by_one(engine, tokens, (0, 1, 2))
+        np.testing.assert_allclose(first.hidden, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
+        logprobs = log_softmax(teacher_forced_logits(engine, tokens, len(given.prompt), 1))
+        np.testing.assert_allclose(
+            first.logprobs, np.take_along_axis(logprobs, first.ids.astype(np.int64), 1), atol=0.05
+        )

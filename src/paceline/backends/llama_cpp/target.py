@@ -21,6 +21,7 @@ from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
 from paceline.backends.llama_cpp.hidden_states import HiddenStateCapture
+from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
@@ -232,6 +233,10 @@ class LlamaTarget:
     def output_head(self) -> OutputHead:
         self._require_open()
         return self._weights.output_head()
+
+    def make_linear(self, weight: Any, bias: Any) -> KernelLinear | None:
+        """See MakesProducts."""
+        return own_kernels.make_linear(weight, bias, self.threads) if self.kernels else None
 
     def open(self, beside: Session | None = None) -> LlamaSession:
         self._require_open()

@@ -71,6 +71,17 @@ class HfForward(LogitsOutput):
         out: NDArray[np.float32] = self._rows[self._place(row)].float().cpu().numpy()
         return out
 
+    def top_logprobs(self, rows: range, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the k likeliest tokens of the rows and their log-probabilities, computed on the device."""
+        begin = self._place(rows.start)
+        self._place(rows.stop - 1)
+        logits = self._rows[begin : begin + len(rows)].float()
+        ids = top_k_rows(logits, k)
+        values = logits.gather(-1, torch.from_numpy(ids).to(logits.device)) - logits.logsumexp(
+            -1, keepdim=True
+        )
+        return ids, values.cpu().numpy()
+
 
 def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
     """Return the tokens of a row [n_vocab] that pass the first filter, and their logits.

@@ -81,5 +81,5 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
     for each, last, end, n in zip(due, output_ends, ends, counts, strict=True):
         each.logits = out.logits[0, last - each.rows.n_outputs : last]
         if want.layers:
-            layers = [layer[0, end - n : end] for layer in out.hidden_states if layer is not None]
+            layers = [out.hidden_states[layer][0, end - n : end] for layer in want.layers]
             each.hidden = torch.stack(layers, dim=1)

@@ -24,6 +24,7 @@ from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 
 VERSION = 3
+BOOL, INT32 = 7, 5  # types of metadata
 COPY_BYTES = 1 << 24
 WEIGHT_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")  # the types that can be written
 ROLE = ("tokenizer.ggml.", "_token_id")
@@ -153,14 +154,23 @@ def quantise_part(
 
 
 def metadata_field(key: str, value: str | int | float) -> bytes:
-    """Return the raw bytes of a text, a uint32 or a float32."""
+    """Return the raw bytes of a text, a truth value, a uint32 or a float32."""
     name = key.encode()
     if isinstance(value, str):
         data = value.encode(errors="replace")
         raw = struct.pack("<IQ", STRING, len(data)) + data
+    elif isinstance(value, bool):
+        raw = struct.pack("<I?", BOOL, value)
     else:
         raw = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
     return struct.pack("<Q", len(name)) + name + raw
+
+
+def number_list_field(key: str, numbers: Sequence[int]) -> bytes:
+    """Return the raw bytes of an array of int32."""
+    name, data = key.encode(), np.asarray(numbers, "<i4").tobytes()
+    head = struct.pack("<IIQ", ARRAY, INT32, len(numbers))
+    return struct.pack("<Q", len(name)) + name + head + data
 
 
 def list_field(field: bytes, keep: Sequence[int]) -> bytes:

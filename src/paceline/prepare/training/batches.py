@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,23 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.prepare.training.features import FeatureSource, TrainingSequence
-
-
-class Sequences:
-    """Some of a source's training sequences. lengths: in tokens, known without reading them."""
-
-    def __init__(self, source: FeatureSource, held_out: bool) -> None:
-        self._source = source
-        self._numbers = [i for i, answer in enumerate(source.answers) if answer.held_out == held_out]
-        self.answers = [source.answers[i] for i in self._numbers]
-        self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int) -> TrainingSequence:
-        return self._source[self._numbers[index]]
+from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.vocabulary import DraftVocabulary
 
 
 @dataclass(frozen=True)
@@ -57,31 +42,6 @@ class Batch:
             torch.roll(self.p, -n, 0),
             torch.roll(self.weight, -n, 0) * same,
         )
-
-
-class DraftVocabulary:
-    """The tokens that a head drafts, and their places in it."""
-
-    def __init__(self, ids: NDArray[np.int64], n_vocab: int) -> None:
-        self.ids, self.n_vocab = ids, n_vocab
-        self.places = np.full(n_vocab, -1, np.int64)
-        self.places[ids] = np.arange(len(ids))
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def is_whole(self) -> bool:
-        return len(self.ids) == self.n_vocab
-
-    @classmethod
-    def of_answers(cls, answers: Iterable[NDArray[np.int32]], n_vocab: int, size: int) -> DraftVocabulary:
-        """Return the `size` most frequent tokens of answers, in the order of their ids; others fill it up."""
-        counts = np.zeros(n_vocab, np.int64)
-        for tokens in answers:
-            np.add.at(counts, tokens.astype(np.int64), 1)
-        order = np.argsort(-counts, kind="stable")
-        return cls(np.sort(order[: min(size, n_vocab)]), n_vocab)
 
 
 def make_batch(

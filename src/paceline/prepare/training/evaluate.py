@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from paceline.heads.session import open_session
-from paceline.prepare.training.batches import DraftVocabulary
 from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.tree import chain
 
 
@@ -35,6 +35,30 @@ class Acceptance:
         return [a / max(1, r) for a, r in zip(self.accepted, self.reached, strict=True)]
 
 
+def walk(
+    sequences: Iterable[TrainingSequence],
+    accepted_of: Callable[[TrainingSequence], Callable[[int], int]],
+    n_draft: int,
+) -> Acceptance:
+    """Verify drafts along the answers, as greedy decoding does.
+    accepted_of: returns a function of the number of committed tokens, which grows from call to call; its
+    value is how many of up to `n_draft` drafted tokens equal the text behind.
+    The first step of an answer has no draft, as the target then reads the end of the prompt; the others draft
+    no token that the target's own one would put behind the answer."""
+    reached, accepted = np.zeros(n_draft, np.int64), np.zeros(n_draft, np.int64)
+    steps = emitted = 0
+    for one in sequences:
+        draft, n = accepted_of(one), one.first_answer + 1
+        steps, emitted = steps + 1, emitted + 1
+        while n < len(one.tokens):
+            room = min(n_draft, len(one.tokens) - n - 1)
+            k = min(draft(n), room)
+            reached[: min(k + 1, room)] += 1
+            accepted[:k] += 1
+            steps, emitted, n = steps + 1, emitted + k + 1, n + k + 1
+    return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
+
+
 def acceptance_of(
     head: Any,
     embed: Callable[[Sequence[int]], Any],
@@ -42,33 +66,28 @@ def acceptance_of(
     sequences: Iterable[TrainingSequence],
     n_draft: int,
 ) -> Acceptance:
-    """Draft along the answers as decoding does. head: a network with numpy weights.
-    The first step of an answer has no draft, as the target reads the end of the prompt in it; the last ones
-    draft no token behind the answer."""
+    """Return the acceptance of a head, which drafts through the sessions that decoding uses.
+    head: a network with numpy weights."""
     depth = min(n_draft, head.config.depth or n_draft)
-    reached, accepted = np.zeros(depth, np.int64), np.zeros(depth, np.int64)
-    steps = emitted = 0
-    for one in sequences:
-        tokens = one.tokens.tolist()
+
+    def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+        tokens, known = one.tokens.tolist(), 0
         session = open_session(head, embed, np.zeros(0, np.float32), len(tokens) + depth + 1)
-        known = 0
-        n = min(len(tokens), one.first_answer + 1)
-        steps, emitted = steps + 1, emitted + n - one.first_answer
-        session.extend(tokens[:n])
-        while n < len(tokens):
+
+        def accepted(n: int) -> int:
+            nonlocal known
+            session.extend(tokens[len(session.tokens) : n])
             session.observe(known, one.hidden[known : n - 1].astype(np.float32))
             known = n - 1
             drafted: list[int] = []
             while len(drafted) < min(depth, len(tokens) - n - 1):
                 _, rows = session.compute(chain(drafted, head.config.kind))
                 token = int(vocabulary.ids[int(rows[len(drafted)].argmax())])
-                reached[len(drafted)] += 1
                 if token != tokens[n + len(drafted)]:
                     break
-                accepted[len(drafted)] += 1
                 drafted.append(token)
-            end = n + len(drafted) + 1
-            steps, emitted = steps + 1, emitted + end - n
-            session.extend(tokens[n:end])
-            n = end
-    return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
+            return len(drafted)
+
+        return accepted
+
+    return walk(sequences, accepted_of, depth)

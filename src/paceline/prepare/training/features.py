@@ -7,16 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.prepare.training.answer_folder import Answer, Ids
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import ContractError, LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import chain
+from paceline.speculative.validation import invalid
 
 TOP_K = 32
 MIN_LOGPROB = -10_000.0  # of an impossible token; finite in float16
@@ -40,6 +41,14 @@ class TrainingSequence:
     first_answer: int
 
 
+@runtime_checkable
+class RanksTokens(Protocol):
+    """A ForwardOutput whose logits are on a device, and need not leave it."""
+
+    def top_logprobs(self, rows: range, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the k likeliest tokens [rows, k] and their log-probabilities."""
+
+
 class FeatureSource(Protocol):
     """Training sequences by number; `answers` has their answers, in the same order."""
 
@@ -53,19 +62,26 @@ class FeatureSource(Protocol):
 
 
 class OnlineFeatures:
-    """Sequences that the target computes when they are read. layers: see RequiredOutputs. top_k: of `ids`."""
+    """Sequences that the target computes when they are read.
+
+    layers: see RequiredOutputs. top_k: of `ids`, at most the vocabulary.
+    Raises UsageError for an answer that does not fit the context."""
 
     def __init__(
         self, target: Target, answers: Sequence[Answer], layers: Sequence[int], top_k: int = TOP_K
     ) -> None:
         self.target, self.answers = target, answers
-        self.layers, self.top_k = tuple(layers), top_k
-        if not 1 <= top_k <= target.vocab.size:
-            raise UsageError(
-                f"top_k {top_k}: must be between 1 and the target's {target.vocab.size:,} tokens"
-            )
+        self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
+        if top_k < 1:
+            raise invalid("top_k", top_k, "at least 1")
         if not layers or list(layers) != sorted(set(layers)):
             raise UsageError(f"layers {list(layers)}: must be one or more, ascending")
+        longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
+        if longest > target.caps.n_ctx:
+            raise UsageError(
+                f"an answer and its prompt have {longest:,} tokens, the context {target.caps.n_ctx:,}: ask "
+                "for a larger one (-c)"
+            )
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -79,11 +95,13 @@ class OnlineFeatures:
         return self.compute(tokens, len(answer.prompt))
 
     def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
-        """Run teacher forcing over the tokens. Raises ContractError if the target shows no hidden states."""
+        """Run teacher forcing over the tokens.
+
+        Raises ContractError if the target shows no hidden states, LogitsError if its logits are invalid."""
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
-        hidden, rows = _Rows(n), list[tuple[Ids, Floats]]()
+        hidden, best = _Rows(n), list[tuple[NDArray[Any], NDArray[Any]]]()
         target.forget()  # what is in the cache has no hidden states
         with closing(target.open()) as session:
             session.extend(given[:first_answer])
@@ -95,14 +113,16 @@ class OnlineFeatures:
                 tree = chain(given[at : at + most - 1], "right")
                 out = target.forward([(session, tree)], want)[0]
                 hidden.add(out)
-                rows += [
-                    top_logprobs(out.logits(row), self.top_k) for row in range(min(len(tree) + 1, n - at))
-                ]
+                if predicted := range(min(len(tree) + 1, n - at)):
+                    best.append(top_logprobs(out, predicted, self.top_k))
                 at += len(tree) + 1
                 if at <= n:
                     session.commit(range(len(tree)), given[at - 1])
-        ids, logprobs = (np.stack(one) for one in zip(*rows, strict=True))
-        return TrainingSequence(tokens, hidden.whole(), ids, logprobs.astype(np.float16), first_answer)
+        ids, logprobs = (np.concatenate(parts) for parts in zip(*best, strict=True))
+        logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
+        if not np.isfinite(logprobs).all():
+            raise LogitsError(f"{target.origin}: its logits are not numbers")
+        return TrainingSequence(tokens, hidden.whole(), ids.astype(np.int32), logprobs, first_answer)
 
 
 class _Rows:
@@ -128,8 +148,15 @@ class _Rows:
         return np.concatenate(self._parts)
 
 
-def top_logprobs(logits: NDArray[Any], k: int) -> tuple[Ids, Floats]:
-    """Return the k likeliest tokens of a row, as `filter_top_k` orders them, and their log-probabilities."""
-    best = filter_top_k(logits, k)
-    values = logits.astype(np.float64) - float(logits[best[0]])
-    return best.astype(np.int32), np.maximum(values[best] - np.log(np.exp(values).sum()), MIN_LOGPROB)
+def top_logprobs(out: ForwardOutput, rows: range, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the k likeliest tokens of the rows, best first, and their log-probabilities."""
+    if isinstance(out, RanksTokens):
+        return out.top_logprobs(rows, k)
+    found = []
+    for row in rows:
+        logits = out.logits(row)
+        ids = filter_top_k(logits, k)
+        values = logits.astype(np.float64) - float(logits[ids[0]])
+        found.append((ids, values[ids] - np.log(np.exp(values).sum())))
+    ids, logprobs = (np.stack(parts) for parts in zip(*found, strict=True))
+    return ids, logprobs

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.prepare.training.batches import Sequences, batches_of, make_batch
-from paceline.prepare.training.evaluate import Acceptance, acceptance_of
+from paceline.prepare.training.batches import batches_of, make_batch
+from paceline.prepare.training.dataset import Sequences
+from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.plan import TrainingSettings
 from paceline.prepare.training.recipes import Recipe
@@ -162,10 +163,9 @@ class Trainer:
         """Evaluate, and save the head if it is the best; return its acceptance then."""
         weights = {name: value.detach().float().cpu().numpy() for name, value in self.weights.items()}
         embedding = self._embedding.float().cpu().numpy()
-        found = acceptance_of(
-            self._recipe.network(weights),
-            lambda tokens: embedding[list(tokens)],
-            self._recipe.vocabulary,
+        found = self._recipe.acceptance(
+            weights,
+            embedding,
             (held_out[i] for i in range(min(len(held_out), self._settings.held_out))),
             self._settings.n_draft,
         )

@@ -14,11 +14,13 @@ from paceline.speculative.validation import invalid
 class HeadOptions:
     """The choices of a training.
     depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
-    layers: of a block head. decay: weight of each further token. variation: share of total variation in the
-    loss. mask_token: a block's placeholder. markov_rank: of a block's correction by the token before."""
+    layers, width: of a block head or a draft model, 0 for the kind's own.
+    decay: weight of each further token. variation: share of total variation in the loss.
+    mask_token: a block's placeholder. markov_rank: of a block's correction by the token before."""
 
     depth: int = 5
-    layers: int = 2
+    layers: int = 0
+    width: int = 0
     decay: float = 0.8
     variation: float = 0.0
     mask_token: int = 0
@@ -34,7 +36,7 @@ class TrainingSettings:
     epochs: int = 10
     minutes: float = 0.0
     learning_rate: float = 1e-3
-    batch_tokens: int = 2048
+    batch_tokens: int = 512
     longest: int = 1024
     evaluations: int = 10
     held_out: int = 24

@@ -7,7 +7,8 @@ A recipe makes first weights, and returns the loss of a batch. The networks are 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,17 @@ import torch
 
 from paceline.heads.block import BlockHead
 from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
-from paceline.heads.decoder import LayerShape
+from paceline.heads.decoder import LayerShape, Weights
 from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
-from paceline.prepare.training.batches import Batch, DraftVocabulary
+from paceline.heads.target import sample_tokens
+from paceline.heads.writing import write_head
+from paceline.prepare.training.batches import Batch
+from paceline.prepare.training.evaluate import Acceptance, acceptance_of
+from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.plan import HeadOptions
+from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import ModelError
 
 INIT_STD = 0.02
@@ -41,8 +47,9 @@ class Recipe(ABC):
     def config(self) -> HeadConfig: ...
 
     @abstractmethod
-    def weights(self, output: Any) -> dict[str, Any]:
-        """Return first weights as torch tensors. output: the target's OutputHead."""
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
+        """Return first weights as torch tensors.
+        output, embedding: the target's OutputHead, and its embedding matrix [n_vocab, hidden]."""
 
     @abstractmethod
     def loss(self, network: Any, batch: Batch, embed: Any) -> Any:
@@ -50,6 +57,24 @@ class Recipe(ABC):
 
     @abstractmethod
     def network(self, weights: Mapping[str, Any]) -> Any: ...
+
+    def acceptance(
+        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
+    ) -> Acceptance:
+        """Return the acceptance on held-out answers. weights, embedding: numpy arrays."""
+        network = self.network(weights)
+        return acceptance_of(
+            network, lambda tokens: embedding[list(tokens)], self.vocabulary, sequences, n_draft
+        )
+
+    def path(self, folder: Path, target: Any) -> Path:
+        """Return what `-md` names."""
+        return folder
+
+    def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
+        """Write the head. Raises OSError."""
+        sample = target.token_embeddings(sample_tokens(target.vocab.size))
+        write_head(folder, self.config, weights, self.vocabulary.ids, sample, card)
 
     @property
     def frozen(self) -> frozenset[str]:
@@ -116,11 +141,11 @@ class Eagle3Recipe(Recipe):
     def network(self, weights: Mapping[str, Any]) -> EagleHead:
         return EagleHead(self.config, weights)
 
-    def weights(self, output: Any) -> dict[str, Any]:
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden, width = self.shape.hidden, self.target.hidden
         fc = normal(hidden, 3 * width)
         fc[:, 2 * width :] += torch.eye(hidden, width)  # begins as the last of the three layers
-        norm = torch.ones(hidden) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+        norm = torch.ones(hidden) if output.norm is None else torch.tensor(output.norm).float()
         return {
             "fc.weight": fc,
             **layer_weights(self.shape, "layers.0.", 2 * hidden, qk_norm=False),
@@ -167,7 +192,7 @@ class EagleRecipe(Recipe):
     def network(self, weights: Mapping[str, Any]) -> EagleHead:
         return EagleHead(self.config, weights)
 
-    def weights(self, output: Any) -> dict[str, Any]:
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.shape.hidden
         layer = layer_weights(self.shape, "layers.0.", hidden, qk_norm=False)
         del layer["layers.0.input_layernorm.weight"]  # the authors' layer has none
@@ -213,7 +238,7 @@ class MedusaRecipe(Recipe):
     def network(self, weights: Mapping[str, Any]) -> MedusaHead:
         return MedusaHead(self.config, weights)
 
-    def weights(self, output: Any) -> dict[str, Any]:
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.target.hidden
         blocks = {
             f"blocks.{i}.linear.{name}": torch.zeros(shape)
@@ -238,6 +263,10 @@ class BlockRecipe(Recipe):
     anchors_per_token = 1 / 8
 
     @property
+    def n_layers(self) -> int:
+        return self.options.layers or 2
+
+    @property
     def config(self) -> HeadConfig:
         return HeadConfig(
             kind=self.kind,
@@ -245,7 +274,7 @@ class BlockRecipe(Recipe):
             shape=self.shape,
             draft_vocab=len(self.vocabulary),
             layer_ids=three_layers(self.target.layers),
-            n_layers=self.options.layers,
+            n_layers=self.n_layers,
             depth=self.options.depth,
             mask_token=self.options.mask_token,
             markov="vanilla" if self.options.markov_rank else "",
@@ -256,11 +285,11 @@ class BlockRecipe(Recipe):
     def network(self, weights: Mapping[str, Any]) -> BlockHead:
         return BlockHead(self.config, weights)
 
-    def weights(self, output: Any) -> dict[str, Any]:
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden, width = self.shape.hidden, self.target.hidden
-        norm = torch.ones(hidden) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+        norm = torch.ones(hidden) if output.norm is None else torch.tensor(output.norm).float()
         layers = dict[str, Any]()
-        for i in range(self.options.layers):
+        for i in range(self.n_layers):
             layers |= layer_weights(self.shape, f"layers.{i}.", hidden, qk_norm=True)
         fc = normal(hidden, 3 * width)
         fc[:, 2 * width :] += torch.eye(hidden, width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,25 +16,23 @@ from paceline.api import LLM
 from paceline.backends.interface import ShowsHiddenStates
 from paceline.heads.config import TargetFacts
 from paceline.heads.decoder import LayerShape
-from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
-from paceline.prepare.training.answers import generate_answers
-from paceline.prepare.training.batches import DraftVocabulary, Sequences
+from paceline.heads.files import CARD, read_head
+from paceline.prepare.training.dataset import FEATURES, TRAINING, Note, Report, Sequences, gather_answers
+from paceline.prepare.training.draft_model import DraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures
+from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipes import RECIPES, Recipe
+from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import UsageError
 
-ANSWERS, FEATURES, TRAINING = "answers", "features", "training"
+GGUF = "eagle3.gguf"
 HEAD_DIM = 64
 CHUNK = 4096  # embedding rows read at once
-
-
-Report = Callable[[str, Any], object]  # the stage, and its progress
 
 
 def train_head(
@@ -42,7 +40,7 @@ def train_head(
     prompts: TrainingPrompts,
     plan: TrainingPlan,
     report: Report = lambda _stage, _progress: None,
-    note: Callable[[str], object] = lambda _line: None,
+    note: Note = lambda _line: None,
 ) -> dict[str, Any]:
     """Train a head for the target of `llm`, and return its card.
 
@@ -51,20 +49,10 @@ def train_head(
     target = llm.target
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
-    found = generate_answers(
-        llm,
-        prompts,
-        plan.folder / ANSWERS,
-        max_tokens=plan.max_tokens,
-        temperature=plan.temperature,
-        minutes=plan.answer_minutes or None,
-        report=lambda progress: report(ANSWERS, progress),
-    )
-    answers = [answer for answer in found.answers if len(answer.tokens) > 1]
-    if not any(a.held_out for a in answers) or all(a.held_out for a in answers):
-        raise UsageError("there are too few answers: some to train on, and some held out (more --minutes)")
+    answers = gather_answers(llm, prompts, plan, report, note)
+    size = target.vocab.size if plan.kind == "draft" else plan.draft_vocab
     vocabulary = DraftVocabulary.of_answers(
-        (answer.tokens for answer in answers if not answer.held_out), target.vocab.size, plan.draft_vocab
+        (answer.tokens for answer in answers if not answer.held_out), target.vocab.size, size
     )
     recipe = make_recipe(target, plan, vocabulary)
     layers = recipe.config.resolved(target.layers).layer_ids
@@ -79,33 +67,39 @@ def train_head(
             report=lambda done, total: report(FEATURES, (done, total)),
         )
     training, held_out = Sequences(source, False), Sequences(source, True)
-    sample = target.token_embeddings(sample_tokens(target.vocab.size))
     card = make_card(llm, prompts, plan, training, held_out)
-    state = {"acceptance": dict[str, Any]()}
 
     def save(weights: Any, acceptance: Acceptance) -> None:
-        state["acceptance"] = acceptance_record(acceptance, plan.settings.n_draft)
-        write_head(
-            plan.folder,
-            recipe.config,
-            weights,
-            vocabulary.ids,
-            sample,
-            card | {"acceptance": state["acceptance"]},
-        )
+        record = acceptance_record(acceptance, plan.settings.n_draft)
+        recipe.write(plan.folder, target, weights, card | {"acceptance": record})
 
     torch.manual_seed(plan.settings.seed)
+    torch.set_num_threads(int(target.settings["threads"]))
+    embedding = embedding_of(target)
     trainer = Trainer(
         recipe,
-        recipe.weights(target.output_head()),
-        embedding_of(target),
+        recipe.weights(target.output_head(), embedding),
+        embedding,
         plan.folder,
         plan.settings,
         save,
         training_device(plan.device),
     )
     trainer.run(training, held_out, lambda progress: report(TRAINING, progress))
-    return card | {"acceptance": state["acceptance"] or read_acceptance(plan.folder)}
+    if plan.kind == "eagle3":
+        write_for_llama_server(plan.folder, target, note)
+    return read_card(plan.folder) | {"path": str(recipe.path(plan.folder, target))}
+
+
+def write_for_llama_server(folder: Path, target: Any, note: Note) -> None:
+    """Write an EAGLE-3 head as a GGUF file, too, if its target is one."""
+    if target.path.suffix != ".gguf":
+        return
+    head = read_head(folder)
+    weights = {name: value for name, value in head.weights.items() if name not in ("d2t", "t2d")}
+    ids = np.arange(head.config.draft_vocab) + head.weights.get("d2t", 0)
+    write_eagle3(folder / GGUF, head.config, weights, ids, target.path)
+    note(f"for llama-server: --spec-type draft-eagle3 -md {folder / GGUF}")
 
 
 def training_device(name: str) -> str:
@@ -122,7 +116,8 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
         hidden=target.hidden_size,
         vocab=target.vocab.size,
     )
-    return RECIPES[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
+    kind: type[Recipe] = RECIPES.get(plan.kind, DraftRecipe)
+    return kind(facts, head_shape(target.hidden_size), vocabulary, plan.options)
 
 
 def head_shape(hidden: int) -> LayerShape:
@@ -148,7 +143,7 @@ def make_card(
 ) -> dict[str, Any]:
     """Return what a head was trained for and on."""
 
-    def count(sequences: Sequences) -> dict[str, int]:
+    def size(sequences: Sequences) -> dict[str, int]:
         tokens = sum(len(answer.tokens) for answer in sequences.answers)
         return {"answers": len(sequences), "answer_tokens": tokens}
 
@@ -158,8 +153,8 @@ def make_card(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "target": {"name": llm.target.name, "model": llm.target.identity()["model"]},
         "sources": [asdict(source) for source in prompts.sources],
-        "training": count(training),
-        "held_out": count(held_out),
+        "training": size(training),
+        "held_out": size(held_out),
         "settings": asdict(plan.settings) | asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
     }
 
@@ -173,9 +168,10 @@ def acceptance_record(acceptance: Acceptance, n_draft: int) -> dict[str, Any]:
     }
 
 
-def read_acceptance(folder: Path) -> dict[str, Any]:
-    """Return the acceptance in the folder's card, of a run that had ended before."""
-    from paceline.heads.files import read_head
-
-    record: dict[str, Any] = dict(read_head(folder).card["acceptance"])
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return the best head's card. Raises UsageError if there is none yet."""
+    try:
+        record: dict[str, Any] = json.loads((folder / CARD).read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder}: has no head yet: nothing was evaluated (more --epochs)") from error
     return record

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.interface import KernelStatus
-from paceline.backends.llama_cpp.kernels import amx, build
+from paceline.backends.llama_cpp.kernels import amx, build, matrices
 from paceline.hardware.probe import free_memory
 from paceline.speculative.errors import KernelError, MissingExtraError
 
@@ -62,6 +62,13 @@ def hidden_state_callback() -> Any:
     return library.paceline_hidden_states_capture
 
 
+def make_linear(weight: Any, bias: Any, threads: int) -> matrices.KernelLinear | None:
+    """Return the product with a matrix [outputs, inputs]; None if kernels are not in use, or not faster."""
+    if _library is None or weight.size < matrices.MIN_WEIGHTS:
+        return None
+    return matrices.KernelLinear(_library, weight, bias, threads=threads)
+
+
 def _compiled_library() -> tuple[ctypes.CDLL, Path, int]:
     """Return the library, its file, and llama.cpp's handle. Raises KernelError or MissingExtraError."""
     from paceline.backends.llama_cpp import binding
@@ -87,6 +94,7 @@ def _load_library(file: Path) -> ctypes.CDLL:
             getattr(library, f"paceline_kernels_{name}").restype = None
         library.paceline_hidden_states_enter.restype = ctypes.c_char_p
         library.paceline_hidden_states_enter.argtypes = [ctypes.c_void_p]
+        matrices.declare(library)
     except (OSError, AttributeError) as error:
         reason = f"the library cannot be loaded ({error})"
         build.mark_failed(file, reason)

@@ -32,6 +32,7 @@ const char *find_calls(void *library) {
         find(c.nbytes, "ggml_nbytes") && find(c.set_threads, "ggml_backend_cpu_set_n_threads") &&
         find(c.free_buffer, "ggml_backend_buffer_free") && find(c.cpu_init, "ggml_backend_cpu_init") &&
         find(c.compute, "ggml_backend_graph_compute") && find(c.free_backend, "ggml_backend_free");
+    find(c.parallel, "GOMP_parallel");
     return all ? "" : "llama.cpp's libraries do not show the functions that kernels enter by";
 }
 

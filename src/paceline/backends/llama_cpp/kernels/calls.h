@@ -1,4 +1,4 @@
-// ggml's functions, and the interface of the three operations.
+// ggml's functions, and what the sources use of one another.
 #pragma once
 #include "ggml_abi.h"
 #include "path.h"
@@ -7,6 +7,8 @@ namespace paceline {
 
 extern ggml::Calls calls;
 const char *find_calls(void *library);  // in a library and its dependencies; returns "" or the missing name
+
+const Path *find_path(const char *name);  // of this processor, "" for the best; null if it has none (entry.cpp)
 
 // mul_mat.cpp
 const Kind *kind_of(const Path &, const ggml::Tensor *weights);  // null if there is no kernel for the type

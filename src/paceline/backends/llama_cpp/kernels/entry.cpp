@@ -224,11 +224,8 @@ bool is_offered() {
 }
 
 const char *try_enter(const char *name, void *library) {
-    const auto found = paths();
-    if (found.empty()) return "there are no kernels for this processor";
-    const Path *chosen = *name ? nullptr : found[0];
-    for (const Path *path : found)
-        if (!strcmp(path->name, name)) chosen = path;
+    if (paths().empty()) return "there are no kernels for this processor";
+    const Path *chosen = find_path(name);
     if (!chosen) return "this processor cannot run the requested kernels";
     if (const char *missing = find_calls(library); *missing) return missing;
     if (strcmp(calls.version(), ggml::VERSION)) return "llama.cpp is another version than the kernels were written for";
@@ -253,6 +250,14 @@ const char *try_enter(const char *name, void *library) {
 }
 
 }  // namespace
+
+const Path *find_path(const char *name) {
+    const auto found = paths();
+    for (const Path *path : found)
+        if (!*name || !strcmp(path->name, name)) return path;
+    return nullptr;
+}
+
 }  // namespace paceline
 
 // path: one of paceline_kernels_paths(), "" for the best. library: llama.cpp's handle from dlopen. Returns "" if

@@ -143,6 +143,8 @@ struct Calls {
     void (*set_threads)(Backend *, int);
     int (*compute)(Backend *, Graph *);
     void (*free_backend)(Backend *);
+    // OpenMP's threads, which ggml computes with; null if it uses others.
+    void (*parallel)(void (*)(void *), void *, unsigned n, unsigned flags);
 };
 
 }  // namespace paceline::ggml

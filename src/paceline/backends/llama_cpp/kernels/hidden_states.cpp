@@ -35,15 +35,20 @@ bool is_scaled(const char *name) {
     return false;
 }
 
-// The layer whose input has this name, or -1.
+// The layer whose input has this name, or -1. A pass has a thousand names: most are told by their first letter.
 int layer_of(const char *name, int last) {
-    if (!strncmp(name, "l_out-", 6)) {
-        char *end;
-        const long next = strtol(name + 6, &end, 10) + 1;
-        return *end == 0 && next > 0 && next < last ? int(next) : -1;
+    switch (*name) {
+        case 'l': {
+            if (strncmp(name, "l_out-", 6)) return -1;
+            char *end;
+            const long next = strtol(name + 6, &end, 10) + 1;
+            return *end == 0 && next > 0 && next < last ? int(next) : -1;
+        }
+        case 'r': return strcmp(name, "result_norm") ? -1 : last;
+        case 'e': return strcmp(name, EMBEDDINGS) ? -1 : 0;
+        case 'i': return is_scaled(name) ? 0 : -1;
+        default: return -1;
     }
-    if (!strcmp(name, "result_norm")) return last;
-    return !strcmp(name, EMBEDDINGS) || is_scaled(name) ? 0 : -1;
 }
 
 int column_of(const Capture &c, const char *name) {

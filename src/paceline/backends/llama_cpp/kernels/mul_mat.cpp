@@ -7,14 +7,12 @@
 #include <vector>
 
 #include "calls.h"
+#include "tiles.h"
 
 namespace paceline {
 
 using ggml::ComputeParams;
 using ggml::Tensor;
-
-constexpr size_t NEAR = 48 << 10;  // bytes of tiles that stay in cache while all columns pass
-constexpr int PARTS = 4;           // minimum work items per thread, for load balance
 
 const Kind *kind_of(const Path &path, const Tensor *w) {
     if (w->ne[0] <= 0 || w->ne[1] <= 0 || w->ne[2] <= 0 || w->ne[3] <= 0) return nullptr;
@@ -24,10 +22,6 @@ const Kind *kind_of(const Path &path, const Tensor *w) {
 }
 
 static int64_t planes_of(const Tensor *w) { return w->ne[2] * w->ne[3]; }
-
-static int64_t tiles_of(const Kind &kind, const Tensor *w) { return (w->ne[1] + kind.rows - 1) / kind.rows; }
-
-static size_t tile_size(const Kind &kind, const Tensor *w) { return size_t(w->ne[0] / kind.block) * kind.tile_bytes; }
 
 size_t repacked_size(const Kind &kind, const Tensor *w) {
     size_t size;
@@ -76,8 +70,6 @@ struct Work {
     int32_t *starts, *entries;  // for each expert, the columns that chose it, as token * used + slot
 };
 
-size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
-
 bool needs_copy(const Kind &kind, const Tensor *x) { return !kind.quantised && x->nb[0] != 4; }
 
 size_t columns_size(const Kind &kind, const Tensor *x) {
@@ -118,32 +110,6 @@ void prepare(const Path &path, const Kind &kind, const ComputeParams &p, const T
 const void *prepared(const Kind &kind, const Tensor *x, const char *from, int64_t c) {
     if (kind.quantised) return reinterpret_cast<const Activations *>(from) + c * (x->ne[0] / 32);
     return needs_copy(kind, x) ? from + c * x->ne[0] * 4 : column(x, c);
-}
-
-// Multiply some tiles with some columns, as many at a time as a kernel takes, in even parts. of(i), to(i): the input of
-// the i-th column and the start of its result.
-template <class Of, class To>
-void tiles_by_columns(const Kind &kind, const Tensor *w, const char *tiles, int64_t from, int64_t to, int64_t n,
-                      Of of, To out) {
-    const int64_t blocks = w->ne[0] / kind.block, parts = (n + kind.most - 1) / kind.most;
-    const size_t size = tile_size(kind, w);
-    for (int64_t part = 0; part < parts; part++) {
-        const int64_t first = n * part / parts, m = n * (part + 1) / parts - first;
-        const void *columns[MOST];
-        float *results[MOST], *outs[MOST];
-        for (int64_t i = 0; i < m; i++) { columns[i] = of(first + i); results[i] = out(first + i); }
-        for (int64_t t = from; t < to; t++) {
-            for (int64_t i = 0; i < m; i++) outs[i] = results[i] + t * kind.rows;
-            const int64_t rows = std::min<int64_t>(kind.rows, w->ne[1] - t * kind.rows);
-            kind.product[m](reinterpret_cast<const uint8_t *>(tiles) + size_t(t) * size, columns, blocks, outs, int(rows));
-        }
-    }
-}
-
-int64_t tiles_at_once(const Kind &kind, const Tensor *w, int64_t pieces_of_others, int nth) {
-    const int64_t tiles = tiles_of(kind, w), near = int64_t(NEAR / tile_size(kind, w));
-    const int64_t fair = tiles * pieces_of_others / (int64_t(nth) * PARTS);
-    return std::max<int64_t>(1, std::min(near, fair));
 }
 
 }  // namespace

@@ -1,0 +1,88 @@
+"""A learned probability that a drafted token is accepted, from more than its own probability.
+
+It sees how a draft's distribution looks: its first and second probability, its entropy, the position in the
+draft, and the score of the token before. Others stop drafts by such a probability alone (AdaEDL,
+arXiv:2410.18351; SpecDec++, arXiv:2405.19715); here it replaces the score that the policy calibrates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.heads.config import KIND_KEY, VERSION
+from paceline.speculative.errors import ModelError
+from paceline.system.whole import atomic_write
+
+KIND, FILE = "confidence", "config.json"
+MIN_P = 1e-6
+NAMES = ("bias", "logit p1", "log p2", "entropy", "depth", "logit of the score before", "p1 squared")
+Vector = NDArray[np.float64]
+
+
+def row_features(p: NDArray[Any], depth: int, before: float) -> Vector:
+    """Return what the confidence sees of a row.
+    p: probabilities of the draft's tokens, in any order. depth: of the token, from 0. before: the score of
+    the token before, 1 at the root."""
+    first = float(p.max())
+    second = float(np.partition(p, -2)[-2]) if len(p) > 1 else 0.0
+    positive = p[p > MIN_P].astype(np.float64)
+    entropy = float(-(positive * np.log(positive)).sum())
+    return np.array(
+        [1.0, logit(first), np.log(max(second, MIN_P)), entropy, np.log1p(depth), logit(before), first**2]
+    )
+
+
+def logit(p: float) -> float:
+    p = min(max(p, MIN_P), 1.0 - MIN_P)
+    return float(np.log(p / (1.0 - p)))
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """A logistic regression over `row_features`. draft: the draft model's name. model: its fingerprint."""
+
+    draft: str
+    model: str
+    weights: tuple[float, ...]
+
+    def probability(self, p: NDArray[Any], depth: int, before: float) -> float:
+        z = float(np.dot(row_features(p, depth, before), self.weights))
+        return 1.0 / (1.0 + float(np.exp(-max(-50.0, min(50.0, z)))))
+
+    def write(self, folder: Path, card: Mapping[str, Any]) -> None:
+        """Write config.json. Raises OSError."""
+        data = {
+            KIND_KEY: KIND,
+            "version": VERSION,
+            "draft": self.draft,
+            "model": self.model,
+            "weights": dict(zip(NAMES, self.weights, strict=True)),
+            "card": dict(card),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / FILE) as part:
+            part.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+
+
+def read_confidence(folder: Path) -> Confidence | None:
+    """Return the confidence in a folder; None for another folder. Raises ModelError for a damaged one."""
+    try:
+        data = json.loads((folder / FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(data, dict) or data.get(KIND_KEY) != KIND:
+        return None
+    try:
+        if data["version"] > VERSION:
+            raise ModelError(f"{folder}: is of a newer version of Paceline: update")
+        weights = tuple(float(data["weights"][name]) for name in NAMES)
+        return Confidence(str(data["draft"]), str(data["model"]), weights)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder}: {FILE} is damaged ({error!r}): train it again") from error

@@ -1,0 +1,199 @@
+"""Training of a confidence (heads/confidence.py) for a draft model or head, on the target's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline import __version__
+from paceline.api import LLM
+from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
+from paceline.heads.session import HeadSession
+from paceline.heads.target import HeadTarget
+from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.dataset import FEATURES, Note, Report, Sequences, gather_answers
+from paceline.prepare.training.evaluate import walk
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, TrainingSequence
+from paceline.prepare.training.plan import TrainingPlan
+from paceline.prepare.training.prompts import TrainingPrompts
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import RequiredOutputs, Target
+from paceline.speculative.tree import chain
+from paceline.vocab.shared import check_shared
+
+RIDGE, STEPS = 1.0, 25
+MIN_EXAMPLES = 200
+SCORE = NAMES.index("logit p1")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Drafted tokens: what the confidence sees of each [n, features], and whether it was accepted."""
+
+    features: Floats
+    accepted: Floats
+
+
+def collect(
+    draft: Target,
+    sequences: Iterable[TrainingSequence],
+    n_draft: int,
+    tick: Callable[[], object] = lambda: None,
+) -> Examples:
+    """Draft along the answers as greedy decoding does, and note every drafted token."""
+    rows, labels = list[Floats](), list[float]()
+
+    def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+        tick()
+        tokens, known = one.tokens.tolist(), 0
+        session: Any = draft.open()
+
+        def accepted(n: int) -> int:
+            nonlocal known
+            session.extend(tokens[len(session.tokens) : n])
+            if isinstance(session, HeadSession):
+                session.observe(known, one.hidden[known : n - 1].astype(np.float32))
+                known = n - 1
+            drafted, before = list[int](), 1.0
+            while len(drafted) < min(n_draft, len(tokens) - n):
+                (out,) = draft.forward([(session, chain(drafted, "draft"))], RequiredOutputs())
+                logits = out.logits(len(drafted))
+                p = np.exp(logits - logits.max())
+                p /= p.sum()
+                best = int(logits.argmax())
+                is_right = best == tokens[n + len(drafted)]
+                rows.append(row_features(p, len(drafted), before))
+                labels.append(float(is_right))
+                if not is_right:
+                    break
+                before = float(p[best])
+                drafted.append(best)
+            if n + len(drafted) + 1 >= len(tokens):
+                session.close()
+            return len(drafted)
+
+        return accepted
+
+    walk(sequences, accepted_of, n_draft)
+    if len(labels) < MIN_EXAMPLES:
+        raise UsageError(f"only {len(labels)} drafted tokens to learn from: give more prompts")
+    return Examples(np.stack(rows), np.array(labels))
+
+
+def train_confidence(
+    llm: LLM,
+    prompts: TrainingPrompts,
+    plan: TrainingPlan,
+    report: Report = lambda _stage, _progress: None,
+    note: Note = lambda _line: None,
+) -> dict[str, Any]:
+    """Train a confidence for the draft of `llm`, write it, and return its card.
+    Raises UsageError without a draft, and VocabError for one of another vocabulary."""
+    draft: Any = llm.draft
+    if draft is None:
+        raise UsageError("a confidence is trained for a draft: give one (-md)")
+    check_shared(llm.target.vocab, draft.vocab)
+    answers = gather_answers(llm, prompts, plan, report, note)
+    layers = sorted(set(draft.config.layer_ids)) if isinstance(draft, HeadTarget) else ()
+    source: FeatureSource = OnlineFeatures(llm.target, answers, layers) if layers else TokensOnly(answers)
+    training, held_out = Sequences(source, False), Sequences(source, True)
+    total, done = len(training) + len(held_out), count(1)
+
+    def tick() -> None:
+        report(FEATURES, (next(done), total))
+
+    found, record = fit_to_draft(draft, training, held_out, plan.settings.n_draft, tick)
+    card = {"kind": KIND, "paceline": __version__, "acceptance": record, "path": str(plan.folder)}
+    found.write(plan.folder, card)
+    return card
+
+
+class TokensOnly:
+    """A source of sequences without features, for a draft model that reads tokens alone."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self.answers = answers
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __getitem__(self, number: int) -> TrainingSequence:
+        answer, none = self.answers[number], np.zeros((0, 0), np.float16)
+        tokens = np.concatenate([answer.prompt, answer.tokens])
+        return TrainingSequence(tokens, none, none.astype(np.int32), none, len(answer.prompt))
+
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[number] for number in range(len(self)))
+
+
+def fit_to_draft(
+    draft: Any,
+    training: Iterable[TrainingSequence],
+    held_out: Iterable[TrainingSequence],
+    n_draft: int,
+    tick: Callable[[], object] = lambda: None,
+) -> tuple[Confidence, dict[str, Any]]:
+    """Fit a confidence; return it with its quality on held-out answers, beside that of the score alone, as
+    the policy calibrates it."""
+    seen, unseen = collect(draft, training, n_draft, tick), collect(draft, held_out, n_draft, tick)
+    weights = fit(seen)
+    by_score = calibrated(seen.features[:, SCORE], seen)(unseen.features[:, SCORE])
+    record = {
+        "examples": len(seen.accepted),
+        "accepted": float(unseen.accepted.mean()),
+        "confidence": quality(sigmoid(unseen.features @ weights), unseen.accepted),
+        "score": quality(by_score, unseen.accepted),
+    }
+    return Confidence(str(draft.path), draft.identity()["model"], tuple(weights.tolist())), record
+
+
+def fit(examples: Examples) -> Floats:
+    """Return the weights of a logistic regression, by Newton's method."""
+    x, y = examples.features, examples.accepted
+    scale = np.maximum(np.abs(x).max(0), 1e-6)
+    x = x / scale
+    weights = np.zeros(x.shape[1])
+    ridge = RIDGE * np.eye(x.shape[1])  # as of one example
+    for _ in range(STEPS):
+        p = sigmoid(x @ weights)
+        gradient = x.T @ (p - y) + ridge @ weights
+        hessian = (x * (p * (1 - p))[:, None]).T @ x + ridge
+        step = np.linalg.solve(hessian, gradient)
+        weights -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    out: Floats = weights / scale
+    return out
+
+
+def quality(probability: Floats, accepted: Floats) -> dict[str, float]:
+    """Return log loss, and the probability that an accepted token scores above a refused one (AUC)."""
+    p = np.clip(probability, 1e-6, 1 - 1e-6)
+    loss = float(-(accepted * np.log(p) + (1 - accepted) * np.log(1 - p)).mean())
+    order = np.argsort(p, kind="stable")
+    ranks = np.empty(len(p))
+    ranks[order] = np.arange(1, len(p) + 1)
+    positive = accepted.sum()
+    negative = len(p) - positive
+    if not positive or not negative:
+        return {"log_loss": loss, "auc": 1.0}
+    auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
+    return {"log_loss": loss, "auc": float(auc)}
+
+
+def calibrated(score: Floats, examples: Examples) -> Callable[[Floats], Floats]:
+    """Return the best map of the score alone, as the policy's calibrator learns it: a line of its logit."""
+    z = np.stack([np.ones_like(score), score], 1)
+    weights = fit(Examples(z, examples.accepted))
+    return lambda other: sigmoid(weights[0] + weights[1] * other)
+
+
+def sigmoid(z: Floats) -> Floats:
+    out: Floats = 1.0 / (1.0 + np.exp(-np.clip(z, -50.0, 50.0)))
+    return out

@@ -1,0 +1,155 @@
+"""A small Llama distilled to draft for a target: an ordinary draft model, for every engine.
+
+It has the target's vocabulary, and learns the target's distribution over its own answers (DistillSpec: Zhou
+et al. 2023, arXiv:2310.08461). Its embedding begins as the principal components of the target's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.heads.arrays import attention, rms_norm
+from paceline.heads.config import HeadConfig, layer_entries
+from paceline.heads.decoder import DecoderLayer, LayerShape, Rotary, Weights
+from paceline.heads.files import CARD, write_safetensors
+from paceline.models.names import model_path
+from paceline.prepare.training.batches import Batch
+from paceline.prepare.training.evaluate import Acceptance, walk
+from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.gguf_files import write_llama
+from paceline.prepare.training.losses import head_loss
+from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
+from paceline.speculative.errors import UsageError
+from paceline.system.whole import atomic_write
+
+WIDTH, LAYERS = 256, 4
+HEAD_DIM, KV_HEADS = 64, 1
+FILE = "draft.gguf"
+EMBEDDING_STD = 0.05
+TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "generation_config.json")
+
+
+class DraftLlama:
+    """The network; its embedding is also the output matrix."""
+
+    def __init__(self, shape: LayerShape, layers: int, weights: Weights) -> None:
+        self.shape, self._rotary = shape, Rotary(shape)
+        self._layers = [DecoderLayer(shape, weights, f"layers.{i}.") for i in range(layers)]
+        self._embedding, self._norm = weights["embed_tokens.weight"], weights["norm.weight"]
+
+    def logits(self, tokens: Any, mask: Any) -> Any:
+        """Return the logits [tokens, n_vocab] behind each token."""
+        x = self._embedding[tokens]
+        rotation = self._rotary(x, np.arange(len(tokens)))
+        for layer in self._layers:
+            normed = rms_norm(x, layer.input_norm, self.shape.eps)
+            keys, values = layer.keys_values(normed, rotation)
+            x = x + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
+            x = layer.feed_forward(x)
+        return rms_norm(x, self._norm, self.shape.eps) @ self._embedding.T
+
+
+class DraftRecipe(Recipe):
+    """A Llama of `layers` layers and `width` numbers, without features."""
+
+    kind = "draft"
+
+    @property
+    def n_layers(self) -> int:
+        return self.options.layers or LAYERS
+
+    @property
+    def draft_shape(self) -> LayerShape:
+        width = self.options.width or WIDTH
+        if width % HEAD_DIM:
+            raise UsageError(f"a width of {width}: must be a multiple of {HEAD_DIM} (--width)")
+        return LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
+
+    @property
+    def config(self) -> HeadConfig:
+        return HeadConfig(self.kind, self.target, self.draft_shape, len(self.vocabulary), layer_ids=(0,))
+
+    def network(self, weights: Mapping[str, Any]) -> DraftLlama:
+        return DraftLlama(self.draft_shape, self.n_layers, weights)
+
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
+        shape, out = self.draft_shape, dict[str, Any]()
+        for i in range(self.n_layers):
+            out |= layer_weights(shape, f"layers.{i}.", shape.hidden, qk_norm=False)
+        return {
+            "embed_tokens.weight": principal_components(embedding, shape.hidden),
+            **out,
+            "norm.weight": torch.ones(shape.hidden),
+        }
+
+    def loss(self, network: DraftLlama, batch: Batch, embed: Any) -> Any:
+        rows = batch.weight.nonzero()[:, 0]
+        logits = network.logits(batch.tokens, document_mask(batch.document))[rows]
+        return head_loss(logits, batch.ids[rows], batch.p[rows], batch.weight[rows], self.options.variation)
+
+    def acceptance(
+        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
+    ) -> Acceptance:
+        network = DraftLlama(
+            self.draft_shape, self.n_layers, {name: torch.from_numpy(w) for name, w in weights.items()}
+        )
+
+        def accepted(one: TrainingSequence) -> Any:
+            tokens = torch.from_numpy(one.tokens.astype(np.int64))
+            with torch.inference_mode():
+                guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
+            # A chain is right as long as each guess behind the true text is.
+            right = (guesses[:-1] == tokens[1:]).numpy()
+            return lambda n: int(np.argmin(np.append(right[n - 1 : n - 1 + n_draft], False)))
+
+        return walk(sequences, accepted, n_draft)
+
+    def path(self, folder: Path, target: Any) -> Path:
+        return folder / FILE if model_path(target.path).is_file() else folder
+
+    def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
+        """Write draft.gguf for a GGUF target, else a folder of a transformers model."""
+        shape, source = self.draft_shape, model_path(target.path)
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / CARD) as part:
+            part.write_text(json.dumps(card, indent=1) + "\n", "utf-8")
+        if source.is_file():
+            name = f"Draft for {target.name}"
+            write_llama(folder / FILE, shape, self.n_layers, weights, name, source)
+            return
+        write_safetensors(
+            folder / "model.safetensors",
+            {f"model.{name}": np.asarray(w, np.float32) for name, w in weights.items()},
+        )
+        for pattern in TOKENIZER_FILES:
+            for file in source.glob(pattern):
+                shutil.copyfile(file, folder / file.name)
+        config = layer_entries(shape) | {
+            "model_type": "llama",
+            "architectures": ["LlamaForCausalLM"],
+            "num_hidden_layers": self.n_layers,
+            "vocab_size": self.target.vocab,
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+            "dtype": "bfloat16",
+            "eos_token_id": sorted(target.vocab.eos),
+        }
+        with atomic_write(folder / "config.json") as part:
+            part.write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+
+
+def principal_components(embedding: Any, width: int) -> Any:
+    """Return the embedding [n_vocab, width] in its own most telling directions."""
+    table = embedding.float()
+    if table.shape[1] < width:
+        raise UsageError(f"a width of {width}: the target's own is {table.shape[1]} (--width)")
+    _, vectors = torch.linalg.eigh(table.T @ table)
+    parts = table @ vectors[:, -width:]
+    return (parts * (EMBEDDING_STD / parts.std())).contiguous()

@@ -1,0 +1,151 @@
+"""GGUF files of trained drafts: EAGLE-3 heads for llama-server, and small Llamas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.heads.config import HeadConfig
+from paceline.heads.decoder import LayerShape
+from paceline.models.headers.gguf_file import (
+    GGUFFile,
+    TensorToWrite,
+    metadata_field,
+    number_list_field,
+    quantise_part,
+    weight_type,
+    write_gguf,
+)
+from paceline.speculative.errors import UsageError
+from paceline.system.whole import write_output
+
+# llama.cpp's names of a head's weights: `attn_norm` norms embeddings, `attn_norm_2` hidden states.
+EAGLE3_NAMES = {
+    "fc.weight": "fc.weight",
+    "input_norm.weight": "enc.output_norm.weight",
+    "layers.0.hidden_norm.weight": "blk.0.attn_norm_2.weight",
+}
+LLAMA_NAMES = {
+    "embed_tokens.weight": "token_embd.weight",
+    "norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+def write_eagle3(
+    out: Path, config: HeadConfig, weights: Weights, ids: NDArray[np.int64], target: Path
+) -> None:
+    """Write an EAGLE-3 head that llama-server loads with `--spec-type draft-eagle3 -md`.
+    ids: the draft vocabulary, absolute there. target: its GGUF file, whose tokenizer is copied.
+    Raises UsageError for a variant that llama.cpp does not know, and ModelError."""
+    if config.norm_output or config.fc_norm or config.window or config.n_layers != 1:
+        raise UsageError(
+            "llama.cpp knows no EAGLE-3 with norm_output, fc_norm, a sliding window or several layers"
+        )
+    file = GGUFFile(target)
+    parts = [_part(name, value, config.shape) for name, value in weights.items()]
+    if len(ids) != config.target.vocab:
+        parts.append(_ids_part(ids))
+    fields = {
+        "general.architecture": "eagle3",
+        "general.name": f"EAGLE-3 for {config.target.name}",
+        "eagle3.target_hidden_size": config.target.hidden,
+        "eagle3.norm_before_residual": config.norm_before_residual,
+        "eagle3.norm_before_fc": config.norm_before_fc,
+        **_llama_fields("eagle3", config.shape, config.n_layers, config.target.vocab),
+    }
+    lists = [number_list_field("eagle3.target_layers", config.layer_ids)]
+    _write(out, file, fields, parts, lists)
+
+
+def write_llama(out: Path, shape: LayerShape, layers: int, weights: Weights, name: str, target: Path) -> None:
+    """Write a Llama with the tokenizer of the GGUF file `target`. Raises ModelError."""
+    file = GGUFFile(target)
+    vocab = len(weights["embed_tokens.weight"])
+    parts = [_part(name, value, shape) for name, value in weights.items()]
+    fields = {
+        "general.architecture": "llama",
+        "general.name": name,
+        **_llama_fields("llama", shape, layers, vocab),
+    }
+    _write(out, file, fields, parts, [])
+
+
+def _write(
+    out: Path, file: GGUFFile, fields: Mapping[str, Any], parts: list[TensorToWrite], lists: list[bytes]
+) -> None:
+    tokenizer = [raw for key, raw in file.fields.items() if key.startswith("tokenizer.")]
+    metadata = [metadata_field(key, value) for key, value in fields.items()]
+    with write_output(out, force=True) as part:
+        write_gguf(part, [*metadata, *lists, *tokenizer], parts, 32)
+
+
+def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict[str, int | float]:
+    return {
+        f"{arch}.vocab_size": vocab,
+        f"{arch}.context_length": 8192,
+        f"{arch}.embedding_length": shape.hidden,
+        f"{arch}.block_count": layers,
+        f"{arch}.feed_forward_length": shape.feed_forward,
+        f"{arch}.attention.head_count": shape.heads,
+        f"{arch}.attention.head_count_kv": shape.kv_heads,
+        f"{arch}.attention.key_length": shape.head_dim,
+        f"{arch}.attention.value_length": shape.head_dim,
+        f"{arch}.attention.layer_norm_rms_epsilon": shape.eps,
+        f"{arch}.rope.dimension_count": shape.head_dim,
+        f"{arch}.rope.freq_base": shape.rope_theta,
+    }
+
+
+def _part(name: str, value: NDArray[np.float32], shape: LayerShape) -> TensorToWrite:
+    """Return a tensor under llama.cpp's name: norms in F32, matrices in Q8_0, or F16 for odd rows."""
+    gguf_name = _gguf_name(name)
+    if name.endswith(("q_proj.weight", "k_proj.weight")):
+        heads = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
+        value = _interleaved(value, heads)
+    kind = "F32" if value.ndim == 1 else "Q8_0" if value.shape[1] % 32 == 0 else "F16"
+
+    def rows() -> Iterator[NDArray[Any]]:
+        yield np.ascontiguousarray(value, np.float32)
+
+    return quantise_part(gguf_name, value.shape[::-1], weight_type(kind), rows)
+
+
+def _gguf_name(name: str) -> str:
+    if found := EAGLE3_NAMES.get(name) or LLAMA_NAMES.get(name):
+        return found
+    _layers, number, rest = name.split(".", 2)
+    return f"blk.{number}.{LAYER_NAMES[rest.removesuffix('.weight')]}.weight"
+
+
+def _ids_part(ids: NDArray[np.int64]) -> TensorToWrite:
+    import gguf
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        yield ids.astype("<i8")
+
+    kind = int(gguf.GGMLQuantizationType.I64)
+    return TensorToWrite("d2t", (len(ids),), kind, 8 * len(ids), blocks)
+
+
+def _interleaved(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Reorder the rows of a query or key matrix from halves to neighbours, as llama.cpp rotates them."""
+    rows, columns = weight.shape
+    pairs = weight.reshape(heads, 2, rows // heads // 2, columns)
+    return pairs.swapaxes(1, 2).reshape(rows, columns)

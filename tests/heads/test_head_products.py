@@ -1,0 +1,194 @@
+"""A head whose products are computed by a model's kernels has nearly the logits that numpy computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from paceline.backends.interface import MakesProducts
+from paceline.backends.llama_cpp import LlamaTarget, kernels
+from paceline.backends.llama_cpp.kernels import matrices
+from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
+from paceline.backends.toy import ToyTarget
+from paceline.drafter_factory import open_head
+from paceline.heads.config import HeadConfig, TargetFacts
+from paceline.heads.decoder import LayerShape, Linear, MakeLinear, Stacked
+from paceline.heads.session import open_session
+from paceline.heads.target import KINDS, HeadTarget, sample_tokens
+from paceline.heads.writing import write_head
+from paceline.speculative.tree import ROOT, DraftTree
+
+HIDDEN, VOCAB, DEPTH = 96, 300, 3
+SHAPE = LayerShape(HIDDEN, heads=6, kv_heads=2, head_dim=16, feed_forward=200)
+TREE = DraftTree((5, 6, 7, 8), (ROOT, ROOT, 0, 2), (0.5,) * 4, ("head",) * 4)
+KV = SHAPE.kv_heads * SHAPE.head_dim
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@pytest.fixture
+def library() -> Any:
+    if not kernels.load_kernels().path:
+        pytest.skip("there are no kernels")
+    return kernels._library
+
+
+def random_weights(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+    rng = np.random.default_rng(0)
+    return {
+        name: ((len(shape) == 1) + rng.normal(size=shape) * shape[-1] ** -0.5).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def layer(prefix: str, inputs: int, feed_forward: int = SHAPE.feed_forward) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{prefix}self_attn.q_proj.weight": (HIDDEN, inputs),
+        f"{prefix}self_attn.k_proj.weight": (KV, inputs),
+        f"{prefix}self_attn.v_proj.weight": (KV, inputs),
+        f"{prefix}self_attn.v_proj.bias": (KV,),
+        f"{prefix}self_attn.o_proj.weight": (HIDDEN, HIDDEN),
+        f"{prefix}mlp.gate_proj.weight": (feed_forward, HIDDEN),
+        f"{prefix}mlp.up_proj.weight": (feed_forward, HIDDEN),
+        f"{prefix}mlp.down_proj.weight": (HIDDEN, feed_forward),
+        f"{prefix}input_layernorm.weight": (HIDDEN,),
+        f"{prefix}post_attention_layernorm.weight": (HIDDEN,),
+    }
+
+
+def shapes_of(kind: str, vocab: int = VOCAB) -> dict[str, tuple[int, ...]]:
+    rest = {"lm_head.weight": (vocab, HIDDEN), "norm.weight": (HIDDEN,)}
+    if kind == "medusa":
+        return rest | {f"blocks.{i}.linear.weight": (HIDDEN, HIDDEN) for i in range(DEPTH)}
+    if kind == "eagle":
+        return rest | layer("layers.0.", HIDDEN) | {"fc.weight": (HIDDEN, 2 * HIDDEN), "fc.bias": (HIDDEN,)}
+    if kind == "eagle3":
+        fused = {"fc.weight": (HIDDEN, 3 * HIDDEN), "layers.0.hidden_norm.weight": (HIDDEN,)}
+        return rest | layer("layers.0.", 2 * HIDDEN) | fused
+    return {
+        **rest,
+        **layer("layers.0.", HIDDEN),
+        **layer("layers.1.", HIDDEN),
+        "fc.weight": (HIDDEN, 3 * HIDDEN),
+        "hidden_norm.weight": (HIDDEN,),
+        "markov_head.markov_w1.weight": (vocab, 40),
+        "markov_head.markov_w2.weight": (vocab, 40),
+    }
+
+
+def config_of(kind: str, vocab: int = VOCAB) -> HeadConfig:
+    return HeadConfig(
+        kind,
+        TargetFacts("t", hidden=HIDDEN, vocab=vocab),
+        SHAPE,
+        vocab,
+        layer_ids=(0, 1, 2) if kind in ("eagle3", "block") else (2,),
+        n_layers=2 if kind == "block" else 1,
+        depth=0 if kind.startswith("eagle") else DEPTH,
+        mask_token=0,
+        markov_rank=40 if kind == "block" else 0,
+    )
+
+
+def logits_of(config: HeadConfig, weights: Arrays, make: MakeLinear | None) -> NDArray[np.float32]:
+    """Return the logits of a tree behind a prompt [nodes + 1, vocab], of random hidden states."""
+    rng = np.random.default_rng(1)
+    embeddings = rng.normal(size=(VOCAB, HIDDEN)).astype(np.float32)
+    head = KINDS[config.kind](config, weights, make)
+    session = open_session(head, lambda tokens: embeddings[list(tokens)], np.zeros(0, np.float32), 64)
+    session.extend([*range(20)])
+    session.observe(0, rng.normal(size=(19, len(config.layer_ids), HIDDEN)).astype(np.float32))
+    _, rows = session.compute(TREE)
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_the_logits_of_every_kind_of_head_are_nearly_those_of_numpy(library: Any, kind: str) -> None:
+    config, weights, made = config_of(kind), random_weights(shapes_of(kind)), list[KernelLinear]()
+
+    def make(weight: Any, bias: Any) -> KernelLinear:
+        made.append(KernelLinear(library, weight, bias))
+        return made[-1]
+
+    exact, rounded = logits_of(config, weights, None), logits_of(config, weights, make)
+    assert sum(product.shape[0] * product.shape[1] for product in made) == sum(
+        w.size for name, w in weights.items() if w.ndim == 2 and "markov_w1" not in name
+    )
+    assert not np.array_equal(exact, rounded)
+    for a, b in zip(exact, rounded, strict=True):
+        assert a @ b > 0.999 * np.linalg.norm(a) * np.linalg.norm(b)
+
+
+def test_products_of_the_same_rows_are_stacked_for_numpy_and_not_for_torch() -> None:
+    weights = random_weights({"a.weight": (4, 6), "b.weight": (3, 6), "b.bias": (3,)})
+    x = np.ones((2, 6), np.float32)
+    apart = [x @ weights["a.weight"].T, x @ weights["b.weight"].T + weights["b.bias"]]
+    made = list[Any]()
+
+    def make(weight: Any, bias: Any) -> Callable[[Any], Any]:
+        made.append(weight.shape)
+        return Linear(weight, bias)
+
+    for out in (Stacked(weights, "ab", None)(x), Stacked(weights, "ab", make)(x)):
+        assert all(np.allclose(one, two, atol=1e-6) for one, two in zip(out, apart, strict=True))
+    assert made == [(7, 6)]
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.from_numpy(value).requires_grad_() for name, value in weights.items()}
+    first, second = Stacked(tensors, "ab", make)(torch.from_numpy(x))
+    assert made == [(7, 6)]
+    (first.sum() + second.sum()).backward()
+    assert all(tensor.grad is not None for tensor in tensors.values())
+    assert np.allclose(second.detach().numpy(), apart[1], atol=1e-6)
+
+
+def test_a_head_beside_a_gguf_model_uses_its_kernels_and_works_without(
+    target: Path, tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrices, "MIN_WEIGHTS", 0)
+    made = list[Any]()
+
+    class Counted(KernelLinear):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            made.append(settings["threads"])
+
+    monkeypatch.setattr(matrices, "KernelLinear", Counted)
+    rows = []
+    for uses in (True, False):
+        with closing(LlamaTarget(target, n_ctx=64, threads=2, kernels=uses)) as base:
+            head = open_head(written_head(tmp_path, base), base)
+            rows.append(first_row(head))
+            assert made == [2, 2, 2]  # two blocks and the output matrix, in the first round only
+    assert rows[0] @ rows[1] > 0.999 * np.linalg.norm(rows[0]) * np.linalg.norm(rows[1])
+    assert not isinstance(ToyTarget(6), MakesProducts)
+
+
+def written_head(folder: Path, base: LlamaTarget) -> Path:
+    """Write Medusa heads for a model of any width."""
+    width, vocab = base.hidden_size, base.vocab.size
+    config = HeadConfig(
+        "medusa",
+        TargetFacts("t", layers=base.layers, hidden=width, vocab=vocab),
+        LayerShape(width, 1, 1, width, width),
+        vocab,
+        layer_ids=(base.layers,),
+        depth=2,
+    )
+    shapes = {f"blocks.{i}.linear.weight": (width, width) for i in range(2)}
+    weights = random_weights(shapes | {"lm_head.weight": (vocab, width)})
+    sample = base.token_embeddings(sample_tokens(vocab))
+    write_head(folder / "head", config, weights, np.arange(vocab), sample, {})
+    return folder / "head"
+
+
+def first_row(head: HeadTarget) -> NDArray[np.float32]:
+    session = head.open()
+    session.extend([1, 2, 3])
+    width = head.config.target.hidden
+    session.observe(0, np.random.default_rng(0).normal(size=(2, 1, width)).astype(np.float32))
+    return session.compute(TREE)[1][0]
