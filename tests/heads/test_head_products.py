@@ -91,6 +91,7 @@ def config_of(kind: str, vocab: int = VOCAB) -> HeadConfig:
         n_layers=2 if kind == "block" else 1,
         depth=0 if kind.startswith("eagle") else DEPTH,
         mask_token=0,
+        markov="vanilla" if kind == "block" else "",
         markov_rank=40 if kind == "block" else 0,
     )
 

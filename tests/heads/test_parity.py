@@ -54,7 +54,7 @@ def opened(request: pytest.FixtureRequest) -> Make:
         if not config.target.hidden:  # Medusa's configuration says no width
             width = reference.values["features"].shape[-1]
             config = replace(config, target=replace(config.target, hidden=width))
-        network = KINDS[config.kind](config, weights)
+        network = KINDS[config.kind](config, weights, None)
         return network, open_session(network, embed, array(np.zeros(0, np.float32)), N_CTX)
 
     return make

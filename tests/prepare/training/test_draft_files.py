@@ -128,7 +128,7 @@ def test_llama_cpps_names_and_absolute_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "variant", [{"norm_output": True}, {"fc_norm": True}, {"window": 8}, {"n_layers": 2}]
+    "variant", [{"norm_output": True}, {"fc_norm": True}, {"windows": (8,)}, {"n_layers": 2}]
 )
 def test_variants_that_llama_cpp_would_load_wrongly_are_refused(
     variant: dict[str, Any], tmp_path: Path

@@ -61,7 +61,7 @@ def collect(
                 session.observe(known, one.hidden[known : n - 1].astype(np.float32))
                 known = n - 1
             drafted, before = list[int](), 1.0
-            while len(drafted) < min(n_draft, len(tokens) - n):
+            while len(drafted) < min(n_draft, len(tokens) - n - 1):
                 (out,) = draft.forward([(session, chain(drafted, "draft"))], RequiredOutputs())
                 logits = out.logits(len(drafted))
                 p = np.exp(logits - logits.max())

@@ -41,19 +41,19 @@ def walk(
     n_draft: int,
 ) -> Acceptance:
     """Verify drafts along the answers, as greedy decoding does.
+    The first step of an answer has no draft, as the target reads the end of the prompt in it; the last ones
+    draft no token behind the answer.
     accepted_of: returns a function of the number of committed tokens, which grows from call to call; its
-    value is how many of up to `n_draft` drafted tokens equal the text behind.
-    The first step of an answer has no draft, as the target then reads the end of the prompt; the others draft
-    no token that the target's own one would put behind the answer."""
+    value is how many of up to `n_draft` drafted tokens equal the text behind."""
     reached, accepted = np.zeros(n_draft, np.int64), np.zeros(n_draft, np.int64)
     steps = emitted = 0
     for one in sequences:
-        draft, n = accepted_of(one), one.first_answer + 1
-        steps, emitted = steps + 1, emitted + 1
+        draft, n = accepted_of(one), min(len(one.tokens), one.first_answer + 1)
+        steps, emitted = steps + 1, emitted + n - one.first_answer
         while n < len(one.tokens):
-            room = min(n_draft, len(one.tokens) - n - 1)
-            k = min(draft(n), room)
-            reached[: min(k + 1, room)] += 1
+            most = min(n_draft, len(one.tokens) - n - 1)
+            k = min(draft(n), most)
+            reached[: min(k + 1, most)] += 1
             accepted[:k] += 1
             steps, emitted, n = steps + 1, emitted + k + 1, n + k + 1
     return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))

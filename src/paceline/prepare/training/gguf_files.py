@@ -54,7 +54,7 @@ def write_eagle3(
     """Write an EAGLE-3 head that llama-server loads with `--spec-type draft-eagle3 -md`.
     ids: the draft vocabulary, absolute there. target: its GGUF file, whose tokenizer is copied.
     Raises UsageError for a variant that llama.cpp does not know, and ModelError."""
-    if config.norm_output or config.fc_norm or config.window or config.n_layers != 1:
+    if config.norm_output or config.fc_norm or any(config.windows) or config.n_layers != 1:
         raise UsageError(
             "llama.cpp knows no EAGLE-3 with norm_output, fc_norm, a sliding window or several layers"
         )
