@@ -389,9 +389,7 @@ def test_an_interrupted_head_goes_on_and_a_wrong_small_file_is_thrown_away(hub: 
     refused(ModelError, "config.json", "the hub states the hash", text="user/head")
     hub.wrong, hub.breaks = {}, [len(HEAD["config.json"]), 1000, *[0] * 5]
     refused(PacelineError, "is lost", text="user/head")
-    with pytest.raises(
-        UsageError, match=r"is not completely on this machine: paceline pull hf\.co/user/head"
-    ):
+    with pytest.raises(UsageError, match="is not completely on this machine: paceline pull"):
         file_of("user/head")
     assert len(pulled("user/head")) == 3
 

@@ -16,6 +16,7 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.stores import hub_cache, ollama_store
 from paceline.models.stores.places import HUB, OLLAMA, store_folders
+from paceline.models.stores.reference import head_files
 from paceline.models.stores.search import FolderSearch, ModelCandidate, file_id, walk
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
@@ -106,6 +107,9 @@ def list_models(
     models = []
     for candidates in named.values():
         path = candidates[0].path
+        if path.is_dir() and head_files(file.name for file in path.iterdir()):
+            search.add_note(path, "is a draft head, no model")
+            continue
         try:
             facts = _facts_of(path)
         except ModelError as error:
