@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Backend, MakesProducts, ShowsHiddenStates
+from paceline.backends.interface import Backend, MakesProducts, ShowsHiddenStates, SupportsExits
 from paceline.backends.translated import CrossVocabTarget
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
@@ -17,6 +17,7 @@ from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.confidence import Confidence, read_confidence
+from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
 from paceline.heads.target import HeadTarget
 from paceline.models.names import VIEW_PREFIX, model_path
@@ -36,6 +37,7 @@ from paceline.vocab.shared import check_shared
 from paceline.vocab.translation import Translation
 
 PathLike = str | Path
+EXIT_KINDS = ("exits", "kangaroo")  # heads on the target's first layers
 
 # From this share of common tokens on, TLI has as many tokens a pass as SLEM or up to 9% more; below it, SLEM
 # has up to 3% more (docs/log/vocabularies.md).
@@ -179,13 +181,20 @@ def draft_source(reference: PathLike) -> str:
 
 
 def open_head(reference: PathLike, target: Backend) -> HeadTarget:
-    """Open a draft head beside its target. Raises UsageError or ModelError."""
+    """Open a draft head beside its target; close it before the target. Raises UsageError or ModelError."""
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(
             f"{reference}: is a draft head, which reads hidden states, and {target.origin} shows none"
         )
     make_linear = target.make_linear if isinstance(target, MakesProducts) else None
-    return HeadTarget(read_head(model_path(Path(reference))), target, make_linear)
+    files = read_head(model_path(Path(reference)))
+    if files.config.kind not in EXIT_KINDS:
+        return HeadTarget(files, target, make_linear)
+    if not isinstance(target, SupportsExits):
+        raise UsageError(
+            f"{reference}: drafts by the first layers of its target, and {target.origin} is whole"
+        )
+    return ExitTarget(files, target, make_linear)
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 # Sources of drafts, besides the request's text.
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
-HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block")}
+HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo")}
 DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
 
 
@@ -60,6 +60,10 @@ _ROWS = (
     DrafterEntry("eagle3", "an EAGLE-3 head", uses=(HEADS["eagle3"],), in_auto=True, colour="cyan"),
     DrafterEntry("block", "a head that drafts a block at once (DFlash, DSpark)",
                  uses=(HEADS["block"],), in_auto=True, colour="cyan"),
+    DrafterEntry("exits", "an early exit of the target, with a trained adapter",
+                 uses=(HEADS["exits"],), in_auto=True, colour="cyan"),
+    DrafterEntry("kangaroo", "the target's first layers, with an adapter that attends (Kangaroo)",
+                 uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan"),
     DrafterEntry("cascade", "a draft model, with suffix drafting for it",
                  uses=(DRAFT,), learns=True, token_ids=True, colour="bright_cyan", source="later"),
     DrafterEntry("auto", "all available drafters, each used when it pays",

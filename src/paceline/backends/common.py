@@ -38,6 +38,12 @@ def check_layers(layers: Sequence[int], n: int, path: Path) -> None:
         raise UsageError(f"{path}: hidden states of layers {list(layers)}: the model has those of 0 to {n}")
 
 
+def check_exit(n: int, layers: int, path: Path) -> None:
+    """Raise UsageError unless the first `n` of the model's layers are a proper part of it."""
+    if not 1 <= n < layers:
+        raise UsageError(f"{path}: its first {n} layers: must be 1 to {layers - 1} of its {layers}")
+
+
 def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
     """Raise UsageError unless all tokens are in the vocabulary."""
     if wrong := [token for token in tokens if not 0 <= token < n_vocab]:

@@ -104,6 +104,16 @@ class MakesProducts(Protocol):
         Weights may be rounded to 8 bits. None if numpy is as fast, or without kernels."""
 
 
+@runtime_checkable
+class SupportsExits(Protocol):
+    """A backend whose first layers can be run by themselves, for heads that draft from these."""
+
+    def first_layers(self, n: int) -> Target:
+        """Return a model of the first `n` layers of the same weights; close it first. Raises UsageError.
+        It shows the hidden states of layer `n`, and has no logits. Sessions opened beside one of this model
+        use its cache if the backend can share it."""
+
+
 @dataclass(frozen=True)
 class BackendBuild:
     """Build facts of a backend.

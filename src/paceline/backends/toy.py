@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.backends.common import check_exit
 from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus, OutputHead
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContractError, UsageError
@@ -116,6 +117,10 @@ class ToyTarget:
         view.exit_layer = exits
         view.modification = f"{exits} of {self.exit_layer} layers" * (exits != self.exit_layer)
         return view
+
+    def first_layers(self, n: int) -> ToyTarget:
+        check_exit(n, self.layers, self.path)
+        return self.view(exits=n)
 
     def open(self, beside: Session | None = None) -> ToySession:
         shares = (

@@ -17,7 +17,7 @@ from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 
 DATA, TRAINING = "Data", "Training"
-Kind = Literal["medusa", "eagle", "eagle3", "block", "draft", "confidence"]
+Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "draft", "confidence"]
 MODELS = model_options(
     "model", "model_draft", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels",
     "device", "dtype", "attention",
@@ -45,6 +45,9 @@ TRAINING_OPTIONS = OptionGroup(option_table(
      "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1),
     ("layers", int, 0, "--layers", "N", "Layers of a block head (2) or a draft model (4).", 0),
     ("width", int, 0, "--width", "N", "Width of a draft model (256).", 0),
+    ("exit_layers", str, "", "--exit-layers", "I,J",
+     "First layers of the model that draft (exits, kangaroo): their numbers, each with an adapter."),
+    ("rank", int, 256, "--rank", "N", "Rank of an exit's adapter.", 1),
     ("variation", float, 0.0, "--tv", "X", "Share of total variation in the loss.", 0),
     ("seed", int, 0, "--seed", "N", "Seed.", 0),
     ("use_cache", bool, True, "--cache", "", "Keep hidden states on disk instead of computing them again."),
@@ -59,7 +62,8 @@ def train(
         Kind,
         argument(
             "KIND",
-            "medusa, eagle, eagle3, block (DFlash, DSpark), draft (a small Llama), or confidence (for -md).",
+            "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), or "
+            "confidence (for -md).",
         ),
     ],
     models: Any,

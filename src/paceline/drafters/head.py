@@ -20,10 +20,12 @@ from paceline.speculative.tree import DraftTree
 class HeadState(ModelDrafterState):
     """The head's session of one request."""
 
-    def __init__(self, drafter: HeadDrafter, prompt: Sequence[int], seed: int) -> None:
-        self._drafter = drafter
-        session = drafter.resume(prompt)
-        super().__init__(ResumableSession(drafter.head, None, session), drafter.head.vocab.size, prompt, seed)
+    def __init__(
+        self, drafter: HeadDrafter, prompt: Sequence[int], seed: int, beside: Session | None
+    ) -> None:
+        self._drafter, head = drafter, drafter.head
+        session = drafter.resume(prompt, beside)
+        super().__init__(ResumableSession(head, beside, session), head.vocab.size, prompt, seed)
 
     @property
     def head_session(self) -> HeadSession:
@@ -70,17 +72,20 @@ class HeadDrafter(ModelDrafter):
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> HeadState:
-        return HeadState(self, prompt, seed)
+        return HeadState(self, prompt, seed, session)
 
-    def resume(self, prompt: Sequence[int]) -> HeadSession:
-        """Return the retained session with the longest common prefix, or a new one."""
+    def resume(self, prompt: Sequence[int], beside: Session | None) -> Session:
+        """Return the retained session with the longest common prefix, or a new one.
+        beside: the target's session."""
         prompt = list(prompt)
         shared = [common_prefix(tokens, prompt) for tokens, _ in self._retained]
         best = max(range(len(shared)), key=shared.__getitem__, default=None)
         if best is None or shared[best] < 2:
-            return self.head.open()
+            opened: Session = self.head.open(beside)
+            return opened
         _, session = self._retained.pop(best)
         session.rewind(min(shared[best], len(prompt) - 1))  # the root's row is computed again
+        self.head.reopen(session, beside)
         return session
 
     def retain(self, tokens: list[int], session: HeadSession) -> None:
@@ -103,22 +108,33 @@ class HeadDrafter(ModelDrafter):
         )
 
     def _row(self, out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
-        if dense:
-            return out.logits(node + 1), None
-        ids, row = out.draft_logits(node + 1)
-        return row, ids
+        return head_row(out, node, dense=dense)
 
 
-def make_head(kind: str, parts: DrafterInputs) -> HeadDrafter:
-    """Make the drafter of a head. Raises UsageError if the draft is another kind of head, or none."""
+def head_row(out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+    """See ModelDrafter._row, for a head with a draft vocabulary of its own."""
+    if dense:
+        return out.logits(node + 1), None
+    ids, row = out.draft_logits(node + 1)
+    return row, ids
+
+
+def head_of(kind: str, parts: DrafterInputs) -> HeadTarget:
+    """Return the head. Raises UsageError if the draft is another kind of head, or none."""
     head = parts.draft
     if not isinstance(head, HeadTarget) or head.kind != kind:
         found = head.kind if isinstance(head, HeadTarget) else "draft model"
         raise UsageError(f"the drafter {kind!r} needs a head of that kind (draft, -md), not the {found}")
+    return head
+
+
+def make_head(kind: str, parts: DrafterInputs) -> HeadDrafter:
+    """Make the drafter of a head that reads the target's hidden states. See head_of."""
+    head, drafting = head_of(kind, parts), parts.drafting
     return HeadDrafter(
         head,
-        temperature=parts.drafting.temperature,
-        top_k=parts.drafting.top_k,
+        temperature=drafting.temperature,
+        top_k=drafting.top_k,
         confidence=parts.confidence,
         warn=parts.warn,
     )

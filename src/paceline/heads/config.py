@@ -19,7 +19,7 @@ KIND_KEY, SPECULATORS_KEY = "paceline_head", "speculators_model_type"
 # speculators' names of kinds.
 SPECULATORS_KINDS = {"eagle3": "eagle3", "dflash": "block", "dspark": "block"}
 MARKOV_KINDS = ("vanilla", "gated", "rnn")
-OWN_KINDS = ("medusa", "eagle")  # in Paceline's own layout
+OWN_KINDS = ("medusa", "eagle", "exits", "kangaroo")  # in Paceline's own layout
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,17 @@ class TargetFacts:
 
 
 @dataclass(frozen=True)
+class ExitFacts:
+    """What was measured of one exit on held-out answers.
+    temperature: divides its logits, so that the top probability is the rate at which the target agrees.
+    length: tokens per step. speedup: the best quotient of tokens and cost, by the weights that are read."""
+
+    temperature: float = 1.0
+    length: float = 0.0
+    speedup: float = 0.0
+
+
+@dataclass(frozen=True)
 class HeadConfig:
     """The architecture of a head.
     kind: a drafter's name. layer_ids: the hidden states it reads, as in RequiredOutputs, or LAST_OUTPUT;
@@ -47,6 +58,8 @@ class HeadConfig:
     causal_windows: in layers with a window, a block's slots see only earlier ones.
     markov: kind of DSpark's correction by the token before (markov.py), "" for none. markov_rank: its rank.
     from_root: the root's slot of a block drafts the first token.
+    exits: of a head on the target's first layers, an entry for each of `layer_ids`; () before the training
+    has measured them. default_exit: the place of the one that drafts.
     extra: further entries of config.json, written back unchanged."""
 
     kind: str
@@ -66,6 +79,8 @@ class HeadConfig:
     markov: str = ""
     markov_rank: int = 0
     from_root: bool = False
+    exits: tuple[ExitFacts, ...] = ()
+    default_exit: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def resolved(self, layers: int) -> HeadConfig:
@@ -102,6 +117,10 @@ def _own(data: Mapping[str, Any]) -> HeadConfig:
     kind = str(data[KIND_KEY])
     if kind not in OWN_KINDS:
         raise ModelError(f"a head of the kind {kind!r}: only {', '.join(OWN_KINDS)} are known here")
+    exits = tuple(ExitFacts(**entry) for entry in data.get("exits", ()))
+    default_exit = int(data.get("default_exit", 0))
+    if exits and not (len(exits) == len(data["layer_ids"]) and 0 <= default_exit < len(exits)):
+        raise ValueError("exits and layer_ids do not fit")
     return HeadConfig(
         kind=kind,
         target=TargetFacts(**data["target"]),
@@ -111,6 +130,8 @@ def _own(data: Mapping[str, Any]) -> HeadConfig:
         n_layers=int(data.get("num_hidden_layers", 1)),
         depth=int(data.get("depth", 0)),
         mask_token=int(data.get("mask_token_id", -1)),
+        exits=exits,
+        default_exit=default_exit,
         extra=data,
     )
 

@@ -17,6 +17,7 @@ from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
 from paceline.heads.eagle import EagleHead
+from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles, weights_file
 from paceline.heads.medusa import MedusaHead
 from paceline.heads.session import HeadSession, Row, open_session
@@ -29,12 +30,13 @@ from paceline.system.identity import file_fingerprint
 
 MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
 MAX_EMBEDDINGS = 4096  # of the target, kept in memory
-Network = EagleHead | BlockHead | MedusaHead
-KINDS: Mapping[str, Callable[[HeadConfig, Any, MakeLinear | None], Network]] = {
+KINDS: Mapping[str, Callable[[HeadConfig, Any, MakeLinear | None], Any]] = {
     "eagle": EagleHead,
     "eagle3": EagleHead,
     "medusa": MedusaHead,
     "block": BlockHead,
+    "exits": ExitsHead,
+    "kangaroo": KangarooHead,
 }
 SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
@@ -54,6 +56,8 @@ class HeadBase(Protocol):
 
     @property
     def layers(self) -> int: ...
+
+    def identity(self) -> dict[str, Any]: ...
 
     @property
     def text(self) -> Any: ...
@@ -108,14 +112,17 @@ class HeadTarget:
 
     def _try_out(self) -> None:
         """Compute two rows. Raises ModelError for weights that do not fit the configuration."""
-        session = self.open()
-        session.extend([0, 0, 0])
         try:
-            session.compute(chain([0], self.kind))
+            self._compute_two_rows()
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise ModelError(
                 f"{self.path}: its weights do not fit its configuration ({type(error).__name__}: {error})"
             ) from error
+
+    def _compute_two_rows(self) -> None:
+        session = self.open()
+        session.extend([0, 0, 0])
+        session.compute(chain([0], self.kind))
 
     @property
     def name(self) -> str:
@@ -154,8 +161,11 @@ class HeadTarget:
             known.popitem(last=False)
         return out
 
-    def open(self, beside: Session | None = None) -> HeadSession:
+    def open(self, beside: Session | None = None) -> Any:
         return open_session(self._head, self.embed, np.zeros(0, np.float32), self.caps.n_ctx)
+
+    def reopen(self, session: Any, beside: Session | None) -> None:
+        """Prepare a session that was closed and rewound for another text. beside: the target's session."""
 
     def forward(
         self, batch: Sequence[tuple[HeadSession, DraftTree | int]], want: RequiredOutputs
@@ -226,9 +236,7 @@ def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
         return replace(config, target=facts).resolved(base.layers)
 
 
-def make_network(
-    path: Path, config: HeadConfig, weights: Any, make_linear: MakeLinear | None = None
-) -> EagleHead | BlockHead | MedusaHead:
+def make_network(path: Path, config: HeadConfig, weights: Any, make_linear: MakeLinear | None = None) -> Any:
     """Make the network of a head. Raises ModelError for missing or other weights."""
     with named(path):
         try:

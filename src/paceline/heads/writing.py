@@ -43,6 +43,12 @@ def write_head(
             part.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
 
 
+def exit_entries(config: HeadConfig) -> dict[str, Any]:
+    if not config.exits:
+        return {}
+    return {"exits": [asdict(one) for one in config.exits], "default_exit": config.default_exit}
+
+
 def config_entries(config: HeadConfig) -> dict[str, Any]:
     """Return the head's config.json."""
     if config.kind not in PUBLISHED:
@@ -55,6 +61,7 @@ def config_entries(config: HeadConfig) -> dict[str, Any]:
             "num_hidden_layers": config.n_layers,
             "depth": config.depth,
             "layer": layer_entries(config.shape),
+            **exit_entries(config),
         }
     name = PUBLISHED[config.kind]
     layer = layer_entries(config.shape) | {

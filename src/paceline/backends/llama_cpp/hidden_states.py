@@ -26,6 +26,7 @@ class _Capture(ctypes.Structure):
         ("width", ctypes.c_int32),
         ("n", ctypes.c_int32),
         ("last", ctypes.c_int32),
+        ("stop", ctypes.c_int32),
         ("layers", ctypes.POINTER(ctypes.c_int32)),
         ("copied", ctypes.POINTER(ctypes.c_int64)),
     )
@@ -33,16 +34,17 @@ class _Capture(ctypes.Structure):
 
 class HiddenStateCapture:
     """The evaluation callback of a context, which must not outlive it.
-    n_layers, width: of the model. Raises ModelError without Paceline's compiled library."""
+    n_layers, width: of the model. stop: the layer before which passes end, 0 for none.
+    Raises ModelError without Paceline's compiled library."""
 
-    def __init__(self, path: Path, architecture: str, n_layers: int, width: int) -> None:
+    def __init__(self, path: Path, architecture: str, n_layers: int, width: int, stop: int = 0) -> None:
         self._path, self._architecture, self._n_layers = path, architecture, n_layers
         try:
             function = kernels.hidden_state_callback()
         except KernelError as error:
             raise ModelError(f"{path}: hidden states need Paceline's compiled library: {error}") from error
         self.callback: Any = ctypes.cast(function, binding.llama_cpp().ggml_backend_sched_eval_callback)
-        self._struct = _Capture(width=width, last=n_layers)
+        self._struct = _Capture(width=width, last=n_layers, stop=stop)
 
     @property
     def user_data(self) -> ctypes.c_void_p:

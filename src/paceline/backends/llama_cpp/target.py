@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.common import check_layers, check_tokens, make_token_trie
+from paceline.backends.common import check_exit, check_layers, check_tokens, make_token_trie
 from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
@@ -67,7 +67,8 @@ class LlamaTarget:
     exact_rows: fill every pass up to so many rows if rows depend on their pass. Plain and speculative
     decoding then run the same kernels and give the same bits (0: do not fill).
     weights: a target of the same file that shares its weights; close it later.
-    kernels: use Paceline's kernels if there are any and memory is large enough."""
+    kernels: use Paceline's kernels if there are any and memory is large enough.
+    stop: the layer before which passes end, 0 for none; see SupportsExits."""
 
     modification = ""
 
@@ -84,6 +85,7 @@ class LlamaTarget:
         exact_rows: int = 0,
         weights: LlamaTarget | None = None,
         kernels: bool = True,
+        stop: int = 0,
     ) -> None:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
@@ -92,7 +94,7 @@ class LlamaTarget:
         self.path = path
         self.threads = threads
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
-        self._owns_model = weights is None
+        self._owns_model, self._stop = weights is None, stop
         if weights is None:
             self.kernels: bool = kernels and own_kernels.fits_memory(gate.sizes(path), path)
             own_kernels.set_enabled(self.kernels)
@@ -107,6 +109,9 @@ class LlamaTarget:
             self.hidden_size = int(self._cpp.llama_model_n_embd(self._model))
             self._set_up(n_ctx, sessions, 0)
             self._text = LlamaText(self._model)
+            if stop:
+                self._show_hidden_states(1, (stop,))
+                return
             self._set_equal_rows()
             if exact_rows and not self.caps.exact:
                 self._set_up(n_ctx, sessions, exact_rows)
@@ -221,6 +226,15 @@ class LlamaTarget:
         given = {**self.settings, "flash_attention": flash_attention, "exact_rows": 0}
         return LlamaTarget(self.path, n_ctx=n_ctx, weights=self, **given)
 
+    def first_layers(self, n: int) -> LlamaTarget:
+        self._require_open()
+        check_exit(n, self.layers, self.path)
+        given = {**self.settings, "exact_rows": 0}
+        caps = self.caps
+        return LlamaTarget(
+            self.path, n_ctx=caps.n_ctx, sessions=caps.max_sessions, weights=self, stop=n, **given
+        )
+
     @cached_property
     def _weights(self) -> ModelWeights:
         return ModelWeights(self.path)
@@ -265,6 +279,8 @@ class LlamaTarget:
         self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[LlamaForward]:
         self._require_open()
+        if self._stop:
+            want = RequiredOutputs(layers=(self._stop,))
         if want.layers:
             self._show_hidden_states(len(batch), want.layers)
         began = perf_counter()
@@ -283,7 +299,7 @@ class LlamaTarget:
             raise ModelError(f"{self.path}: its hidden states can be had of one session at a time only")
         if self._decoder.capture is None:
             arch = binding.metadata(self._model, "general.architecture") or "unknown"
-            capture = HiddenStateCapture(self.path, arch, self.layers, self.hidden_size)
+            capture = HiddenStateCapture(self.path, arch, self.layers, self.hidden_size, self._stop)
             self._free_context()
             self._decoder.capture = capture
             self._make_context(self.caps.max_sessions)

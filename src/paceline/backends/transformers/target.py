@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.backends.common import check_layers, check_tokens, make_token_trie, parameters
+from paceline.backends.common import check_exit, check_layers, check_tokens, make_token_trie, parameters
 from paceline.backends.interface import OutputHead
 from paceline.backends.transformers import weights
 from paceline.backends.transformers.forward import HfForward, features_of
@@ -43,7 +43,12 @@ from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.backends.transformers.strip import SequenceCache
 from paceline.backends.transformers.text import HfText
 from paceline.backends.transformers.trial import probe_traits
-from paceline.backends.transformers.view import ViewSession, build_view, search_skipped_layers
+from paceline.backends.transformers.view import (
+    ViewSession,
+    build_view,
+    search_skipped_layers,
+    without_output,
+)
 from paceline.backends.views import ModelView
 from paceline.models.names import model_path
 from paceline.speculative.errors import ContractError, ModelError, UsageError
@@ -220,6 +225,13 @@ class HfTarget:
         out._view, out.weight_bytes = view.spec, int(out._model.get_memory_footprint())
         if n := view.n_skipped_blocks(self.layers):
             out.modification = f"without {n} of {2 * self.layers} blocks"
+        return out
+
+    def first_layers(self, n: int) -> HfTarget:
+        check_exit(n, self.layers, self.path)
+        out = self.view(ModelView(exit_layer=n))
+        out._model = without_output(out._model, self.path)
+        out._view += ",output=none"
         return out
 
     def search_skipped_layers(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:

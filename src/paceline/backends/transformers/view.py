@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.backends.common import common_prefix
 from paceline.backends.transformers.session import HfSession, HfSlot, PassInput
+from paceline.backends.transformers.weights import final_norm_name
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -144,6 +146,25 @@ def build_view(model: Any, attention: Collection[int], feed_forward: Collection[
     inner._modules[place] = torch.nn.ModuleList(chosen)
     way = next(name for name, module in model.named_modules() if module is decoder)
     return with_submodule(model, [part for part in way.split(".") if part], inner)
+
+
+class FirstColumn(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """In place of an output layer whose logits nobody reads."""
+
+    def forward(self, hidden_states: Any) -> Any:
+        return hidden_states[..., :1]
+
+
+def without_output(model: Any, path: Path) -> Any:
+    """Return the model without its final norm and output layer, so that its last hidden state is the last
+    layer's output. Raises UsageError for a model whose norm is not found."""
+    decoder, output, name = model.get_decoder(), model.get_output_embeddings(), final_norm_name(model)
+    if not name or output is None:
+        raise UsageError(f"{path}: its final norm is not known: no head can draft from its first layers")
+    inner = shallow_copy(decoder)
+    inner._modules[name] = torch.nn.Identity()
+    ways = {module: way.split(".") for way, module in model.named_modules() if module in (decoder, output)}
+    return with_submodule(with_submodule(model, ways[decoder], inner), ways[output], FirstColumn())
 
 
 def with_submodule(module: Any, way: Sequence[str], part: Any) -> Any:

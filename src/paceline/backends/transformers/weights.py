@@ -32,10 +32,15 @@ def output_head(model: Any, origin: str) -> OutputHead:
     return OutputHead(norm, eps, _array(weight))
 
 
+def final_norm_name(model: Any) -> str:
+    """Return the name of the decoder's final norm, "" if it has none of the known ones."""
+    decoder = model.get_decoder()
+    return next((name for name in FINAL_NORMS if getattr(decoder, name, None) is not None), "")
+
+
 def _final_norm(model: Any) -> tuple[NDArray[np.float32] | None, float]:
     """Return the factors and epsilon of the final RMS norm; None and 0 for other norms."""
-    decoder = model.get_decoder()
-    norm = next((found for name in FINAL_NORMS if (found := getattr(decoder, name, None)) is not None), None)
+    norm = getattr(model.get_decoder(), final_norm_name(model), None)
     weight = getattr(norm, "weight", None)
     eps = next((float(value) for name in EPSILONS if (value := getattr(norm, name, None)) is not None), 0.0)
     if norm is None or weight is None or getattr(norm, "bias", None) is not None:

@@ -16,7 +16,9 @@ class HeadOptions:
     depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
     layers, width: of a block head or a draft model, 0 for the kind's own.
     decay: weight of each further token. variation: share of total variation in the loss.
-    mask_token: a block's placeholder. markov_rank: of a block's correction by the token before."""
+    mask_token: a block's placeholder. markov_rank: of a block's correction by the token before.
+    exit_layers: numbers of the target's first layers that draft (exits, kangaroo), () for the usual ones.
+    rank: of an exit's block."""
 
     depth: int = 5
     layers: int = 0
@@ -25,6 +27,8 @@ class HeadOptions:
     variation: float = 0.0
     mask_token: int = 0
     markov_rank: int = 64
+    exit_layers: tuple[int, ...] = ()
+    rank: int = 256
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,22 @@ def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
     if given.get("learning_rate", 1.0) <= 0.0:
         raise invalid("learning_rate (--lr)", given["learning_rate"], "above 0")
 
+    if isinstance(layers := given.get("exit_layers"), str):
+        given["exit_layers"] = parse_layers(layers)
+
     def part(cls: type) -> dict[str, Any]:
         return {f.name: given.pop(f.name) for f in fields(cls) if f.name in given}
 
     options, settings = HeadOptions(**part(HeadOptions)), TrainingSettings(**part(TrainingSettings))
     return TrainingPlan(kind, folder, options, settings, **given)
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list like "2,4". Raises UsageError."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise invalid("exit_layers (--exit-layers)", text, "numbers of layers, such as 2,4") from error
 
 
 def require_torch() -> None:

@@ -20,6 +20,7 @@ from paceline.heads.files import CARD, read_head
 from paceline.prepare.training.dataset import FEATURES, TRAINING, Note, Report, Sequences, gather_answers
 from paceline.prepare.training.draft_model import DraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
+from paceline.prepare.training.exit_recipes import EXIT_RECIPES
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures
 from paceline.prepare.training.gguf_files import write_eagle3
@@ -116,8 +117,8 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
         hidden=target.hidden_size,
         vocab=target.vocab.size,
     )
-    kind: type[Recipe] = RECIPES.get(plan.kind, DraftRecipe)
-    return kind(facts, head_shape(target.hidden_size), vocabulary, plan.options)
+    kinds: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, DraftRecipe.kind: DraftRecipe}
+    return kinds[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
 
 
 def head_shape(hidden: int) -> LayerShape:

@@ -15,10 +15,11 @@ using ggml::Tensor;
 
 // Shared with hidden_states.py. out: [rows][n][width], null while nothing is wanted. layers: n numbers, ascending.
 // last: the number of layers, whose "input" is the final norm's output. copied: rows of each layer so far.
+// stop: the layer before which a pass ends, 0 for none.
 struct Capture {
     float *out;
     int64_t rows;
-    int32_t width, n, last;
+    int32_t width, n, last, stop;
     const int32_t *layers;
     int64_t *copied;
 };
@@ -90,6 +91,8 @@ API bool paceline_hidden_states_capture(paceline::Tensor *t, bool ask, void *cap
     auto &c = *static_cast<paceline::Capture *>(capture);
     if (!c.out) return !ask;
     const int column = paceline::column_of(c, t->name);
-    if (!ask && column >= 0) paceline::copy_rows(c, t, column);
-    return !ask || column >= 0;
+    if (ask) return column >= 0;
+    if (column < 0) return true;
+    paceline::copy_rows(c, t, column);
+    return c.stop == 0 || c.layers[column] != c.stop;  // false: the rest of the graph is not computed
 }

@@ -1,0 +1,34 @@
+"""A trained early exit (heads/exits.py): the target's first layers draft, by a small adapter.
+
+One exit drafts: that with the best expected speed in training. Its calibrated confidence ends a draft.
+"""
+
+from __future__ import annotations
+
+from paceline.drafters.head import head_of, head_row
+from paceline.drafters.model import Ids, ModelDrafter
+from paceline.drafters.parts import DrafterInputs
+from paceline.heads.target import HeadForward
+from paceline.speculative.interfaces import Drafter
+from paceline.speculative.sampling import Logits
+
+
+class ExitsDrafter(ModelDrafter):
+    """A draft model that reads no hidden states of the target's passes: its own passes give them."""
+
+    name = "exits"
+
+    def _row(self, out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+        return head_row(out, node, dense=dense)
+
+
+def make(parts: DrafterInputs) -> Drafter:
+    head, drafting = head_of("exits", parts), parts.drafting
+    return ExitsDrafter(
+        head,
+        head.vocab.size,
+        temperature=drafting.temperature,
+        top_k=drafting.top_k,
+        confidence=parts.confidence,
+        warn=parts.warn,
+    )

@@ -1,0 +1,212 @@
+"""Recipes of heads on the target's first layers, measured on the recorded answers alone.
+
+While a draft is accepted, its tokens are the answer's: the hidden states of its rows are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.heads.config import ExitFacts, HeadConfig
+from paceline.heads.decoder import KeyValueCache, Weights, causal_mask
+from paceline.heads.exits import ExitsHead, KangarooHead
+from paceline.prepare.training.batches import Batch
+from paceline.prepare.training.evaluate import Acceptance, walk
+from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.losses import head_loss
+from paceline.prepare.training.recipes import Recipe, StepsCache, document_mask, layer_weights, normal
+from paceline.prepare.training.vocabulary import DraftVocabulary
+from paceline.speculative.errors import UsageError
+
+TEMPERATURES = np.geomspace(0.25, 8.0, 41)
+MAX_CALIBRATED_ROWS = 4096
+LAYER_WEIGHTS = 12  # of a usual layer, in squares of its width
+Agreement = NDArray[np.bool_]  # of an answer's tokens: drafted behind the tokens before it
+Drafts = tuple[TrainingSequence, Agreement]
+
+
+class ExitRecipe(Recipe):
+    """A head on some of the target's first layers."""
+
+    default_layers: tuple[float, ...] = ()  # below 1: shares of the layers
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        n = self.target.layers
+        given = self.options.exit_layers or [
+            layer if layer >= 1 else round(layer * n) for layer in self.default_layers
+        ]
+        if self.options.exit_layers and not all(1 <= layer < n for layer in given):
+            raise UsageError(f"exit layers {given} (--exit-layers): must be 1 to {n - 1} for the target")
+        if n < 2:
+            raise UsageError("the target has one layer only: no head can draft from its first layers")
+        self.layers = tuple(sorted({int(min(max(layer, 1), n - 1)) for layer in given}))
+        self._exits: tuple[ExitFacts, ...] = ()
+        self._default = 0
+
+    @property
+    def config(self) -> HeadConfig:
+        return HeadConfig(
+            kind=self.kind,
+            target=self.target,
+            shape=self.shape,
+            draft_vocab=len(self.vocabulary),
+            layer_ids=self.layers,
+            exits=self._exits,
+            default_exit=self._default,
+        )
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        return frozenset({"lm_head.weight"})
+
+    def acceptance(
+        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
+    ) -> Acceptance:
+        """Evaluate all exits, and record what was measured of each. Return the acceptance over all."""
+        network, some = self.network(weights), list(sequences)
+        drafts, facts = list[Drafts](), list[ExitFacts]()
+        for place, layer in enumerate(self.layers):
+            rows = [self._logits(network, one, place) for one in some]
+            agrees = [agreement_of(row, one, self.vocabulary) for row, one in zip(rows, some, strict=True)]
+            found = list(zip(some, agrees, strict=True))
+            drafts += found
+            length, speedup = best_speedup(found, n_draft, self._cost(layer))
+            temperature = fit_temperature(np.concatenate(rows), np.concatenate(agrees))
+            facts.append(ExitFacts(temperature, round(length, 4), round(speedup, 4)))
+        self._exits = tuple(facts)
+        self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
+        return acceptance_of_drafts(drafts, n_draft)
+
+    def _logits(self, network: Any, one: TrainingSequence, place: int) -> NDArray[np.float32]:
+        """Return the logits of the rows that predict the answer's tokens."""
+        raise NotImplementedError
+
+    def _cost(self, layer: int) -> float:
+        """Return the weights that a drafted token reads, as a share of those of a token of the target."""
+        square = LAYER_WEIGHTS * self.target.hidden**2
+        ours = layer * square + len(self.vocabulary) * self.target.hidden
+        return ours / (self.target.layers * square + self.target.vocab * self.target.hidden)
+
+    def final_norm(self, output: Any) -> Any:
+        """Return the target's final norm, to begin with."""
+        width = self.target.hidden
+        return torch.ones(width) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+
+
+class ExitsRecipe(ExitRecipe):
+    """Early exits at a quarter, half and three quarters of the layers, which begin as the target's output."""
+
+    kind = "exits"
+    default_layers = (0.25, 0.5, 0.75)
+
+    def network(self, weights: Mapping[str, Any]) -> ExitsHead:
+        return ExitsHead(replace(self.config, exits=()), weights)
+
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
+        width, out = self.target.hidden, dict[str, Any]()
+        rank = min(self.options.rank, width)
+        for place in range(len(self.layers)):
+            out |= {
+                f"exits.{place}.input_norm.weight": torch.ones(width),
+                f"exits.{place}.down.weight": normal(rank, width),
+                f"exits.{place}.up.weight": torch.zeros(width, rank),
+                f"exits.{place}.norm.weight": self.final_norm(output),
+            }
+        return {**out, "lm_head.weight": self.rows_of(output)}
+
+    def loss(self, network: ExitsHead, batch: Batch, embed: Any) -> Any:
+        rows = batch.weight.nonzero()[:, 0]
+        ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
+        losses = [
+            head_loss(network.logits(batch.hidden[rows, i], i), ids, p, weight, self.options.variation)
+            for i in range(len(self.layers))
+        ]
+        return sum(losses)
+
+    def _logits(self, network: ExitsHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
+        hidden = one.hidden[one.first_answer - 1 : -1, place].astype(np.float32)
+        out: NDArray[np.float32] = network.logits(hidden, place)
+        return out
+
+
+class KangarooRecipe(ExitRecipe):
+    """Kangaroo: the loss against the target's distribution, through its own output matrix (section 3.2)."""
+
+    kind = "kangaroo"
+    default_layers = (2,)
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        if len(self.layers) != 1:
+            raise UsageError("a Kangaroo adapter has one exit layer: give one (--exit-layers)")
+
+    def network(self, weights: Mapping[str, Any]) -> KangarooHead:
+        return KangarooHead(replace(self.config, exits=()), weights)
+
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
+        layer = layer_weights(self.shape, "layers.0.", self.shape.hidden, qk_norm=False)
+        layer = {name: value for name, value in layer.items() if "attn" in name or "input" in name}
+        layer["layers.0.self_attn.o_proj.weight"] = torch.zeros(
+            self.shape.hidden, self.shape.heads * self.shape.head_dim
+        )
+        return {**layer, "norm.weight": self.final_norm(output), "lm_head.weight": self.rows_of(output)}
+
+    def loss(self, network: KangarooHead, batch: Batch, embed: Any) -> Any:
+        mask = document_mask(batch.document)
+        outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
+        return head_loss(network.logits(outputs), *batch.shifted(0), self.options.variation)
+
+    def _logits(self, network: KangarooHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
+        hidden = one.hidden[:-1, 0].astype(np.float32)
+        n, caches = len(hidden), [KeyValueCache() for _ in network.layers]
+        outputs = network.forward(hidden, range(n), caches, causal_mask(n, n))
+        out: NDArray[np.float32] = network.logits(outputs[one.first_answer - 1 :])
+        return out
+
+
+def agreement_of(logits: NDArray[Any], one: TrainingSequence, vocabulary: DraftVocabulary) -> Agreement:
+    """Return whether each of the answer's tokens is the likeliest of its row."""
+    drafted: Agreement = vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
+    return drafted
+
+
+def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int) -> Acceptance:
+    """Return the acceptance of chains, each right as long as its tokens are those of the answer."""
+    agreement = iter([agrees for _, agrees in drafts])
+
+    def accepted(one: TrainingSequence) -> Callable[[int], int]:
+        right, first = next(agreement), one.first_answer
+        return lambda n: int(np.argmin(np.append(right[n - first : n - first + n_draft], False)))
+
+    return walk((one for one, _ in drafts), accepted, n_draft)
+
+
+def best_speedup(drafts: Sequence[Drafts], n_draft: int, cost: float) -> tuple[float, float]:
+    """Return the acceptance length of `n_draft` tokens, and the best speedup of any number up to that.
+    cost: of a drafted token, in passes of the target."""
+    lengths = [acceptance_of_drafts(drafts, n).length for n in range(1, n_draft + 1)]
+    return lengths[-1], max(length / (1.0 + n * cost) for n, length in enumerate(lengths, 1))
+
+
+def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:
+    """Return the temperature at which the top probability predicts the agreement best (Guo et al. 2017,
+    arXiv:1706.04599)."""
+    step = max(1, len(logits) // MAX_CALIBRATED_ROWS)
+    logits, agrees = logits[::step].astype(np.float64), agrees[::step]
+    below = logits - logits.max(1, keepdims=True)
+
+    def loss(temperature: float) -> float:
+        p = np.clip(1.0 / np.exp(below / temperature).sum(1), 1e-6, 1.0 - 1e-6)
+        return -float(np.where(agrees, np.log(p), np.log1p(-p)).mean())
+
+    return float(min(TEMPERATURES, key=loss))
+
+
+EXIT_RECIPES: Mapping[str, type[Recipe]] = {recipe.kind: recipe for recipe in (ExitsRecipe, KangarooRecipe)}
