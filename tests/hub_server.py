@@ -36,8 +36,10 @@ class Asked:
 class Hub:
     """repos: the contents of files by repository and name. small: names of files that are not in LFS.
     breaks: the bytes that come before the connection is closed, of each of the storage's next answers.
-    wrong: contents in place of a file's. errors: status, and the hub's code or message, by a word in the path.
-    answer: in place of the facts of a repository. headers: of answers about a file, in place of the true ones.
+    wrong: contents in place of a file's.
+    errors: status, and the hub's code or message, by a word in the path.
+    answer: in place of the facts of a repository.
+    headers: of answers about a file, in place of the true ones.
     sent: called after each answer of the storage."""
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
