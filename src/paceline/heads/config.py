@@ -180,7 +180,7 @@ def _block(out: HeadConfig, data: Mapping[str, Any], is_dspark: bool) -> HeadCon
         layer_ids=tuple(map(int, data["aux_hidden_state_layer_ids"])),
         depth=int(data["block_size"]) - (not from_root),
         mask_token=int(data["mask_token_id"]),
-        causal_windows=not data.get("sliding_window_non_causal", False),
+        causal_windows=bool(out.windows) and not data.get("sliding_window_non_causal", False),
         markov=markov,
         markov_rank=rank,
         from_root=from_root,
