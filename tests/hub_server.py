@@ -34,11 +34,13 @@ class Asked:
 
 @dataclass
 class Hub:
-    """repos: the contents of files by repository and name, all in LFS. breaks: the bytes that come before the
-    connection is closed, of each of the storage's next answers. wrong: contents in place of a file's.
-    errors: status, and the hub's code or message, by a word in the path. answer: in place of the facts of a
-    repository. headers: of answers about a file, in place of the true ones. sent: called after each answer of
-    the storage."""
+    """repos: the contents of files by repository and name. small: names of files that are not in LFS.
+    breaks: the bytes that come before the connection is closed, of each of the storage's next answers.
+    wrong: contents in place of a file's.
+    errors: status, and the hub's code or message, by a word in the path.
+    answer: in place of the facts of a repository.
+    headers: of answers about a file, in place of the true ones.
+    sent: called after each answer of the storage."""
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     breaks: list[int] = field(default_factory=list)
@@ -49,6 +51,7 @@ class Hub:
     sent: Callable[[], None] = lambda: None
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
+    small: frozenset[str] = frozenset()
 
     def ranges_asked(self) -> list[str]:
         """Return the Range of each GET request for file contents."""
@@ -65,7 +68,11 @@ class Hub:
         siblings = []
         for file, data in self.repos[name].items():
             lfs = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
-            siblings.append({"rfilename": file, "size": len(data), "blobId": "0" * 40, "lfs": lfs})
+            git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            small = file in self.small
+            siblings.append(
+                {"rfilename": file, "size": len(data), "blobId": git, "lfs": None if small else lfs}
+            )
         return {"id": name, "sha": COMMIT, "private": False, "tags": [], "siblings": siblings}
 
 

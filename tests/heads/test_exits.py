@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import decided_distribution, plain_distribution
-from head_layouts import load_reference
+from head_layouts import Container, load_reference, write_layout
 from paceline.backends.toy import ToyTarget
+from paceline.config import Drafting
+from paceline.drafter_factory import draft_source, make, open_head
 from paceline.drafters.head import HeadState
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.drafters.parts import DrafterInputs
 from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, _shape
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.exit_session import KangarooSession
@@ -266,3 +269,32 @@ def test_a_damaged_head_is_refused(name: str, value: np.ndarray | None) -> None:
 def test_an_exit_behind_all_layers_is_refused() -> None:
     with pytest.raises(UsageError, match="first 3 layers"):
         exit_target("exits", toy(), layer_ids=(3,))
+
+
+@pytest.mark.parametrize("container", ["safetensors", "torch"])
+def test_a_published_kangaroo_adapter_drafts_for_its_target(container: Container, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from hf_models import model_of
+    from paceline.backends.transformers.target import HfTarget
+
+    reference = load_reference("kangaroo")
+    folder = write_layout(reference, tmp_path / "adapter", container=container)
+    assert draft_source(folder) == "kangaroo head"
+    target = HfTarget.around(model_of("llama"), sessions=2)
+    head = open_head(folder, target)
+    assert isinstance(head, ExitTarget)
+    assert head.exit_layer == 2
+    drafter = make("kangaroo", DrafterInputs(Drafting(("kangaroo",)), target, head))
+    texts = list[list[int]]()
+    for one in (drafter, NoDrafter()):
+        request = start_request(target, one, GenerationRequest(prompt=[3, 4, 5], max_tokens=12))
+        steps = [step for _, step in decode(target, one, FixedPolicy(Budget(3, 3)), [request])]
+        texts.append(list(request.session.tokens))
+        request.close()
+        if one is drafter:
+            assert sum(len(step.tree) for step in steps) > 0
+    assert texts[0] == texts[1]
+    values = reference.values
+    rows = head._head.forward(values["features"], range(24), [KeyValueCache()], causal_mask(24, 24))
+    assert np.abs(rows - values["hidden"]).max() < TOLERANCE
+    head.close()

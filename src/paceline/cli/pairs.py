@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import argument, option
 from paceline.cli.output import print_json, print_note
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.printable import printable
 
 if TYPE_CHECKING:
     from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, Measured
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 ADVICE = "Advice"
 MEASURED_DRAFTS = 3  # the best drafts, which --measure loads
+HEAD_CONTEXT = 64  # to check a draft head
 MAX_CONTEXT = 4096  # default context, as in `load`
 
 Note = Callable[[str], object]
@@ -195,15 +198,20 @@ def check(
 ) -> int:
     """Check whether a draft model fits a target, and print the reasons and advice.
 
-    Only headers of GGUF files are read, or config.json and tokenizer.json of a folder. Exit code 3: it does
-    not fit.
+    Only headers of GGUF files are read, or config.json and tokenizer.json of a folder; for a draft head the
+    target is loaded. Exit code 3: it does not fit.
     """
     from paceline.cli.references import resolved
+    from paceline.drafter_factory import draft_source
+    from paceline.drafter_table import DRAFT
     from paceline.models.compatibility.check import compare
     from paceline.models.headers.header import read_model_facts
     from paceline.models.names import model_path
 
-    target_facts, draft_facts = (read_model_facts(model_path(resolved(name))) for name in (target, draft))
+    target_path, draft_path = resolved(target), resolved(draft)
+    if (kind := draft_source(draft_path)) != DRAFT:
+        return _check_head(target_path, draft_path, kind, as_json)
+    target_facts, draft_facts = (read_model_facts(model_path(path)) for path in (target_path, draft_path))
     compatibility = compare(target_facts, draft_facts)
     if as_json:
         print_json(compatibility.as_dict())
@@ -212,3 +220,22 @@ def check(
 
         write(compatibility.as_dict(), sys.stdout)
     return 0 if compatibility.usable else 3
+
+
+def _check_head(target: Path, draft: Path, kind: str, as_json: bool) -> int:
+    """Open a draft head beside its target, and print whether it fits."""
+    from paceline.backends.registry import open_engine
+    from paceline.drafter_factory import open_head
+
+    fits, text = True, ""
+    with closing(open_engine(target, n_ctx=HEAD_CONTEXT, kernels="off", threads=1)) as engine:
+        try:
+            text = open_head(draft, engine).description
+        except (ModelError, UsageError) as error:
+            fits, text = False, str(error)
+    record = {"target": str(target), "draft": str(draft), "kind": kind, "usable": fits, "reason": text}
+    if as_json:
+        print_json(record)
+    else:
+        print(f"{kind}: {'it fits' if fits else 'it does not fit'}: {printable(text)}")
+    return 0 if fits else 3

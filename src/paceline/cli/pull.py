@@ -24,7 +24,7 @@ def pull(
     offline: Annotated[bool, flag("Downloading", "--offline", "Use only files on this machine.")] = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Download a model from the Hugging Face hub into its cache, which other programs share.
+    """Download a model or a draft head from the Hugging Face hub into its cache, which other programs share.
 
     The default quantisation is Q4_K_M, or Q8_0; a colon and a name choose another one, or a file. The same
     command resumes an interrupted download. The HF_ variables are obeyed.

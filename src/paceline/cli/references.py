@@ -30,7 +30,7 @@ def file_option(given: Path | None) -> Path | None:
 def resolved(text: str) -> Path:
     """Return the first file of a model, and print the name's meaning. Raises UsageError if it is not here."""
     from paceline.models.names import HF, is_toy, is_view
-    from paceline.models.resolve import file_of, local_files, path_of
+    from paceline.models.resolve import file_of, local_files, model_of, path_of
     from paceline.models.stores.reference import PATH, parse
 
     if is_toy(text) or is_view(text):
@@ -44,7 +44,10 @@ def resolved(text: str) -> Path:
     if reference.kind == PATH:
         return path_of(reference)
     files = local_files(text, reference)
-    first = files[0]
+    first, model = files[0], model_of(files)
+    if model != first.path:
+        print_note(f"{text} is {model}")
+        return model
     what, value = hash_of(first)
     parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
     print_note(f"{text} is {first.path} ({what} {value[:16]}{parts})")

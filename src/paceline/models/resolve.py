@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.models import zoo
 from paceline.models.names import HF, is_toy, is_transformers, is_view
-from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
+from paceline.models.stores.reference import HEAD_CONFIG, HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.home import expand_user
 from paceline.system.identity import sha256_of
@@ -23,7 +23,13 @@ def file_of(text: str | os.PathLike[str]) -> Path:
     if text.startswith(HF) and not os.path.exists(text):  # noqa: PTH110
         return _transformers_path(text)
     reference = parse(text)
-    return path_of(reference) if reference.kind == PATH else local_files(text, reference)[0].path
+    return path_of(reference) if reference.kind == PATH else model_of(local_files(text, reference))
+
+
+def model_of(files: list[LocalFile]) -> Path:
+    """Return what is loaded of a model's files: the first one, or a draft head's folder."""
+    first = files[0].path
+    return first.parent if first.name == HEAD_CONFIG else first
 
 
 def default_name(target: str) -> str:
@@ -42,7 +48,7 @@ def _transformers_path(text: str) -> Path:
     reference = parse(name)
     if reference.kind == HUB and not reference.tag:
         return folder_in_cache(reference)
-    path = path_of(reference) if reference.kind == PATH else local_files(name, reference)[0].path
+    path = path_of(reference) if reference.kind == PATH else model_of(local_files(name, reference))
     return path if is_transformers(path) else Path(f"{HF}{path}")
 
 

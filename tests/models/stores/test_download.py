@@ -19,10 +19,12 @@ import pytest
 from huggingface_hub.utils import WeakFileLock, close_session
 
 from hub_server import COMMIT, Hub, own_cache, serving
+from paceline.heads.files import CARD, CONFIG, SAMPLE, WEIGHT_FILES
+from paceline.models.resolve import file_of
 from paceline.models.stores import download
 from paceline.models.stores.download import find_cached, pull
 from paceline.models.stores.hub_cache import repo_folder
-from paceline.models.stores.reference import LocalFile, parse
+from paceline.models.stores.reference import HEAD_CONFIG, HEAD_EXTRAS, HEAD_WEIGHTS, LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 
 Seen = list[tuple[str, int, int]]
@@ -354,3 +356,52 @@ def test_what_is_here_is_chosen_from_the_current_revision_first(cache: Path) -> 
     assert name("u/r") == name("u/r:q4_k_m") == "new/a-Q4_K_M.gguf"
     assert name("u/r:Q8_0") == "old/a-Q8_0.gguf"
     assert name("u/r:Q6_K") == "else/a-Q6_K.gguf"
+
+
+HEAD = {
+    "config.json": b'{"draft_vocab_size": 3}',
+    "model.safetensors": DATA,
+    "card.json": b"{}",
+    "README.md": b"#",
+}
+
+
+@pytest.mark.parametrize("small", [frozenset(), frozenset({"config.json", "card.json"})])
+def test_a_draft_head_is_downloaded_into_one_folder(hub: Hub, cache: Path, small: frozenset[str]) -> None:
+    hub.repos["user/head"], hub.small = HEAD, small
+    folder = cache / f"models--user--head/snapshots/{COMMIT}"
+    for name in ("user/head", "hf:user/head"):
+        with pytest.raises(UsageError, match="on this machine"):
+            file_of(name)
+    files = pulled("hf.co/user/head")
+    assert [file.path.name for file in files] == ["config.json", "model.safetensors", "card.json"]
+    assert all(file.hash_verified and file.path.read_bytes() == HEAD[file.path.name] for file in files)
+    assert file_of("hf.co/user/head") == file_of("user/head") == file_of("hf:user/head") == folder
+    hub.asked.clear()
+    assert [file.path for file in pulled("user/head")] == [file.path for file in files]
+    assert [file.path for file in pulled("user/head", offline=True)] == [file.path for file in files]
+    assert hub.ranges_asked() == []
+
+
+def test_an_interrupted_head_goes_on_and_a_wrong_small_file_is_thrown_away(hub: Hub, cache: Path) -> None:
+    hub.repos["user/head"], hub.small = HEAD, frozenset({"config.json"})
+    hub.wrong = {"config.json": HEAD["config.json"][::-1]}
+    refused(ModelError, "config.json", "the hub states the hash", text="user/head")
+    hub.wrong, hub.breaks = {}, [len(HEAD["config.json"]), 1000, *[0] * 5]
+    refused(PacelineError, "is lost", text="user/head")
+    with pytest.raises(UsageError, match="is not completely on this machine: paceline pull"):
+        file_of("user/head")
+    assert len(pulled("user/head")) == 3
+
+
+def test_a_repository_of_something_else_is_told_from_a_head(hub: Hub) -> None:
+    hub.repos["user/model"] = HEAD | {"tokenizer.json": b"{}"}
+    hub.repos["user/data"] = {"config.json": b"{}", "data.csv": b"1"}
+    for name in ("user/model", "user/data"):
+        refused(UsageError, "has no model as a GGUF file", "a draft head's", text=name)
+
+
+def test_the_names_of_heads_are_those_that_are_read() -> None:
+    assert HEAD_WEIGHTS == WEIGHT_FILES
+    assert HEAD_CONFIG == CONFIG
+    assert set(HEAD_EXTRAS) == {CARD, SAMPLE}

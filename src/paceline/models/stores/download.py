@@ -10,6 +10,7 @@ headers unchecked, which lets a server write anywhere the user may.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -35,32 +36,41 @@ from paceline.models.stores.hub_cache import (
     repo_folder,
     stated_sha256,
 )
-from paceline.models.stores.reference import LocalFile, Reference, matching_variants, select_variant, variants
+from paceline.models.stores.reference import (
+    LocalFile,
+    Reference,
+    head_files,
+    matching_variants,
+    select_variant,
+    variants,
+)
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.identity import compute_sha256
 from paceline.system.whole import atomic_write
 
+SHA256_CHARACTERS = 64
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
 
 ProgressCallback = Callable[[str, int, int], None]  # file name, bytes present, total bytes
 
 
 def find_cached(reference: Reference) -> list[LocalFile]:
-    """Return the cached files of a model: of the current revision, else of an older one.
+    """Return the cached files of a model or a draft head: of the current revision, else of an older one.
 
     Raises UsageError if no revision is complete.
     """
     partly = False
     folder = repo_folder(reference.name)
     for snapshot in _snapshots(folder):
-        files = (path for path in snapshot.rglob("*") if is_repository_file(folder, path))
-        models = variants(path.relative_to(snapshot).as_posix() for path in files)
+        files = [path for path in snapshot.rglob("*") if is_repository_file(folder, path)]
+        found = [path.relative_to(snapshot).as_posix() for path in files]
+        models = variants(found)
         matching = matching_variants(models, reference.tag) if reference.tag else models
         complete = [name for variant in matching if not variant.missing for name in variant.files]
         partly |= bool(matching)
-        if complete:
-            names = select_variant(complete, reference.tag, reference.name)
+        names = select_variant(complete, reference.tag, reference.name) if complete else ()
+        if names := names or (() if reference.tag else head_files(found)):
             paths = [snapshot / name for name in names]
             return [LocalFile(path, path.stat().st_size, stated_sha256(path)) for path in paths]
     started = any((folder / "blobs").glob("*.incomplete"))
@@ -99,7 +109,8 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
     name = reference.name
     with translate_hub_errors(name):
         commit, remotes = listing(name)
-        selected = [remotes[file] for file in select_variant(remotes, reference.tag, name)]
+        head = () if reference.tag else head_files(remotes)
+        selected = [remotes[file] for file in head or select_variant(remotes, reference.tag, name)]
         files = [_get(name, commit, remote, watch) for remote in selected]
         # Offline programs look up the current revision here.
         ref = repo_folder(name) / "refs" / "main"
@@ -111,7 +122,7 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
 
 def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) -> LocalFile:
     folder = repo_folder(name)
-    pointer, blob = folder / "snapshots" / commit / remote.name, folder / "blobs" / remote.sha256
+    pointer, blob = folder / "snapshots" / commit / remote.name, folder / "blobs" / remote.digest
     blob_complete = is_blob(folder, blob, remote.size)
     if pointer.is_symlink():
         present = blob_complete and blob_of(folder, pointer) == blob
@@ -121,7 +132,15 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) ->
         return LocalFile(pointer, remote.size, stated_sha256(pointer))
     received = 0 if blob_complete else _fetch(name, commit, remote, blob, watch)
     link(folder, pointer, blob, new=received > 0)
-    return LocalFile(pointer, remote.size, remote.sha256, received, hash_verified=received > 0)
+    return LocalFile(pointer, remote.size, stated_sha256(blob), received, hash_verified=received > 0)
+
+
+def _digest(path: Path, remote: RemoteFile) -> str:
+    """Return the hash of a file that the hub states of this one, too."""
+    if len(remote.digest) == SHA256_CHARACTERS:
+        return compute_sha256(path)
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: ProgressCallback) -> int:
@@ -131,7 +150,7 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
     from huggingface_hub.utils import WeakFileLock
 
     folder = repo_folder(name)
-    lock = folder.parent / ".locks" / folder.name / f"{remote.sha256}.lock"  # as huggingface_hub names it
+    lock = folder.parent / ".locks" / folder.name / f"{remote.digest}.lock"  # as huggingface_hub names it
     url = hf_hub_url(name, remote.name, revision=commit, endpoint=endpoint())
     part = blob.with_name(f"{blob.name}.paceline.incomplete")
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -148,13 +167,13 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
                     f"{format_bytes(free)} free: make room, or name another folder with HF_HUB_CACHE"
                 )
             received = _fill(part, url, remote, watch)
-            if have and compute_sha256(part) != remote.sha256:
+            if have and _digest(part, remote) != remote.digest:
                 part.unlink()  # the resumed part was damaged, as by a system crash
                 received += _fill(part, url, remote, watch)
-            if (actual := compute_sha256(part)) != remote.sha256:
+            if (actual := _digest(part, remote)) != remote.digest:
                 part.unlink()
                 raise ModelError(
-                    f"{remote.name}: the hub states the SHA-256 {remote.sha256}, what came has {actual}: it "
+                    f"{remote.name}: the hub states the hash {remote.digest}, what came has {actual}: it "
                     "was thrown away; try again, and do not trust it if this stays so"
                 )
             part.replace(blob)

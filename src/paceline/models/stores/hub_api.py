@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.models.stores.reference import head_files
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import truncated
 
 HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
 HUB_TIMEOUT_SECONDS = 30.0
+MAX_SMALL_BYTES = 16 << 20  # of a file that git itself has
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -25,11 +27,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A large file of a repository. sha256: also the name of its blob in the cache."""
+    """A file of a repository. digest: the SHA-256 of a large file, git's hash of a small one; also the name
+    of its blob in the cache."""
 
     name: str
     size: int
-    sha256: str
+    digest: str
 
 
 def endpoint() -> str:
@@ -50,7 +53,8 @@ def headers() -> dict[str, str]:
 
 
 def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
-    """Return the current revision of a repository, and its GGUF files by name. Raises PacelineError."""
+    """Return the current revision of a repository, and its GGUF files by name, or a draft head's files.
+    Raises PacelineError."""
     from huggingface_hub import HfApi
 
     try:
@@ -60,8 +64,10 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
         commit = str(info.sha)
         if not _COMMIT.fullmatch(commit):
             raise ValueError("no commit")
-        ggufs = (sibling for sibling in info.siblings or () if sibling.rfilename.lower().endswith(".gguf"))
+        siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or ()}
+        ggufs = (sibling for name, sibling in siblings.items() if name.lower().endswith(".gguf"))
         files = [_remote(gguf) for gguf in ggufs if gguf.lfs]  # small files without LFS are no models
+        files += [_remote(siblings[name]) for name in head_files(siblings)]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise PacelineError(
             f"{host()}: does not answer as a Hugging Face hub does; see HF_ENDPOINT"
@@ -71,10 +77,12 @@ def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
 
 def _remote(value: Any) -> RemoteFile:
     """Convert a RepoSibling with unvalidated contents. Raises ValueError, TypeError or KeyError."""
-    size, sha256 = value.size or 0, value.lfs["sha256"]
-    if not _SHA256.fullmatch(sha256) or type(size) is not int:
+    size, digest = value.size or 0, value.lfs["sha256"] if value.lfs else value.blob_id
+    if not (_SHA256 if value.lfs else _COMMIT).fullmatch(digest) or type(size) is not int:
         raise ValueError("no such hash or size")
-    return RemoteFile(str(value.rfilename), size, sha256)
+    if not value.lfs and size > MAX_SMALL_BYTES:
+        raise ValueError("a large file without LFS")
+    return RemoteFile(str(value.rfilename), size, digest)
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from typing import Any
 
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
+from paceline.models.headers.plain_file import read_json
 from paceline.models.stores import hub_cache, ollama_store
 from paceline.models.stores.places import HUB, OLLAMA, store_folders
+from paceline.models.stores.reference import HEAD_CONFIG, head_files
 from paceline.models.stores.search import FolderSearch, ModelCandidate, file_id, walk
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
@@ -23,6 +25,13 @@ from paceline.system.home import expand_user
 from paceline.system.identity import cached, file_fingerprint
 
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
+HEAD_KEYS = (
+    "paceline_head",
+    "speculators_model_type",
+    "dflash_config",
+    "medusa_num_heads",
+    "draft_vocab_size",
+)
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draft heads
 
 
@@ -106,6 +115,9 @@ def list_models(
     models = []
     for candidates in named.values():
         path = candidates[0].path
+        if _is_head(path):
+            search.add_note(path, "is a draft head, no model")
+            continue
         try:
             facts = _facts_of(path)
         except ModelError as error:
@@ -129,6 +141,17 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelC
                 yield from hub_cache.candidates(entry.path, search)
     else:
         yield from (ModelCandidate(path, str(path), store) for path in walk(root, search))
+
+
+def _is_head(path: Path) -> bool:
+    """Return whether a folder has a draft head: no tokenizer, and a configuration of one layer or of heads."""
+    try:
+        if not path.is_dir() or not head_files(file.name for file in path.iterdir()):
+            return False
+        config = read_json(path / HEAD_CONFIG)
+    except (OSError, ModelError):
+        return False
+    return config.get("num_hidden_layers") == 1 or any(key in config for key in HEAD_KEYS)
 
 
 def _no_model(facts: ModelFacts) -> str:

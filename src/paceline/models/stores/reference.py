@@ -34,6 +34,11 @@ AUXILIARY_FILES = {
     "dspark-": "a draft head",
 }
 
+# Files of a draft head in a repository: its configuration, one of the weights, and what Paceline adds.
+HEAD_CONFIG = "config.json"
+HEAD_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
+HEAD_EXTRAS = ("card.json", "target_sample.safetensors")
+
 _WORD = r"[A-Za-z0-9_]"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
 _ADDRESS = re.compile(
@@ -174,7 +179,8 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     models = variants(names)
     if not models:
         raise UsageError(
-            f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF"
+            f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF, or "
+            "a draft head's (config.json and weights, without a tokenizer)"
         )
     for label in (name,) if name else DEFAULT_QUANTISATIONS:
         if (matching := matching_variants(models, label)) or name:
@@ -195,6 +201,16 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
             f"{where}: {model.missing} of the parts of {model.label} are missing; nothing can load it"
         )
     return model.files
+
+
+def head_files(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the files of a draft head in a repository, which has weights and no tokenizer; else ()."""
+    files = set(names)
+    weights = [name for name in HEAD_WEIGHTS if name in files][:1]
+    is_model = any(name.startswith("tokenizer") or name.lower().endswith(".gguf") for name in files)
+    if is_model or not weights or HEAD_CONFIG not in files:
+        return ()
+    return (HEAD_CONFIG, *weights, *(name for name in HEAD_EXTRAS if name in files))
 
 
 def variants(names: Iterable[str]) -> list[Variant]:

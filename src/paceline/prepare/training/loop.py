@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -80,7 +81,9 @@ class Trainer:
         """The settings that a run goes on with."""
         settings = asdict(self._settings)
         del settings["minutes"], settings["epochs"]  # a run may be made longer
-        return {"kind": self._recipe.kind, "options": asdict(self._recipe.options), **settings}
+        vocabulary = zlib.crc32(self._recipe.vocabulary.ids.tobytes())
+        options = asdict(self._recipe.options)
+        return {"kind": self._recipe.kind, "options": options, "draft_vocab": vocabulary, **settings}
 
     def run(
         self,

@@ -1,0 +1,97 @@
+"""Heads beside whole models: the output is that of plain decoding, whatever loads the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from command_line import command
+from gguf_files import write_llama
+from head_layouts import load_reference, write_layout
+from paceline.backends.registry import open_engine
+from paceline.heads.target import sample_tokens
+from paceline.heads.writing import write_head
+from tiny_heads import tiny_config, tiny_weights
+
+KINDS = ("eagle3", "block", "medusa", "eagle")
+PROMPTS = ["The quick brown fox", "The quick brown dog", "Another text, which is longer: 1, 2, 3, 1, 2, 3"]
+N_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("whole") / "llama.gguf", layers=3, width=64)
+
+
+@pytest.fixture(scope="module")
+def heads(file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write a head of each kind, with random weights."""
+    folder, out = tmp_path_factory.mktemp("heads"), {}
+    with closing(open_engine(file, n_ctx=64)) as target:
+        size = target.vocab.size
+        for kind in KINDS:
+            config = tiny_config(kind, target, size)  # type: ignore[arg-type]  # as wide as the model
+            sample = target.token_embeddings(sample_tokens(size))  # type: ignore[attr-defined]
+            write_head(folder / kind, config, tiny_weights(config), np.arange(size), sample, {})
+            out[kind] = folder / kind
+    return out
+
+
+def texts(target: Any, **settings: Any) -> Iterator[tuple[Any, int]]:
+    with paceline.load(target, n_ctx=256, policy="fixed", **settings) as llm:
+        for prompt in PROMPTS:
+            found = llm.generate(prompt, max_tokens=N_TOKENS)
+            yield list(found.tokens), found.stats.drafted
+
+
+@pytest.mark.parametrize("prefix", ["", "hf:"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_text_is_that_of_plain_decoding(
+    prefix: str, kind: str, file: Path, heads: dict[str, Path]
+) -> None:
+    if prefix:
+        pytest.importorskip("transformers")
+    target = f"{prefix}{file}"
+    plain = [tokens for tokens, _ in texts(target, drafters="none")]
+    found = list(texts(target, draft=heads[kind], drafters=kind))
+    assert [tokens for tokens, _ in found] == plain
+    assert all(drafted for _, drafted in found)  # also after a common prefix
+
+
+def test_auto_uses_a_head(file: Path, heads: dict[str, Path]) -> None:
+    with paceline.load(file, draft=heads["eagle3"], n_ctx=256) as llm:
+        assert "eagle3" in llm.drafter.name.split(",")
+        found = [list(llm.generate(prompt, max_tokens=N_TOKENS).tokens) for prompt in PROMPTS]
+    assert found == [tokens for tokens, _ in texts(file, drafters="none")]
+
+
+def test_check_says_what_a_head_is_and_whether_it_fits(
+    capsys: pytest.CaptureFixture[str], file: Path, heads: dict[str, Path], tmp_path: Path
+) -> None:
+    done = command(capsys, "check", file, heads["eagle3"])
+    assert (done.code, done.out) == (0, "eagle3 head: it fits: eagle3 head 0.0M\n")
+    found = command(capsys, "check", file, heads["medusa"], "--json").json
+    assert (found["kind"], found["usable"]) == ("medusa head", True)
+    other = write_llama(tmp_path / "other.gguf", layers=3, width=64, seed=5)
+    done = command(capsys, "check", other, heads["eagle3"])
+    assert done.code == 3
+    assert "eagle3 head: it does not fit" in done.out
+    assert "is another model" in done.out
+
+
+def test_pairs_lists_models_beside_heads(
+    capsys: pytest.CaptureFixture[str], file: Path, heads: dict[str, Path]
+) -> None:
+    folder = heads["eagle"].parent
+    published = write_layout(load_reference("eagle3_safeailab"), folder / "published")  # says it is a llama
+    for target in ((), (file,)):
+        done = command(capsys, "pairs", *target, "--folder", folder, "--json")
+        assert done.code == 0
+        assert str(folder) not in str(done.json.get("models", ""))
+        assert f"{published}: is a draft head, no model" in str(done.json["notes"])

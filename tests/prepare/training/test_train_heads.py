@@ -1,0 +1,242 @@
+"""Training of draft heads on the toy model: they learn, go on after an interrupt, and draft as they were
+evaluated."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.api import LLM
+from paceline.backends.toy import ToyTarget
+from paceline.config import Drafting
+from paceline.drafter_factory import open_head
+from paceline.drafters.head import HeadDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.heads.files import read_head, read_safetensors
+from paceline.prepare.training.plan import TrainingPlan, make_plan
+from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.loop import decode, start_request
+from paceline.speculative.policy.interface import FixedPolicy
+from paceline.speculative.request import GenerationRequest
+
+pytest.importorskip("torch")
+
+from paceline.prepare.training import loop
+from paceline.prepare.training.answer_folder import AnswerFolder, read_header
+from paceline.prepare.training.train import train_head
+
+KINDS = ("medusa", "eagle", "eagle3", "block")
+N_PROMPTS, N_TOKENS = 60, 24
+QUICK: dict[str, Any] = {
+    "epochs": 6,
+    "batch_tokens": 256,
+    "learning_rate": 1e-2,
+    "depth": 3,
+    "layers": 1,
+    "n_draft": 3,
+    "max_tokens": N_TOKENS,
+    "evaluations": 3,
+    "markov_rank": 4,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    target = ToyTarget(8, seed=3, layers=4, width=16, sharpness=4.0)
+    return LLM(target, NoDrafter(), Drafting(("none",)))
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> TrainingPrompts:
+    file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    texts = ["".join(map(str, np.random.default_rng(k).integers(0, 8, 6))) for k in range(N_PROMPTS)]
+    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return read_prompts([file], chat=False, held_out=0.2)
+
+
+def plan_of(kind: str, folder: Path, **more: Any) -> TrainingPlan:
+    slow = {"epochs": 16} if kind == "block" else {}
+    return make_plan(kind, folder, **QUICK | {"draft_vocab": 8} | slow | more)
+
+
+def weights_of(folder: Path) -> dict[str, Any]:
+    return read_safetensors(folder / "model.safetensors")
+
+
+def checkpoint(folder: Path) -> dict[str, Any]:
+    import torch
+
+    state: dict[str, Any] = torch.load(folder / loop.CHECKPOINT, weights_only=True)
+    return state
+
+
+def stop_at(step: int, then: Callable[[], object]) -> Callable[[str, Any], None]:
+    def report(stage: str, progress: Any) -> None:
+        if stage == "training" and progress.step == step:
+            then()
+
+    return report
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(
+    request: pytest.FixtureRequest,
+    llm: LLM,
+    prompts: TrainingPrompts,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[str, Path, dict[str, Any]]:
+    """Train a head of each kind once."""
+    kind: str = request.param
+    folder = tmp_path_factory.mktemp(kind) / "head"
+    return kind, folder, train_head(llm, prompts, plan_of(kind, folder))
+
+
+def test_a_head_learns(
+    trained: tuple[str, Path, dict[str, Any]], llm: LLM, prompts: TrainingPrompts, tmp_path: Path
+) -> None:
+    kind, _, card = trained
+    untrained = train_head(
+        llm, prompts, plan_of(kind, tmp_path, epochs=1, learning_rate=1e-12, evaluations=1)
+    )
+    assert card["kind"] == kind
+    assert card["acceptance"]["length"] > untrained["acceptance"]["length"] + 0.2
+    assert card["held_out"]["answers"] == prompts.n_held_out
+
+
+def test_the_acceptance_is_that_of_decoding(
+    trained: tuple[str, Path, dict[str, Any]], llm: LLM, prompts: TrainingPrompts
+) -> None:
+    """The files have bfloat16: a near-tie may fall differently, so the numbers are those of the files."""
+    from paceline.prepare.training.evaluate import acceptance_of
+    from paceline.prepare.training.features import OnlineFeatures
+    from paceline.prepare.training.train import embedding_of
+    from paceline.prepare.training.vocabulary import DraftVocabulary
+
+    _, folder, card = trained
+    target, settings = llm.target, read_header(folder / "answers")["settings"]
+    answers = list(AnswerFolder(folder / "answers", settings, target.vocab.size).answers.values())
+    held_out = [answer for answer in answers if answer.held_out]
+    head = open_head(folder, target)
+    table = embedding_of(target).numpy()
+    ids = sorted(set(head.config.layer_ids))
+    found = acceptance_of(
+        head._head,
+        lambda tokens: table[list(tokens)],
+        DraftVocabulary(np.arange(8), 8),
+        OnlineFeatures(target, held_out, ids, 8),
+        3,
+    )
+    drafter, steps, tokens, accepted, drafted = HeadDrafter(head), 0, 0, 0, 0
+    for answer in held_out:
+        request = start_request(
+            target, drafter, GenerationRequest(prompt=answer.prompt.tolist(), max_tokens=N_TOKENS)
+        )
+        for _ in decode(target, drafter, FixedPolicy(Budget(3, 3)), [request]):
+            steps += 1
+        assert request.session.tokens[len(answer.prompt) :] == answer.tokens.tolist()
+        tokens += len(answer.tokens)
+        accepted += request.stats.accepted
+        drafted += request.stats.drafted
+        request.close()
+    assert drafted > accepted > 0
+    assert (found.steps, found.tokens, sum(found.accepted)) == (steps, tokens, accepted)
+    assert abs(found.length - card["acceptance"]["length"]) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["eagle", "block"])  # noise on the hidden states, random anchors
+def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
+    kind: str, llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    whole, stopped, killed = (tmp_path / name for name in ("whole", "stopped", "killed"))
+
+    def copy() -> None:  # as after a kill: what is on the disk at this moment
+        shutil.copytree(whole, killed)
+
+    card = train_head(llm, prompts, plan_of(kind, whole, epochs=6), stop_at(11, copy))
+    with pytest.raises(KeyboardInterrupt):
+        train_head(llm, prompts, plan_of(kind, stopped, epochs=6), stop_at(14, interrupt))
+    assert {path.suffix for path in stopped.iterdir()} <= {"", ".pt", ".json", ".safetensors"}  # nothing torn
+    expected = checkpoint(whole)
+    assert 0 < checkpoint(stopped)["numbers"]["_step"] < expected["numbers"]["_step"]
+    for folder in (stopped, killed):
+        again = train_head(llm, prompts, plan_of(kind, folder, epochs=6))
+        assert again["acceptance"] == card["acceptance"]
+        found = checkpoint(folder)
+        for name, value in expected["weights"].items():
+            assert np.array_equal(found["weights"][name].numpy(), value.numpy()), name
+        for name, value in weights_of(whole).items():
+            assert np.array_equal(weights_of(folder)[name], value)
+        over = train_head(llm, prompts, plan_of(kind, folder, epochs=6))
+        assert over["acceptance"] == card["acceptance"]
+
+
+def test_another_setting_in_the_folder_of_a_run_is_refused(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path
+) -> None:
+    train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1))
+    for other, name in (
+        ({"learning_rate": 0.5}, "learning_rate"),
+        ({"depth": 2}, "options"),
+    ):
+        with pytest.raises(UsageError, match=f"has a run with another {name}"):
+            train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1, **other))
+    with pytest.raises(UsageError, match="has a run with another kind"):
+        train_head(llm, prompts, plan_of("eagle", tmp_path, epochs=1, use_cache=False))
+    with pytest.raises(UsageError, match="max_tokens"):
+        train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1, max_tokens=9))
+    (tmp_path / loop.CHECKPOINT).write_bytes(b"torn")
+    with pytest.raises(UsageError, match=r"checkpoint.pt: cannot be read"):
+        train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1))
+
+
+def test_another_draft_vocabulary_in_the_folder_of_a_run_is_refused(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path
+) -> None:
+    train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1))
+    with pytest.raises(UsageError, match="another draft_vocab"):
+        train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1, draft_vocab=5))
+
+
+def test_a_reduced_vocabulary_is_drafted(llm: LLM, prompts: TrainingPrompts, tmp_path: Path) -> None:
+    card = train_head(llm, prompts, plan_of("eagle3", tmp_path, draft_vocab=5))
+    files = read_head(tmp_path)
+    ids = np.arange(5) + files.weights["d2t"]
+    assert files.config.draft_vocab == len(set(ids)) == files.weights["lm_head.weight"].shape[0] == 5
+    assert files.weights["t2d"].nonzero()[0].tolist() == ids.tolist()
+    assert card["acceptance"]["length"] > 1.2
+    row = np.arange(5, dtype=np.float32)
+    full = open_head(tmp_path, llm.target).scatter(row)
+    assert full[ids].tolist() == row.tolist()
+    assert np.isneginf(np.delete(full, ids)).all()
+
+
+def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train_head(llm, prompts, plan_of("medusa", tmp_path), stop_at(3, interrupt))
+    before = (tmp_path / loop.CHECKPOINT).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.save", full)
+        with pytest.raises(PacelineError, match="No space left on device"):
+            train_head(llm, prompts, plan_of("medusa", tmp_path))
+    assert (tmp_path / loop.CHECKPOINT).read_bytes() == before
+    assert train_head(llm, prompts, plan_of("medusa", tmp_path))["acceptance"]["length"] > 1.0
