@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import decided_distribution, plain_distribution
+from gguf_files import write_llama
 from head_layouts import Container, load_reference, write_layout
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
@@ -298,3 +300,23 @@ def test_a_published_kangaroo_adapter_drafts_for_its_target(container: Container
     rows = head._head.forward(values["features"], range(24), [KeyValueCache()], causal_mask(24, 24))
     assert np.abs(rows - values["hidden"]).max() < TOLERANCE
     head.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_beside_llama_cpp_drafts_and_changes_no_text(kind: str, tmp_path: Path) -> None:
+    from paceline.backends.llama_cpp import LlamaTarget, kernels
+
+    if not kernels.load_kernels().path:
+        pytest.skip(kernels.load_kernels().reason)
+    file = write_llama(tmp_path / "llama.gguf", layers=3, width=64)
+    with closing(LlamaTarget(file, n_ctx=64, sessions=2)) as target:
+        drafter: Any = tiny_drafter(kind, target)  # type: ignore[arg-type]  # like a toy
+        texts = list[list[int]]()
+        for one in (drafter, NoDrafter()):
+            request = start_request(target, one, GenerationRequest(prompt=[3, 4, 5, 6], max_tokens=20))
+            steps = [step for _, step in decode(target, one, FixedPolicy(Budget(3, 3)), [request])]
+            texts.append(list(request.session.tokens))
+            request.close()
+            assert (one is drafter) == any(len(step.tree) for step in steps)
+        assert texts[0] == texts[1]
+        drafter.close()
