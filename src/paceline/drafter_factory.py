@@ -186,15 +186,16 @@ def open_head(reference: PathLike, target: Backend) -> HeadTarget:
         raise UsageError(
             f"{reference}: is a draft head, which reads hidden states, and {target.origin} shows none"
         )
-    make_linear = target.make_linear if isinstance(target, MakesProducts) else None
-    files = read_head(model_path(Path(reference)))
+    files, products = read_head(model_path(Path(reference))), tuple[Any, ...]()
+    if isinstance(target, MakesProducts):
+        products = target.make_linear, target.product_engine
     if files.config.kind not in EXIT_KINDS:
-        return HeadTarget(files, target, make_linear)
+        return HeadTarget(files, target, *products)
     if not isinstance(target, SupportsExits):
         raise UsageError(
             f"{reference}: drafts by the first layers of its target, and {target.origin} is whole"
         )
-    return ExitTarget(files, target, make_linear)
+    return ExitTarget(files, target, *products)
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:

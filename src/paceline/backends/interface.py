@@ -97,6 +97,10 @@ class ShowsHiddenStates(Protocol):
 class MakesProducts(Protocol):
     """A backend whose own kernels multiply by matrices of others, such as those of a draft head."""
 
+    @property
+    def product_engine(self) -> str:
+        """All that the time of such products depends on, except the machine; "" without kernels."""
+
     def make_linear(
         self, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
     ) -> Callable[[NDArray[np.float32]], NDArray[np.float32]] | None:

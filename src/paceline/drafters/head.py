@@ -74,7 +74,7 @@ class HeadDrafter(ModelDrafter):
     ) -> HeadState:
         return HeadState(self, prompt, seed, session)
 
-    def resume(self, prompt: Sequence[int], beside: Session | None) -> Session:
+    def resume(self, prompt: Sequence[int], beside: Session | None = None) -> Session:
         """Return the retained session with the longest common prefix, or a new one.
         beside: the target's session."""
         prompt = list(prompt)

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+# Places of a product in attention. For larger ones, numpy's BLAS starts threads, which compete with those of
+# the target.
+PIECE = 128
 MAX_EXPONENT = 80.0  # exp() of more overflows in 32 bits
 
 
@@ -88,10 +91,38 @@ def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
         )
         return out[0].transpose(0, 1).reshape(rows, heads * d)
     groups = k.shape[0]
-    scores = q.reshape(groups, -1, d) @ k.transpose(0, 2, 1) * np.float32(d**-0.5)
+    scores = _scores((q * np.float32(d**-0.5)).reshape(groups, -1, d), k)
     if mask is not None:
-        by_row = scores.reshape(groups, heads // groups, rows, -1)
-        scores = np.where(mask, by_row, np.float32(-np.inf)).reshape(scores.shape)
-    scores = np.exp(scores - scores.max(-1, keepdims=True))
-    out = (scores / scores.sum(-1, keepdims=True)) @ v
+        np.copyto(scores.reshape(groups, heads // groups, rows, -1), np.float32(-np.inf), where=~mask)
+    scores -= scores.max(-1, keepdims=True)
+    np.exp(scores, out=scores)
+    out = _weighted_sum(scores, v) / scores.sum(-1, keepdims=True)
     return out.reshape(heads, rows, d).transpose(1, 0, 2).reshape(rows, heads * d)
+
+
+def _pieces(x: Any) -> tuple[Any, Any]:
+    """Return the places of [groups, places, d] in whole pieces [groups, n, PIECE, d], and the rest."""
+    groups, places, d = x.shape
+    whole = places // PIECE * PIECE
+    return x[:, :whole].reshape(groups, -1, PIECE, d), x[:, whole:]
+
+
+def _scores(q: Any, k: Any) -> Any:
+    """Return q k [groups, queries, places]."""
+    pieces, rest = _pieces(k)
+    last = q @ rest.swapaxes(1, 2)
+    if not pieces.size:
+        return last
+    first = (q[:, None] @ pieces.swapaxes(2, 3)).swapaxes(1, 2)
+    return np.concatenate([first.reshape(*q.shape[:2], -1), last], -1)
+
+
+def _weighted_sum(weights: Any, v: Any) -> Any:
+    """Return weights v [groups, queries, d]."""
+    pieces, rest = _pieces(v)
+    out = weights[..., v.shape[1] - rest.shape[1] :] @ rest
+    if not pieces.size:
+        return out
+    groups, queries, _ = weights.shape
+    first = weights[..., : v.shape[1] - rest.shape[1]].reshape(groups, queries, -1, PIECE)
+    return out + (first.swapaxes(1, 2) @ pieces).sum(1)

@@ -26,8 +26,10 @@ class ExitBase(HeadBase, Protocol):
 class ExitTarget(HeadTarget):
     """An early exit or a Kangaroo adapter beside its target. Raises ModelError for another target's head."""
 
-    def __init__(self, files: HeadFiles, base: ExitBase, make_linear: MakeLinear | None = None) -> None:
-        super().__init__(files, base, make_linear)
+    def __init__(
+        self, files: HeadFiles, base: ExitBase, make_linear: MakeLinear | None = None, engine: str = ""
+    ) -> None:
+        super().__init__(files, base, make_linear, engine)
         self.exit_layer = self.config.layer_ids[self.config.default_exit]
         self._first_layers = base.first_layers(self.exit_layer)
         self._want = RequiredOutputs(layers=(self.exit_layer,))

@@ -75,11 +75,13 @@ class HeadBase(Protocol):
 
 class HeadTarget:
     """A head beside its target. Raises ModelError for another target's head.
-    make_linear: makes products that are faster than numpy's."""
+    make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy."""
 
     modification = ""
 
-    def __init__(self, files: HeadFiles, base: HeadBase, make_linear: MakeLinear | None = None) -> None:
+    def __init__(
+        self, files: HeadFiles, base: HeadBase, make_linear: MakeLinear | None = None, engine: str = ""
+    ) -> None:
         self.path: Path = files.path
         self.config = check_target(files.path, files.config, base)
         self.kind = self.config.kind
@@ -91,6 +93,7 @@ class HeadTarget:
             weights["lm_head.weight"] = base.output_head().weight[:, : self.config.target.hidden]
         self._ids = draft_ids(files.path, weights, self.config)
         self.settings = {"threads": 1}
+        self._engine = engine or f"numpy {np.__version__}"
         self._n_weights = sum(value.size for value in weights.values())
         self.weight_bytes = sum(value.nbytes for value in weights.values())
         self._head = make_network(files.path, self.config, weights, make_linear)
@@ -146,7 +149,7 @@ class HeadTarget:
 
     def identity(self) -> dict[str, Any]:
         """See ModelSetup. Costs depend on the shapes and the target's context only."""
-        return {"model": file_fingerprint(weights_file(self.path)), "engine": f"numpy {np.__version__}"}
+        return {"model": file_fingerprint(weights_file(self.path)), "engine": self._engine}
 
     def embed(self, tokens: Sequence[int]) -> Any:
         """Return embeddings [n, hidden], the head's own or the target's."""

@@ -248,6 +248,11 @@ class LlamaTarget:
         self._require_open()
         return self._weights.output_head()
 
+    @property
+    def product_engine(self) -> str:
+        """See MakesProducts."""
+        return f"{own_kernels.load_kernels().path} x {self.threads}" if self.kernels else ""
+
     def make_linear(self, weight: Any, bias: Any) -> KernelLinear | None:
         """See MakesProducts."""
         return own_kernels.make_linear(weight, bias, self.threads) if self.kernels else None

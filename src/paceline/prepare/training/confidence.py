@@ -80,7 +80,7 @@ def collect(
 
         return accepted
 
-    walk(sequences, accepted_of, n_draft)
+    walk(sequences, accepted_of, n_draft, reads_target=isinstance(draft, HeadTarget))
     if len(labels) < MIN_EXAMPLES:
         raise UsageError(f"only {len(labels)} drafted tokens to learn from: give more prompts")
     return Examples(np.stack(rows), np.array(labels))

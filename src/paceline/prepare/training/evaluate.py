@@ -39,17 +39,18 @@ def walk(
     sequences: Iterable[TrainingSequence],
     accepted_of: Callable[[TrainingSequence], Callable[[int], int]],
     n_draft: int,
+    *,
+    reads_target: bool = False,
 ) -> Acceptance:
-    """Verify drafts along the answers, as greedy decoding does.
-    The first step of an answer has no draft, as the target reads the end of the prompt in it; the last ones
-    draft no token behind the answer.
+    """Verify drafts along the answers, as greedy decoding does; no token is drafted behind an answer.
+    reads_target: the first step has no draft, as the target computes the prompt's last states in it.
     accepted_of: returns a function of the number of committed tokens, which grows from call to call; its
     value is how many of up to `n_draft` drafted tokens equal the text behind."""
     reached, accepted = np.zeros(n_draft, np.int64), np.zeros(n_draft, np.int64)
     steps = emitted = 0
     for one in sequences:
-        draft, n = accepted_of(one), min(len(one.tokens), one.first_answer + 1)
-        steps, emitted = steps + 1, emitted + n - one.first_answer
+        draft, n = accepted_of(one), min(len(one.tokens), one.first_answer + reads_target)
+        steps, emitted = steps + reads_target, emitted + n - one.first_answer
         while n < len(one.tokens):
             most = min(n_draft, len(one.tokens) - n - 1)
             k = min(draft(n), most)
@@ -90,4 +91,4 @@ def acceptance_of(
 
         return accepted
 
-    return walk(sequences, accepted_of, depth)
+    return walk(sequences, accepted_of, depth, reads_target=True)

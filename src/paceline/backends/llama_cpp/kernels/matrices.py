@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}  # ggml's numbers
 DEFAULT_TYPE = "q8_0"
-# A row of a smaller product takes numpy no longer: a call of the library takes some 5 microseconds.
-MIN_WEIGHTS = 65_536
+# A row of a smaller product takes numpy less than a call of the library. From here on, numpy's BLAS starts
+# threads, which compete with those of the model.
+MIN_WEIGHTS = 9_216
 
 
 class KernelLinear:

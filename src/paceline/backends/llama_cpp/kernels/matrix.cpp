@@ -14,7 +14,7 @@ namespace paceline {
 
 namespace {
 
-constexpr size_t LEAST_SHARED = 256 << 10;  // bytes of tiles from which several threads pay
+constexpr size_t LEAST_SHARED = 512 << 10;  // bytes of tiles from which several threads pay
 
 struct Matrix {
     const Path *path;
