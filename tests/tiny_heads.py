@@ -45,7 +45,8 @@ def tiny_weights(config: HeadConfig, seed: int = 0) -> dict[str, np.ndarray]:
     rng, shape, width = np.random.default_rng([seed, 7]), config.shape, config.target.hidden
 
     def matrix(rows: int, columns: int) -> np.ndarray:
-        return (rng.normal(size=(rows, columns)) / columns**0.5).astype(np.float32)
+        out: np.ndarray = (rng.normal(size=(rows, columns)) / columns**0.5).astype(np.float32)
+        return out
 
     def norm(n: int) -> np.ndarray:
         return rng.uniform(0.5, 1.5, n).astype(np.float32)
