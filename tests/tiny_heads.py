@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from paceline.backends.toy import ToyTarget
+from paceline.drafters.exits import ExitsDrafter
 from paceline.drafters.head import HeadDrafter
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
+from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import HeadFiles
 from paceline.heads.target import HeadTarget
 
 KINDS = ("medusa", "eagle", "eagle3", "block")
+EXIT_KINDS = ("exits", "kangaroo")  # heads on the target's first layers
+RANK = 4
 LAYERS = 3  # of a target for which heads are made
 FEED_FORWARD = 16
 
@@ -29,8 +33,8 @@ def tiny_config(kind: str, target: ToyTarget, draft_vocab: int, **settings: Any)
         "medusa": {"depth": 4},
         "block": {"depth": 4, "n_layers": 2, "from_root": True, "mask_token": 0},
     }
-    last = (target.layers,)
-    given = {"layer_ids": last if kind in ("medusa", "eagle") else (2, 0, 1)} | parallel.get(kind, {})
+    layers = dict.fromkeys(("medusa", "eagle"), (target.layers,)) | {"exits": (1, 2), "kangaroo": (1,)}
+    given = {"layer_ids": layers.get(kind, (2, 0, 1))} | parallel.get(kind, {})
     return HeadConfig(
         kind=kind,
         target=TargetFacts("a toy", "", target.layers, width, target.vocab.size),
@@ -57,6 +61,14 @@ def tiny_weights(config: HeadConfig, seed: int = 0) -> dict[str, np.ndarray]:
             out[f"blocks.{i}.linear.weight"] = matrix(width, width)
             out[f"blocks.{i}.linear.bias"] = norm(width)
         return out
+    if config.kind == "exits":
+        for i in range(len(config.layer_ids)):
+            out |= {f"exits.{i}.{name}.weight": norm(width) for name in ("input_norm", "norm")}
+            out |= {
+                f"exits.{i}.down.weight": matrix(RANK, width),
+                f"exits.{i}.up.weight": matrix(width, RANK),
+            }
+        return out
     inputs = 2 * shape.hidden if config.kind == "eagle" else len(config.layer_ids) * width
     out |= {"fc.weight": matrix(shape.hidden, inputs), "norm.weight": norm(shape.hidden)}
     for i in range(config.n_layers):
@@ -76,6 +88,9 @@ def tiny_weights(config: HeadConfig, seed: int = 0) -> dict[str, np.ndarray]:
         if config.kind == "block":
             layer |= {"self_attn.q_norm": norm(shape.head_dim), "self_attn.k_norm": norm(shape.head_dim)}
         out |= {f"layers.{i}.{name}.weight": value for name, value in layer.items()}
+    if config.kind == "kangaroo":
+        out = {name: value for name, value in out.items() if "mlp." not in name and "post_" not in name}
+        del out["fc.weight"]
     if config.kind == "eagle3":
         out["layers.0.hidden_norm.weight"] = norm(shape.hidden)
     if config.kind == "eagle":
@@ -112,10 +127,14 @@ def tiny_files(
 
 
 def tiny_head(kind: str, target: ToyTarget, **settings: Any) -> HeadTarget:
-    return HeadTarget(tiny_files(kind, target, **settings), target)
+    make = ExitTarget if kind in EXIT_KINDS else HeadTarget
+    return make(tiny_files(kind, target, **settings), target)
 
 
 def tiny_drafter(
     kind: str, target: ToyTarget, temperature: float = 0.0, top_k: int = 10, **settings: Any
-) -> HeadDrafter:
-    return HeadDrafter(tiny_head(kind, target, **settings), temperature=temperature, top_k=top_k)
+) -> Any:
+    head = tiny_head(kind, target, **settings)
+    if kind == "exits":
+        return ExitsDrafter(head, target.vocab.size, temperature=temperature, top_k=top_k)
+    return HeadDrafter(head, temperature=temperature, top_k=top_k)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exit_heads import exit_drafter, exit_target
 from heads import HeadDrafter
 from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
@@ -43,7 +42,7 @@ from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from parrot import LookupCopier
-from tiny_heads import KINDS, tiny_drafter, tiny_head, toy
+from tiny_heads import tiny_drafter, tiny_head, toy
 from tongues import speaking, translation
 
 V = 6
@@ -111,12 +110,9 @@ def auto(*more: Drafter) -> PortfolioDrafter:
 
 def named(name: str) -> Drafter:
     """Make a drafter as `--draft` does, with every input that a drafter can use."""
-    target = SEEN if name in HEADS else ToyTarget(V)
-    draft: Target = ToyTarget(V, seed=1, noise=0.3)
-    if name in KINDS:
-        draft = tiny_head(name, SEEN)
-    elif name in HEADS:
-        draft = exit_target(name, SEEN)
+    is_head = name in HEADS
+    target = SEEN if is_head else ToyTarget(V)
+    draft: Target = tiny_head(name, SEEN) if is_head else ToyTarget(V, seed=1, noise=0.3)
     return makers.make(
         name, DrafterInputs(Drafting((name,)), target, draft, caches=(CACHE,), stores=(STORE,))
     )
@@ -144,16 +140,13 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
     "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
     "head": lambda: HeadDrafter(ToyTarget(V)),
-    **{f"{kind}, sampled": partial(tiny_drafter, kind, SEEN, 0.9, draft_ids=SOME) for kind in KINDS},
+    **{f"{kind}, sampled": partial(tiny_drafter, kind, SEEN, 0.9, draft_ids=SOME) for kind in HEADS},
     "eagle3, short context": lambda: tiny_drafter("eagle3", toy(V, n_ctx=9)),
     "block, short context": lambda: tiny_drafter("block", toy(V, n_ctx=9), markov="rnn", markov_rank=2),
     "eagle3, some tokens": lambda: tiny_drafter("eagle3", SEEN, draft_ids=SOME),
     "lookup,block": lambda: ComposedDrafter([LookupDrafter(2, 3), tiny_drafter("block", SEEN)]),
     "auto, eagle3": lambda: auto(tiny_drafter("eagle3", SEEN)),
     "auto, medusa, sampled": lambda: auto(tiny_drafter("medusa", SEEN, 0.9)),
-    "exits": lambda: exit_drafter("exits", ToyTarget(V, layers=3)),
-    "exits, sampled": lambda: exit_drafter("exits", ToyTarget(V, layers=3), 0.9),
-    "kangaroo": lambda: exit_drafter("kangaroo", ToyTarget(V, layers=3)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "cascade, free rows": lambda: cascade(cost=PassCosts.flat(1.0, per_row=0.0)),
     "cascade, sampled": lambda: cascade(temperature=0.9),

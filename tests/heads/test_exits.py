@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import decided_distribution, plain_distribution
-from exit_heads import WIDTH, exit_config, exit_drafter, exit_target, exit_weights
-from head_layouts import load_reference
+from head_layouts import Container, load_reference, write_layout
 from paceline.backends.toy import ToyTarget
+from paceline.config import Drafting
+from paceline.drafter_factory import draft_source, make, open_head
 from paceline.drafters.head import HeadState
+from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.drafters.parts import DrafterInputs
 from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, _shape
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.exit_session import KangarooSession
 from paceline.heads.exit_target import ExitTarget
 from paceline.heads.exits import ExitsHead, KangarooHead
-from paceline.heads.files import HeadFiles, read_head
+from paceline.heads.files import read_head
 from paceline.heads.writing import write_head
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
@@ -30,15 +34,24 @@ from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from tiny_heads import tiny_config, tiny_drafter, tiny_files, tiny_head, tiny_weights, toy
 
-V, LAYERS, TOLERANCE = 6, 3, 1e-4
+V, WIDTH, TOLERANCE = 6, 8, 1e-4
 NO_OUTPUTS = RequiredOutputs()
 KINDS = ("exits", "kangaroo")
 TREE = DraftTree((1, 2, 3, 4, 2), (ROOT, 0, 0, ROOT, 3), (0.5,) * 5, ("x",) * 5)
 
 
-def toy(**more: int) -> ToyTarget:
-    return ToyTarget(V, seed=2, layers=LAYERS, width=WIDTH, **more)
+def exit_target(kind: str, target: ToyTarget, **settings: Any) -> ExitTarget:
+    head = tiny_head(kind, target, **settings)
+    assert isinstance(head, ExitTarget)
+    return head
+
+
+def exit_drafter(kind: str, target: ToyTarget, temperature: float = 0.0) -> ModelDrafter:
+    settings: dict[str, Any] = {"exits": (ExitFacts(1.5), ExitFacts(0.7)), "default_exit": 1}
+    made: ModelDrafter = tiny_drafter(kind, target, temperature, **(settings if kind == "exits" else {}))
+    return made
 
 
 def kangaroo_reference() -> tuple[KangarooHead, dict[str, np.ndarray]]:
@@ -85,8 +98,8 @@ def test_kangaroo_agrees_with_its_authors_token_by_token(together: bool) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_computes_what_numpy_does(kind: str) -> None:
     torch = pytest.importorskip("torch")
-    config = exit_config(kind, toy(), (1,))
-    weights = exit_weights(config)
+    config = tiny_config(kind, toy(), V)
+    weights = tiny_weights(config)
     tensors = {name: torch.from_numpy(value) for name, value in weights.items()}
     hidden = np.random.default_rng(0).normal(size=(5, WIDTH)).astype(np.float32)
     if kind == "exits":
@@ -105,10 +118,10 @@ def test_torch_computes_what_numpy_does(kind: str) -> None:
 
 def test_the_temperature_of_an_exit_changes_its_confidence_and_not_its_choice() -> None:
     plain, cool = (
-        exit_target("exits", toy(), (1, 2), exits=(ExitFacts(), ExitFacts(temperature)), default_exit=1)
+        exit_target("exits", toy(), exits=(ExitFacts(), ExitFacts(temperature)), default_exit=1)
         for temperature in (1.0, 4.0)
     )
-    rows = []
+    rows = list[np.ndarray]()
     for head in (plain, cool):
         assert head.exit_layer == 2
         session = head.open()
@@ -144,7 +157,7 @@ def test_a_row_of_a_tree_is_that_of_its_path_in_a_text(kind: str) -> None:
         inner.extend(text)
         hidden = target.forward([(inner, EMPTY)], RequiredOutputs(layers=(1,)))[0].features.hidden
         session.observe(0, hidden[:-1])
-    rows = []
+    rows = list[np.ndarray]()
     for n in (0, 2, len(TREE)):  # grows
         part = DraftTree(TREE.tokens[:n], TREE.parents[:n], TREE.score[:n], TREE.source[:n])
         out = head.forward([(session, part)], NO_OUTPUTS)[0]
@@ -206,7 +219,7 @@ def test_a_second_request_goes_on_with_the_text_of_the_first(kind: str) -> None:
     assert all(first == second for first, second in outputs)
 
 
-SMALL = ToyTarget(3, seed=4, layers=LAYERS, width=WIDTH)
+SMALL = toy(3, seed=4)
 
 
 @pytest.mark.parametrize("chunk", [1, 1 << 40])
@@ -233,24 +246,55 @@ def test_the_distribution_is_plain_samplings_to_the_last_digit(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_is_read_as_it_was_written(kind: str, tmp_path: Path) -> None:
-    target = toy()
-    config = exit_config(kind, target, (1,), exits=(ExitFacts(2.0, 1.5, 1.25),))
-    weights = exit_weights(config)
+    facts = (ExitFacts(2.0, 1.5, 1.25),) * (2 if kind == "exits" else 1)
+    config = tiny_config(kind, toy(), V, exits=facts)
+    weights = tiny_weights(config)
     write_head(tmp_path, config, weights, np.arange(V), np.zeros((16, WIDTH), np.float32), {})
     found = read_head(tmp_path)
     assert replace(found.config, extra={}) == config
     assert found.weights.keys() == weights.keys()
 
 
-def test_a_damaged_or_foreign_head_is_refused() -> None:
-    target = toy()
-    config = exit_config("exits", target, (1, 2))
-    weights = exit_weights(config)
-    for name, wrong in (("exits.1.norm.weight", None), ("exits.0.up.weight", np.zeros((3, 3), np.float32))):
-        broken = {**weights, name: wrong}
-        if wrong is None:
-            del broken[name]
-        with pytest.raises(ModelError, match="weights"):
-            ExitTarget(HeadFiles(Path("x"), config, broken, None, {}), target)
+@pytest.mark.parametrize(
+    ("name", "value"), [("exits.1.norm.weight", None), ("exits.0.up.weight", np.zeros((3, 3), np.float32))]
+)
+def test_a_damaged_head_is_refused(name: str, value: np.ndarray | None) -> None:
+    files = tiny_files("exits", toy())
+    weights = {key: old for key, old in files.weights.items() if key != name}
+    weights |= {} if value is None else {name: value}
+    with pytest.raises(ModelError, match="weights"):
+        ExitTarget(replace(files, weights=weights), toy())
+
+
+def test_an_exit_behind_all_layers_is_refused() -> None:
     with pytest.raises(UsageError, match="first 3 layers"):
-        exit_target("exits", target, (LAYERS,))
+        exit_target("exits", toy(), layer_ids=(3,))
+
+
+@pytest.mark.parametrize("container", ["safetensors", "torch"])
+def test_a_published_kangaroo_adapter_drafts_for_its_target(container: Container, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from hf_models import model_of
+    from paceline.backends.transformers.target import HfTarget
+
+    reference = load_reference("kangaroo")
+    folder = write_layout(reference, tmp_path / "adapter", container=container)
+    assert draft_source(folder) == "kangaroo head"
+    target = HfTarget.around(model_of("llama"), sessions=2)
+    head = open_head(folder, target)
+    assert isinstance(head, ExitTarget)
+    assert head.exit_layer == 2
+    drafter = make("kangaroo", DrafterInputs(Drafting(("kangaroo",)), target, head))
+    texts = list[list[int]]()
+    for one in (drafter, NoDrafter()):
+        request = start_request(target, one, GenerationRequest(prompt=[3, 4, 5], max_tokens=12))
+        steps = [step for _, step in decode(target, one, FixedPolicy(Budget(3, 3)), [request])]
+        texts.append(list(request.session.tokens))
+        request.close()
+        if one is drafter:
+            assert sum(len(step.tree) for step in steps) > 0
+    assert texts[0] == texts[1]
+    values = reference.values
+    rows = head._head.forward(values["features"], range(24), [KeyValueCache()], causal_mask(24, 24))
+    assert np.abs(rows - values["hidden"]).max() < TOLERANCE
+    head.close()

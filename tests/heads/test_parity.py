@@ -46,7 +46,7 @@ def opened(request: pytest.FixtureRequest) -> Make:
         weights = {renamed(name, config): array(value) for name, value in reference.weights.items()}
         lent = {key: array(value) for key, value in reference.target.items()}
         weights.setdefault("lm_head.weight", lent.get("lm_head.weight"))
-        table = weights.get("embed_tokens.weight", lent.get("model.embed_tokens.weight"))
+        table: Any = weights.get("embed_tokens.weight", lent.get("model.embed_tokens.weight"))
 
         def embed(tokens: Sequence[int]) -> Any:
             assert table is not None

@@ -74,14 +74,14 @@ class HeadDrafter(ModelDrafter):
     ) -> HeadState:
         return HeadState(self, prompt, seed, session)
 
-    def resume(self, prompt: Sequence[int], beside: Session | None = None) -> Session:
+    def resume(self, prompt: Sequence[int], beside: Session | None = None) -> HeadSession:
         """Return the retained session with the longest common prefix, or a new one.
         beside: the target's session."""
         prompt = list(prompt)
         shared = [common_prefix(tokens, prompt) for tokens, _ in self._retained]
         best = max(range(len(shared)), key=shared.__getitem__, default=None)
         if best is None or shared[best] < 2:
-            opened: Session = self.head.open(beside)
+            opened: HeadSession = self.head.open(beside)
             return opened
         _, session = self._retained.pop(best)
         session.rewind(min(shared[best], len(prompt) - 1))  # the root's row is computed again

@@ -14,6 +14,7 @@ from paceline.heads.decoder import LayerShape
 from paceline.speculative.errors import ModelError
 
 VERSION = 1  # of Paceline's own entries
+KANGAROO_LAYER = 2  # the layers of the target that its authors' adapters run on
 LAST_OUTPUT = -1  # in layer_ids: the output of the target's last layer, after the final norm
 KIND_KEY, SPECULATORS_KEY = "paceline_head", "speculators_model_type"
 # speculators' names of kinds.
@@ -242,6 +243,13 @@ def _safeailab(data: Mapping[str, Any]) -> HeadConfig | None:
         layer_ids=() if is_eagle3 else (LAST_OUTPUT,),
         extra=data,
     )
+
+
+def as_kangaroo(config: HeadConfig) -> HeadConfig:
+    """Return the configuration of a published Kangaroo adapter, whose config.json is a Llama's of one layer.
+    Its authors' class has the usual exit layer, and ignores rope_theta."""
+    shape = replace(config.shape, rope_theta=10_000.0, rope_scaling=None, feed_forward=0)
+    return replace(config, kind="kangaroo", shape=shape, layer_ids=(KANGAROO_LAYER,))
 
 
 def _verifier(data: Mapping[str, Any], layer: Mapping[str, Any]) -> TargetFacts:

@@ -77,6 +77,11 @@ class KangarooSession(HeadSession):
         super().close()
         self.first_layers.close()
 
+    def rewind(self, n: int) -> None:
+        super().rewind(n + 1)  # a row takes no token behind its own
+        if self._known > n:
+            self._waiting, self._known = self._waiting[:-1], n
+
     def read(self, n: int) -> None:
         super().read(max(0, min(n, len(self.tokens) - 1 - self._next)))
 

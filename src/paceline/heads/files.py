@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.heads.config import KIND_KEY, HeadConfig, read_config
+from paceline.heads.config import KIND_KEY, HeadConfig, as_kangaroo, read_config
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -59,7 +60,23 @@ def head_config(path: Path) -> HeadConfig | None:
         raise ModelError(f"{path}: {error}") from error
     # A Llama of one layer has the same config.json as an EAGLE head, which comes without a tokenizer.
     may_be_llama = config is not None and config.kind == "eagle" and KIND_KEY not in data
-    return None if may_be_llama and any(path.glob("tokenizer*")) else config
+    if may_be_llama and any(path.glob("tokenizer*")):
+        return None
+    return as_kangaroo(config) if config is not None and may_be_llama and lacks_fc(path) else config
+
+
+def lacks_fc(path: Path) -> bool:
+    """Return whether no weight is named fc.weight, as in published Kangaroo adapters and unlike in EAGLE."""
+    try:
+        file = weights_file(path)
+        with file.open("rb") as opened:
+            if file.suffix == ".safetensors":
+                return b'"fc.weight"' not in opened.read(int.from_bytes(opened.read(8), "little"))
+            with zipfile.ZipFile(opened) as archive:  # a pickle of the names beside the data
+                name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+                return b"fc.weight" not in archive.read(name)
+    except (OSError, ModelError, ValueError, OverflowError, zipfile.BadZipFile, StopIteration):
+        return False  # reading the weights reports it
 
 
 def read_head(path: Path) -> HeadFiles:

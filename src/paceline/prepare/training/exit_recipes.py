@@ -97,7 +97,7 @@ class ExitRecipe(Recipe):
     def final_norm(self, output: Any) -> Any:
         """Return the target's final norm, to begin with."""
         width = self.target.hidden
-        return torch.ones(width) if output.norm is None else torch.from_numpy(output.norm).float().clone()
+        return torch.ones(width) if output.norm is None else torch.from_numpy(output.norm.copy()).float()
 
 
 class ExitsRecipe(ExitRecipe):
