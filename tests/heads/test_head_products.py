@@ -195,4 +195,5 @@ def first_row(head: HeadTarget) -> NDArray[np.float32]:
     session.extend([1, 2, 3])
     width = head.config.target.hidden
     session.observe(0, np.random.default_rng(0).normal(size=(2, 1, width)).astype(np.float32))
-    return session.compute(TREE)[1][0]
+    row: NDArray[np.float32] = session.compute(TREE)[1][0]
+    return row

@@ -49,6 +49,7 @@ def opened(request: pytest.FixtureRequest) -> Make:
         table: Any = weights.get("embed_tokens.weight", lent.get("model.embed_tokens.weight"))
 
         def embed(tokens: Sequence[int]) -> Any:
+            assert table is not None
             return table[list(tokens)]
 
         if not config.target.hidden:  # Medusa's configuration says no width

@@ -212,7 +212,9 @@ def test_a_resumed_session_drafts_as_a_new_one(kind: str) -> None:
     for prompt in prompts:
         assert drafts(one, prompt) == drafts(tiny_drafter(kind, TARGET), prompt)
     longest = max(one._retained, key=lambda it: len(it[0]))[0]
-    assert one.resume(longest)._known > len(longest) - 6  # it goes on behind the text it had read
+    resumed = one.resume(longest, None)
+    assert isinstance(resumed, HeadSession)
+    assert resumed._known > len(longest) - 6  # it goes on behind the text it had read
 
 
 def drafts(drafter: HeadDrafter, prompt: list[int]) -> list[tuple[int, ...]]:

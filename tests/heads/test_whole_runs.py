@@ -15,6 +15,7 @@ from command_line import command
 from gguf_files import write_llama
 from head_layouts import load_reference, write_layout
 from paceline.backends.registry import open_engine
+from paceline.bench.certify import certificate
 from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
 from tiny_heads import tiny_config, tiny_weights
@@ -95,3 +96,24 @@ def test_pairs_lists_models_beside_heads(
         assert done.code == 0
         assert str(folder) not in str(done.json.get("models", ""))
         assert f"{published}: is a draft head, no model" in str(done.json["notes"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("temperature", [(), ("--draft-temp", "0.9")], ids=["greedy", "sampled"])
+def test_drafts_of_heads_are_certified(
+    kind: str,
+    temperature: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    file: Path,
+    heads: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(certificate, "MIN_TEXT_TOKENS", 32)
+    text = tmp_path / "prompts.txt"
+    text.write_text("ab ab ab ab\nhello hello\n")
+    exact = ("--cache-type", "f32", "-fa", "off")  # such short texts cannot tell more rounding from errors
+    small = ("--samples", "100", "--contexts", "2", "--sequences", "3", "-n", "12")
+    models = ("-m", file, "-md", heads[kind], "--draft", kind, "--policy", "fixed")
+    done = command(capsys, "certify", *models, *temperature, "--prompts", text, *exact, *small, "--json")
+    assert (done.code, done.json["certified"]) == (0, True), done

@@ -38,6 +38,7 @@ RANGES: Mapping[str, tuple[type, float, float]] = {
     "n_vocab": (int, 2, MAX_TOY_VOCAB),
     "seed": (int, 0, 2**32),
     "width": (int, 1, 1024),
+    "layers": (int, 1, 64),
     "sharpness": (float, 0.0, 1000.0),
     "noise": (float, 0.0, 1000.0),
     "eos": (int, 0, MAX_TOY_VOCAB - 1),

@@ -24,6 +24,8 @@ from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
 from paceline.bench.certify.state import StateCheck, check_state
 from paceline.bench.text_comparison import rows_of
 from paceline.drafter_factory import make_drafter
+from paceline.drafter_table import HEADS
+from paceline.drafters.parts import MODEL_SOURCE
 from paceline.speculative.errors import ModelError
 from paceline.speculative.sampling import Sampling
 
@@ -178,7 +180,9 @@ def sampled_check(
         in_draft = draft_texts(llm, texts)
         draft_rows = [record_rows(llm.draft, text, RECORDED_ROWS) for text in in_draft]
         draft = FixedRowsTarget(llm.draft, np.concatenate(draft_rows), place)
-    drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
+    # The recorded rows of a head are drafted from like those of a draft model: there are no hidden states.
+    names = tuple(MODEL_SOURCE if name in HEADS else name for name in llm.drafting.drafters)
+    drafter, _ = make_drafter(replace(llm.drafting, drafters=names), target, draft, llm.corpora)
     # Longer drafts repeat the cases of shorter ones, and take longer to sample.
     budget = llm.drafting.budget
     budget = budget.limited_to(MAX_SAMPLED_DEPTH, MAX_SAMPLED_DEPTH * budget.width, budget.width)

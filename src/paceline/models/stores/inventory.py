@@ -25,12 +25,8 @@ from paceline.system.home import expand_user
 from paceline.system.identity import cached, file_fingerprint
 
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
-HEAD_KEYS = (
-    "paceline_head",
-    "speculators_model_type",
-    "dflash_config",
-    "medusa_num_heads",
-    "draft_vocab_size",
+HEAD_KEYS = frozenset(
+    ("paceline_head", "speculators_model_type", "dflash_config", "medusa_num_heads", "draft_vocab_size")
 )
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draft heads
 
@@ -144,14 +140,14 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelC
 
 
 def _is_head(path: Path) -> bool:
-    """Return whether a folder has a draft head: no tokenizer, and a configuration of one layer or of heads."""
+    """Return whether a folder has a draft head: weights without a tokenizer, and a head's configuration."""
     try:
         if not path.is_dir() or not head_files(file.name for file in path.iterdir()):
             return False
         config = read_json(path / HEAD_CONFIG)
     except (OSError, ModelError):
         return False
-    return config.get("num_hidden_layers") == 1 or any(key in config for key in HEAD_KEYS)
+    return config.get("num_hidden_layers") == 1 or bool(HEAD_KEYS & config.keys())
 
 
 def _no_model(facts: ModelFacts) -> str:

@@ -15,7 +15,7 @@ from paceline.prepare.training.vocabulary import DraftVocabulary
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """Sequences end to end, as tensors.
     hidden: [tokens, layers, width]. document: the sequence of each token.
     ids, p: [tokens, k], draft ids and probabilities of the likeliest next tokens, renormalised; 0 for tokens
@@ -46,7 +46,7 @@ class Batch:
 
 def make_batch(
     sequences: Sequence[TrainingSequence], vocabulary: DraftVocabulary, device: Any, longest: int
-) -> Batch:
+) -> TrainingBatch:
     """Join sequences, of each at most the first `longest` tokens.
     A token behind which the likeliest one cannot be drafted has weight 0."""
     tokens = np.concatenate([one.tokens[:longest] for one in sequences]).astype(np.int64)
@@ -73,7 +73,7 @@ def make_batch(
         return torch.from_numpy(values).to(device)
 
     weight = (p.sum(1) > 0).astype(np.float32)
-    return Batch(sent(tokens), sent(hidden), sent(document), sent(ids), sent(p), sent(weight))
+    return TrainingBatch(sent(tokens), sent(hidden), sent(document), sent(ids), sent(p), sent(weight))
 
 
 def batches_of(lengths: Sequence[int], order: Sequence[int], tokens: int) -> list[list[int]]:

@@ -20,7 +20,7 @@ from paceline.heads.config import HeadConfig, layer_entries
 from paceline.heads.decoder import DecoderLayer, LayerShape, Rotary, Weights
 from paceline.heads.files import CARD, write_safetensors
 from paceline.models.names import model_path
-from paceline.prepare.training.batches import Batch
+from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.gguf_files import write_llama
@@ -89,7 +89,7 @@ class DraftRecipe(Recipe):
             "norm.weight": torch.ones(shape.hidden),
         }
 
-    def loss(self, network: DraftLlama, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
         rows = batch.weight.nonzero()[:, 0]
         logits = network.logits(batch.tokens, document_mask(batch.document))[rows]
         return head_loss(logits, batch.ids[rows], batch.p[rows], batch.weight[rows], self.options.variation)

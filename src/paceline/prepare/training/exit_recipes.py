@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline.heads.config import ExitFacts, HeadConfig
 from paceline.heads.decoder import KeyValueCache, Weights, causal_mask
 from paceline.heads.exits import ExitsHead, KangarooHead
-from paceline.prepare.training.batches import Batch
+from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
@@ -121,7 +121,7 @@ class ExitsRecipe(ExitRecipe):
             }
         return {**out, "lm_head.weight": self.rows_of(output)}
 
-    def loss(self, network: ExitsHead, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: ExitsHead, batch: TrainingBatch, embed: Any) -> Any:
         rows = batch.weight.nonzero()[:, 0]
         ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
         losses = [
@@ -158,7 +158,7 @@ class KangarooRecipe(ExitRecipe):
         )
         return {**layer, "norm.weight": self.final_norm(output), "lm_head.weight": self.rows_of(output)}
 
-    def loss(self, network: KangarooHead, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: KangarooHead, batch: TrainingBatch, embed: Any) -> Any:
         mask = document_mask(batch.document)
         outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
         return head_loss(network.logits(outputs), *batch.shifted(0), self.options.variation)

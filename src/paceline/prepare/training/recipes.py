@@ -21,7 +21,7 @@ from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
 from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
-from paceline.prepare.training.batches import Batch
+from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, acceptance_of
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
@@ -52,7 +52,7 @@ class Recipe(ABC):
         output, embedding: the target's OutputHead, and its embedding matrix [n_vocab, hidden]."""
 
     @abstractmethod
-    def loss(self, network: Any, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: Any, batch: TrainingBatch, embed: Any) -> Any:
         """Return the loss of a batch. embed: returns embeddings [n, hidden] of tokens."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class Eagle3Recipe(Recipe):
             "lm_head.weight": self.rows_of(output),
         }
 
-    def loss(self, network: EagleHead, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
         n, options = len(batch), self.options
         causal = document_mask(batch.document)
         diagonal = torch.eye(n, dtype=torch.bool, device=causal.device)
@@ -205,7 +205,7 @@ class EagleRecipe(Recipe):
             "lm_head.weight": self.rows_of(output),
         }
 
-    def loss(self, network: EagleHead, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
         features = batch.hidden[:, 0]
         noisy = features + (torch.rand_like(features) - 0.5) * self.noise * features.std()
         embeddings = embed(torch.roll(batch.tokens, -1, 0))
@@ -247,7 +247,7 @@ class MedusaRecipe(Recipe):
         }
         return {**blocks, "lm_head.weight": self.rows_of(output)}
 
-    def loss(self, network: MedusaHead, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: MedusaHead, batch: TrainingBatch, embed: Any) -> Any:
         logits = network.forward(batch.hidden[:, 0]).view(self.options.depth, len(batch), -1)
         losses = [
             self.options.decay**i * head_loss(logits[i], *batch.shifted(1 + i), self.options.variation)
@@ -310,7 +310,7 @@ class BlockRecipe(Recipe):
             "markov_head.markov_w2.weight": torch.zeros(len(self.vocabulary), rank),
         }
 
-    def loss(self, network: BlockHead, batch: Batch, embed: Any) -> Any:
+    def loss(self, network: BlockHead, batch: TrainingBatch, embed: Any) -> Any:
         n, rows = len(batch), network.block_tokens
         anchors = self._anchors(batch)
         places = (anchors[:, None] + torch.arange(rows, device=anchors.device)).flatten()
@@ -337,7 +337,7 @@ class BlockRecipe(Recipe):
             total = total + self.options.decay**depth * loss
         return total
 
-    def _anchors(self, batch: Batch) -> Any:
+    def _anchors(self, batch: TrainingBatch) -> Any:
         """Return random places whose next token is part of an answer."""
         candidates = batch.weight.nonzero()[:, 0]
         count = max(1, min(len(candidates), int(len(batch) * self.anchors_per_token)))

@@ -1,0 +1,78 @@
+"""`paceline train`: from prompts to a head that drafts, by the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line import PROGRAM, command
+
+pytest.importorskip("torch")
+
+Capture = pytest.CaptureFixture[str]
+TOY = "toy:seed=3,layers=4,width=16,sharpness=4"
+QUICK = ("--epochs", "2", "--batch-tokens", "256", "--depth", "2", "--sessions", "4", "-n", "16")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{7919 * k % 99991}"}) + "\n" for k in range(40)))
+    return file
+
+
+def test_a_trained_head_drafts(capsys: Capture, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    options = ("-m", TOY, "--data", data, "--held-out", "0.2", "-o", out, *QUICK)
+    done = command(capsys, "train", "eagle3", *options, "--json")
+    assert done.code == 0, done.err
+    card = done.json
+    assert card["kind"] == "eagle3"
+    assert card["acceptance"]["length"] > 1.0
+    assert (card["training"]["answers"] + card["held_out"]["answers"], card["path"]) == (40, str(out))
+    run = ("run", "-m", TOY, "-p", "1234", "-n", "20", "--ignore-eos")
+    plain = command(capsys, *run, "--draft", "none")
+    drafted = command(capsys, *run, "-md", out, "--draft", "eagle3")
+    assert (drafted.code, drafted.out) == (0, plain.out), drafted.err
+    again = command(capsys, "train", "eagle3", *options)
+    assert again.code == 0
+    assert str(out) in again.out
+    other = command(capsys, "train", "eagle3", *options, "--lr", "0.5")
+    assert other.code != 0
+    assert "has a run with another learning_rate" in other.err
+
+
+def test_bad_settings_are_refused(capsys: Capture, data: Path, tmp_path: Path) -> None:
+    for options, message in (
+        (("--tv", "2"), "--tv"),
+        (("--lr", "0"), "--lr"),
+        (("-o", data), "is a file"),
+    ):
+        done = command(capsys, "train", "medusa", "-m", TOY, "--data", data, "-o", tmp_path / "x", *options)
+        assert done.code != 0
+        assert message in done.err
+    done = command(capsys, "train", "medusa", "-m", TOY, "-o", tmp_path / "x")
+    assert "no prompts to train on" in done.err
+
+
+def test_ctrl_c_leaves_a_checkpoint(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    options = ["-m", TOY, "--data", str(data), "--held-out", "0.2", "-o", str(out), *QUICK]
+    arguments = [*PROGRAM, "train", "medusa", *options, "--epochs", "100000"]
+    environ, pipe = dict(os.environ), subprocess.PIPE
+    with subprocess.Popen(arguments, stdout=pipe, stderr=pipe, env=environ) as child:
+        deadline = time.monotonic() + 120
+        while not (out / "features").is_dir() and time.monotonic() < deadline and child.poll() is None:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=120)
+    assert child.returncode not in (0, 1)
+    assert (out / "checkpoint.pt").is_file()
+    assert not [path for path in out.iterdir() if path.suffix not in ("", ".pt", ".json", ".safetensors")]
