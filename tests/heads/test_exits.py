@@ -207,7 +207,7 @@ def test_a_second_request_goes_on_with_the_text_of_the_first(kind: str) -> None:
     target = toy(sessions=1)
     drafter = exit_drafter(kind, target)
     outputs = []
-    for prompt in ([1, 2, 3, 4, 5, 0, 1], [1, 2, 3, 4, 5, 5, 5, 2]):
+    for prompt in ([1, 2, 3, 4, 5, 0] * 4, [1, 2, 3, 4, 5, 0] * 3 + [5, 5, 2]):
         requests = []
         for other in (drafter, NoDrafter()):
             request = start_request(target, other, GenerationRequest(prompt=prompt, max_tokens=20))

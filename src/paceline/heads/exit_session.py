@@ -14,6 +14,8 @@ from paceline.heads.session import HeadSession, Row
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import ROOT, DraftTree
 
+MIN_KEPT_ROWS = 16  # of another text; fewer are read again, in one product
+
 
 class ExitSession:
     """A text in an early exit, which only reads the hidden states of the last pass.
@@ -78,9 +80,12 @@ class KangarooSession(HeadSession):
         self.first_layers.close()
 
     def rewind(self, n: int) -> None:
+        if n < MIN_KEPT_ROWS:
+            return super().rewind(0)
         super().rewind(n + 1)  # a row takes no token behind its own
         if self._known > n:
             self._waiting, self._known = self._waiting[:-1], n
+        return None
 
     def read(self, n: int) -> None:
         super().read(max(0, min(n, len(self.tokens) - 1 - self._next)))

@@ -35,6 +35,7 @@ class ExitRecipe(Recipe):
     """A head on some of the target's first layers."""
 
     default_layers: tuple[float, ...] = ()  # below 1: shares of the layers
+    reads_target = False  # see evaluate.walk
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -77,12 +78,12 @@ class ExitRecipe(Recipe):
             agrees = [agreement_of(row, one, self.vocabulary) for row, one in zip(rows, some, strict=True)]
             found = list(zip(some, agrees, strict=True))
             drafts += found
-            length, speedup = best_speedup(found, n_draft, self._cost(layer))
+            length, speedup = best_speedup(found, n_draft, self._cost(layer), self.reads_target)
             temperature = fit_temperature(np.concatenate(rows), np.concatenate(agrees))
             facts.append(ExitFacts(temperature, round(length, 4), round(speedup, 4)))
         self._exits = tuple(facts)
         self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
-        return acceptance_of_drafts(drafts, n_draft)
+        return acceptance_of_drafts(drafts, n_draft, self.reads_target)
 
     def _logits(self, network: Any, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         """Return the logits of the rows that predict the answer's tokens."""
@@ -141,6 +142,7 @@ class KangarooRecipe(ExitRecipe):
 
     kind = "kangaroo"
     default_layers = (2,)
+    reads_target = True
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -177,7 +179,7 @@ def agreement_of(logits: NDArray[Any], one: TrainingSequence, vocabulary: DraftV
     return drafted
 
 
-def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int) -> Acceptance:
+def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int, reads_target: bool) -> Acceptance:
     """Return the acceptance of chains, each right as long as its tokens are those of the answer."""
     agreement = iter([agrees for _, agrees in drafts])
 
@@ -185,13 +187,15 @@ def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int) -> Acceptance:
         right, first = next(agreement), one.first_answer
         return lambda n: int(np.argmin(np.append(right[n - first : n - first + n_draft], False)))
 
-    return walk((one for one, _ in drafts), accepted, n_draft)
+    return walk((one for one, _ in drafts), accepted, n_draft, reads_target=reads_target)
 
 
-def best_speedup(drafts: Sequence[Drafts], n_draft: int, cost: float) -> tuple[float, float]:
+def best_speedup(
+    drafts: Sequence[Drafts], n_draft: int, cost: float, reads_target: bool
+) -> tuple[float, float]:
     """Return the acceptance length of `n_draft` tokens, and the best speedup of any number up to that.
     cost: of a drafted token, in passes of the target."""
-    lengths = [acceptance_of_drafts(drafts, n).length for n in range(1, n_draft + 1)]
+    lengths = [acceptance_of_drafts(drafts, n, reads_target).length for n in range(1, n_draft + 1)]
     return lengths[-1], max(length / (1.0 + n * cost) for n, length in enumerate(lengths, 1))
 
 
