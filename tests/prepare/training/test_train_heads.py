@@ -224,6 +224,15 @@ def test_a_reduced_vocabulary_is_drafted(llm: LLM, prompts: TrainingPrompts, tmp
     assert np.isneginf(np.delete(full, ids)).all()
 
 
+def test_too_little_memory_is_refused_before_hidden_states_are_computed(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.prepare.training.memory.free_memory", lambda: 1000)
+    with pytest.raises(UsageError, match="training needs about"):
+        train_head(llm, prompts, plan_of("eagle3", tmp_path))
+    assert not (tmp_path / "features").exists()
+
+
 def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(
     llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

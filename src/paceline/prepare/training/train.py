@@ -25,11 +25,13 @@ from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures
 from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
+from paceline.prepare.training.memory import require_memory
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipes import RECIPES, Recipe
 from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import format_bytes
 
 GGUF = "eagle3.gguf"
 HEAD_DIM = 64
@@ -56,6 +58,11 @@ def train_head(
         (answer.tokens for answer in answers if not answer.held_out), target.vocab.size, size
     )
     recipe = make_recipe(target, plan, vocabulary)
+    torch.manual_seed(plan.settings.seed)
+    embedding, device = embedding_of(target), training_device(plan.device)
+    weights = recipe.weights(target.output_head(), embedding)
+    needed = require_memory(plan, recipe.config, weights, embedding, device)
+    note(f"training takes about {format_bytes(needed)} of memory, on {device}")
     layers = recipe.config.resolved(target.layers).layer_ids
     online = OnlineFeatures(target, answers, sorted(set(layers)))
     source: FeatureSource = online
@@ -74,18 +81,8 @@ def train_head(
         record = acceptance_record(acceptance, plan.settings.n_draft)
         recipe.write(plan.folder, target, weights, card | {"acceptance": record})
 
-    torch.manual_seed(plan.settings.seed)
     torch.set_num_threads(int(target.settings["threads"]))
-    embedding = embedding_of(target)
-    trainer = Trainer(
-        recipe,
-        recipe.weights(target.output_head(), embedding),
-        embedding,
-        plan.folder,
-        plan.settings,
-        save,
-        training_device(plan.device),
-    )
+    trainer = Trainer(recipe, weights, embedding, plan.folder, plan.settings, save, device)
     trainer.run(training, held_out, lambda progress: report(TRAINING, progress))
     if plan.kind == "eagle3":
         write_for_llama_server(plan.folder, target, note)
