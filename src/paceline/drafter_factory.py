@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.backends.interface import Backend, MakesProducts, ShowsHiddenStates, SupportsExits
+from paceline.backends.registry import open_engine
 from paceline.backends.translated import CrossVocabTarget
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
@@ -19,6 +20,7 @@ from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
+from paceline.heads.parallel_draft import ParallelDraft
 from paceline.heads.target import HeadTarget
 from paceline.models.names import VIEW_PREFIX, model_path
 from paceline.speculative.errors import ModelError, UsageError, VocabError
@@ -178,6 +180,24 @@ def draft_source(reference: PathLike) -> str:
     """Return what a draft reference is, as in the table of drafters. Raises ModelError for a damaged head."""
     config = head_config(model_path(Path(reference)))
     return DRAFT if config is None else HEADS[config.kind]
+
+
+def open_parallel_draft(
+    reference: PathLike, target: Backend, settings: Mapping[str, Any]
+) -> ParallelDraft | None:
+    """Open a parallel draft; None for another draft. Raises ModelError if it is another target's.
+    settings: those of the target's engine."""
+    folder = model_path(Path(reference))
+    config = head_config(folder)
+    if config is None or config.kind != ParallelDraft.kind:
+        return None
+    if config.target.vocab != target.vocab.size:
+        raise ModelError(
+            f"{folder}: is a draft for {config.target.name}, which has {config.target.vocab:,} tokens, and "
+            f"{target.origin} has {target.vocab.size:,}"
+        )
+    inner = open_engine(folder / config.extra["draft"], n_ctx=target.caps.n_ctx, **settings)
+    return ParallelDraft(folder, inner, config.mask_token, config.depth)
 
 
 def open_head(reference: PathLike, target: Backend) -> HeadTarget:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 # Sources of drafts, besides the request's text.
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
-HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo")}
+HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "pard")}
 DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
 
 
@@ -64,6 +64,8 @@ _ROWS = (
                  uses=(HEADS["exits"],), in_auto=True, colour="cyan"),
     DrafterEntry("kangaroo", "the target's first layers, with an adapter that attends (Kangaroo)",
                  uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan"),
+    DrafterEntry("pard", "a draft model that drafts several tokens in a pass",
+                 uses=(HEADS["pard"],), in_auto=True, colour="cyan"),
     DrafterEntry("cascade", "a draft model, with suffix drafting for it",
                  uses=(DRAFT,), learns=True, token_ids=True, colour="bright_cyan", source="later"),
     DrafterEntry("auto", "all available drafters, each used when it pays",

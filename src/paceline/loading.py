@@ -20,6 +20,7 @@ from paceline.drafter_factory import (
     make_policy,
     open_confidence,
     open_head,
+    open_parallel_draft,
     resolve_view,
 )
 from paceline.drafter_table import DRAFT, DRAFTERS, users
@@ -169,6 +170,8 @@ def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) ->
     Raises UsageError, ModelError or MissingExtraError. settings: those of the target's engine."""
     if is_view(draft):
         return resolve_view(draft, target, to_stderr)
+    if (parallel := open_parallel_draft(draft, target, settings)) is not None:
+        return parallel
     if draft_source(draft) != DRAFT:
         return open_head(draft, target)
     return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **settings)

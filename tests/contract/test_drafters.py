@@ -33,6 +33,7 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
+from paceline.heads.parallel_draft import ParallelDraft
 from paceline.speculative.interfaces import Budget, Drafter, DrafterState, LearningDrafter, Target
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts
@@ -110,9 +111,11 @@ def auto(*more: Drafter) -> PortfolioDrafter:
 
 def named(name: str) -> Drafter:
     """Make a drafter as `--draft` does, with every input that a drafter can use."""
-    is_head = name in HEADS
+    is_head = name in HEADS and name != "pard"
     target = SEEN if is_head else ToyTarget(V)
     draft: Target = tiny_head(name, SEEN) if is_head else ToyTarget(V, seed=1, noise=0.3)
+    if name == "pard":
+        draft = ParallelDraft(Path("pard"), draft, 0, 4)
     return makers.make(
         name, DrafterInputs(Drafting((name,)), target, draft, caches=(CACHE,), stores=(STORE,))
     )

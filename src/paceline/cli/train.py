@@ -17,7 +17,7 @@ from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 
 DATA, TRAINING = "Data", "Training"
-Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "draft", "confidence"]
+Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "draft", "pard", "confidence"]
 MODELS = model_options(
     "model", "model_draft", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels",
     "device", "dtype", "attention",
@@ -62,7 +62,8 @@ def train(
         Kind,
         argument(
             "KIND",
-            "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), or "
+            "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), pard "
+            "(a Llama that drafts several tokens in a pass) or "
             "confidence (for -md).",
         ),
     ],
@@ -86,8 +87,10 @@ def train(
         require_torch()
     files, suite, held_out = data.pop("data") or [], data.pop("suite"), data.pop("held_out")
     sessions = data.pop("sessions")
-    plan = make_plan(kind, out, **data, **training)
-    with Interrupts() as interrupts, load(**resolve_models(models), sessions=sessions) as llm:
+    models = resolve_models(models)
+    base = Path(models["draft"]) if kind in ("draft", "pard") and models.get("draft") else None
+    plan = make_plan(kind, out, base=base, **data, **training)
+    with Interrupts() as interrupts, load(**models, sessions=sessions) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
         with stages(interrupts) as report:
             card = trainer_of(kind)(llm, prompts, plan, report, print_note)

@@ -20,7 +20,7 @@ KIND_KEY, SPECULATORS_KEY = "paceline_head", "speculators_model_type"
 # speculators' names of kinds.
 SPECULATORS_KINDS = {"eagle3": "eagle3", "dflash": "block", "dspark": "block"}
 MARKOV_KINDS = ("vanilla", "gated", "rnn")
-OWN_KINDS = ("medusa", "eagle", "exits", "kangaroo")  # in Paceline's own layout
+OWN_KINDS = ("medusa", "eagle", "exits", "kangaroo", "pard")  # in Paceline's own layout
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ def _own(data: Mapping[str, Any]) -> HeadConfig:
     kind = str(data[KIND_KEY])
     if kind not in OWN_KINDS:
         raise ModelError(f"a head of the kind {kind!r}: only {', '.join(OWN_KINDS)} are known here")
+    if kind == "pard":
+        return _parallel_draft(data)
     exits = tuple(ExitFacts(**entry) for entry in data.get("exits", ()))
     default_exit = int(data.get("default_exit", 0))
     if exits and not (len(exits) == len(data["layer_ids"]) and 0 <= default_exit < len(exits)):
@@ -135,6 +137,15 @@ def _own(data: Mapping[str, Any]) -> HeadConfig:
         default_exit=default_exit,
         extra=data,
     )
+
+
+def _parallel_draft(data: Mapping[str, Any]) -> HeadConfig:
+    """`draft` names its model, relative to the folder. It has no weights of its own."""
+    target, depth, mask = TargetFacts(**data["target"]), int(data["depth"]), int(data["mask_token_id"])
+    if not (depth >= 1 and 0 <= mask < target.vocab and isinstance(data["draft"], str)):
+        raise ValueError("depth, mask_token_id or draft is wrong")
+    shape = LayerShape(target.hidden, 1, 1, 1, 0)
+    return HeadConfig("pard", target, shape, target.vocab, depth=depth, mask_token=mask, extra=data)
 
 
 def _speculators(data: Mapping[str, Any]) -> HeadConfig:

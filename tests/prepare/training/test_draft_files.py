@@ -95,6 +95,22 @@ def test_the_file_computes_what_was_trained(prompts: Path, tmp_path: Path) -> No
         assert float(a @ b) / float(np.linalg.norm(a) * np.linalg.norm(b)) > 0.999
 
 
+@pytest.mark.slow
+def test_a_parallel_draft_begins_with_a_draft_model_and_drafts_several_tokens_a_pass(
+    prompts: Path, tmp_path: Path
+) -> None:
+    card = trained(
+        "pard", prompts, tmp_path / "pard", base=zoo.draft_path(), depth=3, learning_rate=3e-4, n_draft=3
+    )
+    assert card["acceptance"]["length"] > 1.2  # what the draft model can do already
+    with paceline.load(None, tmp_path / "pard", "pard", threads=1, policy="fixed") as llm:
+        drafted = llm.generate(PROMPT, max_tokens=30)
+        assert llm.draft is not None
+        assert 0 < drafted.stats.drafted <= 3 * len(drafted.tokens)
+    with paceline.load(None, None, "none", threads=1) as llm:
+        assert llm.generate(PROMPT, max_tokens=30).tokens == drafted.tokens
+
+
 def head(**variant: Any) -> tuple[HeadConfig, dict[str, Any], Any]:
     """A random EAGLE-3 head for the embedded target."""
     rng = np.random.default_rng(0)

@@ -23,10 +23,10 @@ from paceline.models.names import model_path
 from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.gguf_files import write_llama
+from paceline.prepare.training.gguf_files import LlamaFile, write_llama
 from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import atomic_write
 
 WIDTH, LAYERS = 256, 4
@@ -44,10 +44,10 @@ class DraftLlama:
         self._layers = [DecoderLayer(shape, weights, f"layers.{i}.") for i in range(layers)]
         self._embedding, self._norm = weights["embed_tokens.weight"], weights["norm.weight"]
 
-    def logits(self, tokens: Any, mask: Any) -> Any:
-        """Return the logits [tokens, n_vocab] behind each token."""
+    def logits(self, tokens: Any, mask: Any, positions: Any = None) -> Any:
+        """Return the logits [tokens, n_vocab] behind each token. positions: 0, 1, ... by default."""
         x = self._embedding[tokens]
-        rotation = self._rotary(x, np.arange(len(tokens)))
+        rotation = self._rotary(x, np.arange(len(tokens)) if positions is None else positions)
         for layer in self._layers:
             normed = rms_norm(x, layer.input_norm, self.shape.eps)
             keys, values = layer.keys_values(normed, rotation)
@@ -57,16 +57,20 @@ class DraftLlama:
 
 
 class DraftRecipe(Recipe):
-    """A Llama of `layers` layers and `width` numbers, without features."""
+    """A Llama of `layers` layers and `width` numbers, without features.
+    base: a draft model of the same vocabulary to begin with, in place of a new one."""
 
     kind = "draft"
+    base: LlamaFile | None = None
 
     @property
     def n_layers(self) -> int:
-        return self.options.layers or LAYERS
+        return self.base.layers if self.base else self.options.layers or LAYERS
 
     @property
     def draft_shape(self) -> LayerShape:
+        if self.base is not None:
+            return self.base.shape
         width = self.options.width or WIDTH
         if width % HEAD_DIM:
             raise UsageError(f"a width of {width}: must be a multiple of {HEAD_DIM} (--width)")
@@ -80,6 +84,10 @@ class DraftRecipe(Recipe):
         return DraftLlama(self.draft_shape, self.n_layers, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
+        if self.base is not None:
+            if len(self.base.weights["embed_tokens.weight"]) != self.target.vocab:
+                raise VocabError("the draft model to begin with has another vocabulary than the target")
+            return {name: torch.tensor(value) for name, value in self.base.weights.items()}
         shape, out = self.draft_shape, dict[str, Any]()
         for i in range(self.n_layers):
             out |= layer_weights(shape, f"layers.{i}.", shape.hidden, qk_norm=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import LayerShape
 from paceline.models.headers.gguf_file import (
     GGUFFile,
+    TensorRows,
     TensorToWrite,
     metadata_field,
     number_list_field,
@@ -20,7 +22,7 @@ from paceline.models.headers.gguf_file import (
     weight_type,
     write_gguf,
 )
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.whole import write_output
 
 # llama.cpp's names of a head's weights: `attn_norm` norms embeddings, `attn_norm_2` hidden states.
@@ -87,6 +89,51 @@ def write_llama(out: Path, shape: LayerShape, layers: int, weights: Weights, nam
     _write(out, file, fields, parts, [])
 
 
+@dataclass(frozen=True)
+class LlamaFile:
+    """The weights of a Llama in float32, under the names of the draft model (draft_model.py)."""
+
+    shape: LayerShape
+    layers: int
+    weights: Weights
+
+
+def read_llama(path: Path) -> LlamaFile:
+    """Read a GGUF file of a Llama, to train it on. Raises ModelError for another model."""
+    file = GGUFFile(path)
+    if file.text("general.architecture") != "llama" or "output.weight" in file.tensors:
+        raise ModelError(f"{path}: only Llamas with one matrix for embedding and output can be trained on")
+
+    def number(key: str, default: float | None = None) -> float:
+        value = file.values.get(f"llama.{key}", default)
+        if not isinstance(value, int | float):
+            raise ModelError(f"{path}: does not say its {key}")
+        return value
+
+    heads, hidden = int(number("attention.head_count")), int(number("embedding_length"))
+    shape = LayerShape(
+        hidden,
+        heads,
+        int(number("attention.head_count_kv", heads)),
+        int(number("attention.key_length", hidden // heads)),
+        int(number("feed_forward_length")),
+        float(number("attention.layer_norm_rms_epsilon")),
+        float(number("rope.freq_base", 10_000.0)),
+    )
+    layers, weights = int(number("block_count")), dict[str, NDArray[np.float32]]()
+    names = {"embed_tokens.weight", "norm.weight"}
+    names |= {f"layers.{i}.{name}.weight" for i in range(layers) for name in LAYER_NAMES}
+    if others := {_gguf_name(name) for name in names} ^ set(file.tensors):
+        raise ModelError(f"{path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
+    for name in names:
+        rows = TensorRows(file, file.tensors[_gguf_name(name)]).rows(slice(None))
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            n = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
+            rows = _halves(rows, n)
+        weights[name] = rows.reshape(-1) if "norm" in name else rows
+    return LlamaFile(shape, layers, weights)
+
+
 def _write(
     out: Path, file: GGUFFile, fields: Mapping[str, Any], parts: list[TensorToWrite], lists: list[bytes]
 ) -> None:
@@ -142,6 +189,13 @@ def _ids_part(ids: NDArray[np.int64]) -> TensorToWrite:
 
     kind = int(gguf.GGMLQuantizationType.I64)
     return TensorToWrite("d2t", (len(ids),), kind, 8 * len(ids), blocks)
+
+
+def _halves(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Undo `_interleaved`."""
+    rows, columns = weight.shape
+    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
+    return pairs.swapaxes(1, 2).reshape(rows, columns)
 
 
 def _interleaved(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:

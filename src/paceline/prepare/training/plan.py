@@ -53,6 +53,7 @@ class TrainingSettings:
 class TrainingPlan:
     """What `paceline train` does. draft_vocab: tokens that a head can draft.
     max_tokens: of an answer. answer_minutes: time for answers, 0 for all of them.
+    base: a GGUF file of a draft model to begin with (draft, pard).
     use_cache: keep the hidden states on disk; otherwise the target computes them in every epoch."""
 
     kind: str
@@ -64,6 +65,7 @@ class TrainingPlan:
     temperature: float = 0.0
     answer_minutes: float = 0.0
     use_cache: bool = True
+    base: Path | None = None
     device: str = "auto"
 
 

@@ -23,9 +23,10 @@ from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.exit_recipes import EXIT_RECIPES
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures
-from paceline.prepare.training.gguf_files import write_eagle3
+from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.memory import require_memory
+from paceline.prepare.training.parallel_draft import ParallelDraftRecipe
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipes import RECIPES, Recipe
@@ -34,6 +35,7 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import format_bytes
 
 GGUF = "eagle3.gguf"
+DRAFT_RECIPES = {recipe.kind: recipe for recipe in (DraftRecipe, ParallelDraftRecipe)}
 HEAD_DIM = 64
 CHUNK = 4096  # embedding rows read at once
 
@@ -53,7 +55,7 @@ def train_head(
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
     answers = gather_answers(llm, prompts, plan, report, note)
-    size = target.vocab.size if plan.kind == "draft" else plan.draft_vocab
+    size = target.vocab.size if plan.kind in DRAFT_RECIPES else plan.draft_vocab
     vocabulary = DraftVocabulary.of_answers(
         (answer.tokens for answer in answers if not answer.held_out), target.vocab.size, size
     )
@@ -114,8 +116,11 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
         hidden=target.hidden_size,
         vocab=target.vocab.size,
     )
-    kinds: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, DraftRecipe.kind: DraftRecipe}
-    return kinds[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
+    kinds: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, **DRAFT_RECIPES}
+    recipe = kinds[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
+    if isinstance(recipe, DraftRecipe) and plan.base is not None:
+        recipe.base = read_llama(plan.base)
+    return recipe
 
 
 def head_shape(hidden: int) -> LayerShape:

@@ -1,0 +1,152 @@
+"""A parallel draft: a small model that reads the root and mask tokens in one pass, and drafts a token at each
+(PARD, An et al. 2025, arXiv:2504.18583)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from paceline.speculative.errors import ContractError
+from paceline.speculative.forward_output import LogitsOutput, row_index
+from paceline.speculative.interfaces import RequiredOutputs, Session
+from paceline.speculative.sampling import Logits
+from paceline.speculative.tree import DraftTree, chain
+
+NO_OUTPUTS = RequiredOutputs()
+
+
+class ParallelDraft:
+    """A draft model `inner`, a Backend, whose row at depth d is that of its mask d.
+    mask_token: stands for a token that is not drafted yet. depth: tokens drafted in a pass."""
+
+    kind = "pard"
+    modification = ""
+
+    def __init__(self, path: Path, inner: Any, mask_token: int, depth: int) -> None:
+        self.path, self._inner = path, inner
+        self.max_depth = depth
+        self.masks = chain([mask_token] * (depth - 1), self.kind)
+        self.vocab, self.settings, self.weight_bytes = inner.vocab, inner.settings, inner.weight_bytes
+        # Any tree can be drafted: its nodes take the rows of the masks.
+        self.caps = replace(inner.caps, max_branches=64)
+        self.on_forward: Callable[[int, int, float], None] | None = None
+        self._passes = 0
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def origin(self) -> str:
+        return str(self.path)
+
+    @property
+    def description(self) -> str:
+        return f"{self._inner.description}, {self.max_depth} tokens a pass"
+
+    @property
+    def text(self) -> Any:
+        return self._inner.text
+
+    @property
+    def token_trie(self) -> Any:
+        return self._inner.token_trie
+
+    def identity(self) -> dict[str, Any]:
+        return {**self._inner.identity(), "masks": len(self.masks)}
+
+    def open(self, beside: Session | None = None) -> ParallelDraftSession:
+        return ParallelDraftSession(self._inner.open())
+
+    def forward(
+        self, batch: Sequence[tuple[ParallelDraftSession, DraftTree | int]], want: RequiredOutputs
+    ) -> list[ParallelDraftForward]:
+        began = perf_counter()
+        self._passes += 1
+        due = [
+            (session, tree if isinstance(tree, int) else self.masks)
+            for session, tree in batch
+            if isinstance(tree, int) or not session.rows
+        ]
+        computed = dict[int, int]()
+        outs = (
+            self._inner.forward([(session.inner, tree) for session, tree in due], NO_OUTPUTS) if due else ()
+        )
+        for (session, tree), out in zip(due, outs, strict=True):
+            computed[id(session)] = out.computed
+            if not isinstance(tree, int):
+                session.rows = [out.logits(row).copy() for row in range(len(tree) + 1)]
+        found = [self._answer(session, tree, computed.get(id(session), 0)) for session, tree in batch]
+        if self.on_forward is not None and due:
+            rows = sum(out.computed for out in found)
+            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
+        return found
+
+    def _answer(
+        self, session: ParallelDraftSession, tree: DraftTree | int, computed: int
+    ) -> ParallelDraftForward:
+        if isinstance(tree, int):
+            return ParallelDraftForward(self, [], 0, computed)
+        first = session.begin(tree)
+        rows = [session.rows[min(depth, self.max_depth - 1)] for depth in (0, *tree.depths())]
+        return ParallelDraftForward(self, rows, first, computed)
+
+    def forget(self) -> None:
+        self._inner.forget()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class ParallelDraftSession:
+    """A session of the draft model. rows: logits of the root and the masks, once computed."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.rows: list[Logits] = []
+        self._tree: DraftTree | None = None
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        tokens: Sequence[int] = self.inner.tokens
+        return tokens
+
+    @property
+    def pending_tokens(self) -> int:
+        return int(self.inner.pending_tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.rows, self._tree = [], None
+        self.inner.extend(tokens)
+
+    def begin(self, tree: DraftTree) -> int:
+        """Begin or extend a tree; return its first new row."""
+        known = self._tree
+        self._tree = tree
+        return 0 if known is None or not tree.starts_with(known) else len(known) + 1
+
+    def commit(self, path: Sequence[int], root: int) -> None:
+        if self._tree is None:
+            raise ContractError("commit before forward: there is nothing to commit")
+        tree = self._tree
+        tree.check_path(path)
+        self.extend([*(tree.tokens[node] for node in path), root])
+
+    def close(self) -> None:
+        self.rows, self._tree = [], None
+        self.inner.close()
+
+
+class ParallelDraftForward(LogitsOutput):
+    """Rows `first`, `first + 1`, ... of a session."""
+
+    def __init__(self, draft: ParallelDraft, rows: Sequence[Logits], first: int, computed: int) -> None:
+        super().__init__(computed)
+        self._draft, self._rows, self._first, self._pass = draft, rows, first, draft._passes
+
+    def logits(self, row: int) -> Logits:
+        row_index(row, range(self._first, len(self._rows)), self._pass == self._draft._passes)
+        return self._rows[row]

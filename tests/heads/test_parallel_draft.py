@@ -1,0 +1,93 @@
+"""A parallel draft: one pass of the draft model for all depths, and exact output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from enumeration import decided_distribution, plain_distribution
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.pard import PardDrafter
+from paceline.heads.parallel_draft import ParallelDraft
+from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Budget, RequiredOutputs
+from paceline.speculative.loop import decode, start_request
+from paceline.speculative.policy.interface import FixedPolicy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import DraftTree, chain
+
+V, MASK, DEPTH = 6, 5, 3
+
+
+def parallel(n_vocab: int = V, depth: int = DEPTH, **draft: Any) -> ParallelDraft:
+    return ParallelDraft(Path("pard"), ToyTarget(n_vocab, seed=1, **draft), min(MASK, n_vocab - 1), depth)
+
+
+def rows_of(text: Sequence[int]) -> list[Any]:
+    """The rows of the draft model behind a text and masks."""
+    model = ToyTarget(V, seed=1)
+    session = model.open()
+    session.extend(text)
+    (out,) = model.forward([(session, chain([MASK] * (DEPTH - 1), "mask"))], RequiredOutputs())
+    return [out.logits(row) for row in range(DEPTH)]
+
+
+def test_a_nodes_row_is_that_of_its_depth() -> None:
+    draft = parallel()
+    session = draft.open()
+    session.extend([1, 2, 3])
+    tree = DraftTree((1, 2, 3, 4), (-1, -1, 0, 2), (0.5,) * 4, ("x",) * 4)
+    (out,) = draft.forward([(session, tree)], RequiredOutputs())
+    expected = rows_of([1, 2, 3])
+    for row, depth in enumerate((0, 1, 1, 2, 2)):  # the last one is deeper than a pass
+        assert np.array_equal(out.logits(row), expected[depth])
+    session.commit([0, 2], 5)
+    (out,) = draft.forward([(session, chain([], "x"))], RequiredOutputs())
+    assert np.array_equal(out.logits(0), rows_of([1, 2, 3, 1, 3, 5])[0])
+
+
+def test_a_draft_takes_one_pass_of_the_draft_model() -> None:
+    draft, passes = parallel(), list[int]()
+    draft._inner.on_forward = lambda rows, *_: passes.append(rows)
+    target, drafter = ToyTarget(V), PardDrafter(draft)
+    request = start_request(target, drafter, GenerationRequest(prompt=(1, 2, 3), max_tokens=30))
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(9, 9)), [request])]
+    drafted = [step for step in steps if step.tree.tokens]
+    assert max(len(step.tree) for step in drafted) == DEPTH  # no longer than a pass
+    assert len(passes) <= len(steps)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_distribution_is_plain_samplings(temperature: float) -> None:
+    target, sampling, n = ToyTarget(3, seed=4), Sampling(temperature=0.8), 3
+    drafter = PardDrafter(parallel(3), temperature=temperature)
+    found = decided_distribution(target, drafter, [[1, 2]], lambda _: FixedPolicy(Budget(2, 2)), sampling, n)
+    plain = plain_distribution(target, [1, 2], sampling, n)
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
+    for (output,), p in found.items():
+        assert p == pytest.approx(plain[output], abs=1e-12)
+
+
+def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    target = {"name": "another", "model": "", "layers": 1, "hidden": 8, "vocab": 99}
+    config = {
+        "paceline_head": "pard",
+        "version": 1,
+        "target": target,
+        "draft": "d",
+        "mask_token_id": 3,
+        "depth": 4,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="is a draft for another"):
+        paceline.load("toy:", tmp_path, "pard")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"mask_token_id": 99}))
+    with pytest.raises(ModelError, match="incomplete"):
+        paceline.load("toy:", tmp_path, "pard")
