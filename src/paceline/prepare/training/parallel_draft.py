@@ -1,7 +1,7 @@
 """Training of a parallel draft: the small Llama of `draft`, or a given one, learns to draft at mask tokens.
 
 A block of mask tokens behind a place sees the text before it, and its own earlier masks (PARD, An et al.,
-2025, arXiv:2504.18583). Only some places have a block, in place of the authors' conditional drop of positions.
+2025, arXiv:2504.18583). Only some places have a block, where the authors drop positions at random.
 """
 
 from __future__ import annotations
