@@ -10,10 +10,12 @@ import numpy as np
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.exits import ExitsDrafter
 from paceline.drafters.head import HeadDrafter
+from paceline.drafters.pard import PardDrafter
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import HeadFiles
+from paceline.heads.parallel_draft import ParallelDraft
 from paceline.heads.target import HeadTarget
 
 KINDS = ("medusa", "eagle", "eagle3", "block")
@@ -131,9 +133,16 @@ def tiny_head(kind: str, target: ToyTarget, **settings: Any) -> HeadTarget:
     return make(tiny_files(kind, target, **settings), target)
 
 
+def tiny_parallel_draft(n_vocab: int = 6) -> ParallelDraft:
+    return ParallelDraft(Path("pard"), ToyTarget(n_vocab, seed=1, noise=0.3), mask_token=0, depth=4)
+
+
 def tiny_drafter(
     kind: str, target: ToyTarget, temperature: float = 0.0, top_k: int = 10, **settings: Any
 ) -> Any:
+    if kind == "pard":
+        draft = tiny_parallel_draft(target.vocab.size)
+        return PardDrafter(draft, temperature=temperature, top_k=top_k)
     head = tiny_head(kind, target, **settings)
     if kind == "exits":
         return ExitsDrafter(head, target.vocab.size, temperature=temperature, top_k=top_k)

@@ -33,7 +33,6 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.heads.parallel_draft import ParallelDraft
 from paceline.speculative.interfaces import Budget, Drafter, DrafterState, LearningDrafter, Target
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts
@@ -43,7 +42,7 @@ from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step, StepTimes
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from parrot import LookupCopier
-from tiny_heads import tiny_drafter, tiny_head, toy
+from tiny_heads import tiny_drafter, tiny_head, tiny_parallel_draft, toy
 from tongues import speaking, translation
 
 V = 6
@@ -115,7 +114,7 @@ def named(name: str) -> Drafter:
     target = SEEN if is_head else ToyTarget(V)
     draft: Target = tiny_head(name, SEEN) if is_head else ToyTarget(V, seed=1, noise=0.3)
     if name == "pard":
-        draft = ParallelDraft(Path("pard"), draft, 0, 4)
+        draft = tiny_parallel_draft(V)
     return makers.make(
         name, DrafterInputs(Drafting((name,)), target, draft, caches=(CACHE,), stores=(STORE,))
     )

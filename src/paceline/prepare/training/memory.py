@@ -21,11 +21,11 @@ WIDTHS = 24  # numbers of a token and layer that the backward pass needs, in hid
 def training_bytes(plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any) -> int:
     """Return the bytes of weights, embedding and one batch, without the target itself."""
     tokens, steps = plan.settings.batch_tokens, max(1, plan.options.depth)
-    parameters = sum(weight.numel() for weight in weights.values())
+    parameters = sum(int(weight.numel()) for weight in weights.values())
     logits = LOGIT_COPIES * tokens * config.draft_vocab * steps
     states = tokens * steps * (WIDTHS * config.shape.hidden + 4 * config.shape.feed_forward) * config.n_layers
     masks = tokens * tokens * (steps + 1)
-    numbers = logits + states + masks + embedding.numel()
+    numbers = logits + states + masks + int(embedding.numel())
     return OPTIMIZER_BYTES * parameters + 4 * numbers
 
 
