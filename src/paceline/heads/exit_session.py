@@ -14,7 +14,7 @@ from paceline.heads.session import HeadSession, Row
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import ROOT, DraftTree
 
-MIN_KEPT_ROWS = 16  # of another text; fewer are read again, in one product
+MIN_REUSED_ROWS = 16  # of another text; fewer are read again, in one product
 
 
 class ExitSession:
@@ -80,7 +80,7 @@ class KangarooSession(HeadSession):
         self.first_layers.close()
 
     def rewind(self, n: int) -> None:
-        if n < MIN_KEPT_ROWS:
+        if n < MIN_REUSED_ROWS:
             return super().rewind(0)
         super().rewind(n + 1)  # a row takes no token behind its own
         if self._known > n:
