@@ -23,12 +23,5 @@ class ExitsDrafter(ModelDrafter):
 
 
 def make(parts: DrafterInputs) -> Drafter:
-    head, drafting = head_of("exits", parts), parts.drafting
-    return ExitsDrafter(
-        head,
-        head.vocab.size,
-        temperature=drafting.temperature,
-        top_k=drafting.top_k,
-        confidence=parts.confidence,
-        warn=parts.warn,
-    )
+    head = head_of("exits", parts)
+    return ExitsDrafter(head, head.vocab.size, **parts.model_settings)

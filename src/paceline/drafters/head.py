@@ -130,11 +130,4 @@ def head_of(kind: str, parts: DrafterInputs) -> HeadTarget:
 
 def make_head(kind: str, parts: DrafterInputs) -> HeadDrafter:
     """Make the drafter of a head that reads the target's hidden states. See head_of."""
-    head, drafting = head_of(kind, parts), parts.drafting
-    return HeadDrafter(
-        head,
-        temperature=drafting.temperature,
-        top_k=drafting.top_k,
-        confidence=parts.confidence,
-        warn=parts.warn,
-    )
+    return HeadDrafter(head_of(kind, parts), **parts.model_settings)

@@ -326,8 +326,5 @@ def make(parts: DrafterInputs) -> Drafter:
     return ModelDrafter(
         parts.draft,
         parts.target.vocab.size,
-        temperature=parts.drafting.temperature,
-        top_k=parts.drafting.top_k,
-        confidence=parts.confidence,
-        warn=parts.warn,
+        **parts.model_settings,
     )

@@ -30,15 +30,9 @@ class PardDrafter(ModelDrafter):
 
 
 def make(parts: DrafterInputs) -> Drafter:
-    draft, drafting = parts.draft, parts.drafting
+    draft = parts.draft
     if not isinstance(draft, ParallelDraft):
         raise UsageError(
             "the drafter 'pard' needs a parallel draft (draft, -md): paceline train pard makes one"
         )
-    return PardDrafter(
-        draft,
-        temperature=drafting.temperature,
-        top_k=drafting.top_k,
-        confidence=parts.confidence,
-        warn=parts.warn,
-    )
+    return PardDrafter(draft, **parts.model_settings)

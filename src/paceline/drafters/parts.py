@@ -45,6 +45,16 @@ class DrafterInputs:
     confidence: Confidence | None = None
     warn: Warn = lambda _: None
 
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """The settings of a ModelDrafter."""
+        return {
+            "temperature": self.drafting.temperature,
+            "top_k": self.drafting.top_k,
+            "confidence": self.confidence,
+            "warn": self.warn,
+        }
+
 
 class Scopes(Generic[T]):
     """The learned data of a drafter, by the scope of requests (Drafter.open).

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paceline.heads.config import KIND_KEY, VERSION
 from paceline.speculative.errors import ModelError
-from paceline.system.whole import atomic_write
+from paceline.system.whole import write_json
 
 KIND, FILE = "confidence", "config.json"
 MIN_P = 1e-6
@@ -67,8 +67,7 @@ class Confidence:
             "card": dict(card),
         }
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / FILE) as part:
-            part.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+        write_json(folder / FILE, data)
 
 
 def read_confidence(folder: Path) -> Confidence | None:

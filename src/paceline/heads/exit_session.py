@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from paceline.heads.arrays import array, to_numpy, zeros
 from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
 from paceline.heads.exits import ExitsHead, KangarooHead
-from paceline.heads.session import HeadSession, Row
+from paceline.heads.session import HeadSession, Row, tree_mask
 from paceline.speculative.interfaces import Session
-from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.tree import DraftTree
 
 MIN_REUSED_ROWS = 16  # of another text; fewer are read again, in one product
 
@@ -116,13 +114,7 @@ class KangarooSession(HeadSession):
         if known == len(tree):
             return
         depths, nodes = tree.depths(), range(known, len(tree))
-        root = self._next - self._first
-        mask = np.zeros((len(nodes), root + 1 + len(tree)), np.bool_)
-        mask[:, : root + 1] = True
-        for row, node in enumerate(nodes):
-            while node != ROOT:
-                mask[row, root + 1 + node] = True
-                node = tree.parents[node]
+        mask = tree_mask(tree, nodes, self._next - self._first)
         positions = [self._next + depths[node] for node in nodes]
         self._rows += self._forward(self._states[1 + known :], positions, as_mask(self._like, mask))
 

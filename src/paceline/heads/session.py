@@ -205,13 +205,19 @@ class EagleSession(HeadSession):
         """Return the mask of nodes: they see the context, the root's row, their ancestors and themselves.
         The window stays where the root has it, as in training."""
         root, window = self._next - self._first, max(self._head.config.windows, default=0)
-        mask = np.zeros((len(level), root + 1 + level.stop), np.bool_)
-        mask[:, max(0, root + 1 - window) if window else 0 : root + 1] = True
-        for row, node in enumerate(level):
-            while node != ROOT:
-                mask[row, root + 1 + node] = True
-                node = tree.parents[node]
-        return mask
+        return tree_mask(tree, level, root, max(0, root + 1 - window) if window else 0)
+
+
+def tree_mask(tree: DraftTree, nodes: range, root: int, start: int = 0) -> NDArray[np.bool_]:
+    """Return the mask [nodes, places] of nodes: they see the places from `start` to the root's row, their
+    ancestors and themselves."""
+    mask = np.zeros((len(nodes), root + 1 + nodes.stop), np.bool_)
+    mask[:, start : root + 1] = True
+    for row, node in enumerate(nodes):
+        while node != ROOT:
+            mask[row, root + 1 + node] = True
+            node = tree.parents[node]
+    return mask
 
 
 class ParallelSession(HeadSession):

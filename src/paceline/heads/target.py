@@ -85,7 +85,7 @@ class HeadTarget:
         self.path: Path = files.path
         self.config = check_target(files.path, files.config, base)
         self.kind = self.config.kind
-        self.vocab, self._base, self._card = base.vocab, base, files.card
+        self.vocab, self._base = base.vocab, base
         weights = dict(files.weights)
         check_sample(files.path, files.sample, base, self.config)
         self._own_embeddings = weights.get("embed_tokens.weight")
@@ -98,10 +98,8 @@ class HeadTarget:
         self.weight_bytes = sum(value.nbytes for value in weights.values())
         self._head = make_network(files.path, self.config, weights, make_linear)
         self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
-        self._free: list[tuple[list[int], HeadSession]] = []
         self._passes = 0
         self.on_forward: Callable[[int, int, float], None] | None = None
-        parallel = self.config.depth
         self.caps = Caps(
             max_branches=MAX_BRANCHES,
             rollback="free",
@@ -110,7 +108,7 @@ class HeadTarget:
             max_prefill_tokens=MAX_PREFILL,
             n_ctx=base.caps.n_ctx,
         )
-        self.max_depth = parallel or base.caps.n_ctx
+        self.max_depth = self.config.depth or base.caps.n_ctx
         self._try_out()
 
     def _try_out(self) -> None:
@@ -235,13 +233,13 @@ def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
             f"{path}: is a head for {whose}, which has {' and '.join(wrong)} as {base.origin} has"
         )
     facts = replace(facts, hidden=facts.hidden or base.hidden_size, vocab=facts.vocab or base.vocab.size)
-    with named(path):
+    with prefix_errors(path):
         return replace(config, target=facts).resolved(base.layers)
 
 
 def make_network(path: Path, config: HeadConfig, weights: Any, make_linear: MakeLinear | None = None) -> Any:
     """Make the network of a head. Raises ModelError for missing or other weights."""
-    with named(path):
+    with prefix_errors(path):
         try:
             return KINDS[config.kind](config, weights, make_linear)
         except KeyError as error:
@@ -249,7 +247,7 @@ def make_network(path: Path, config: HeadConfig, weights: Any, make_linear: Make
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
+def prefix_errors(path: Path) -> Iterator[None]:
     """Begin the messages of errors with the head's folder."""
     try:
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from paceline.heads.config import KIND_KEY, SPECULATORS_KEY, VERSION, HeadConfig, layer_entries
 from paceline.heads.files import CARD, CONFIG, SAMPLE, SAMPLE_NAME, WEIGHTS, write_safetensors
-from paceline.system.whole import atomic_write
+from paceline.system.whole import write_json
 
 PUBLISHED = {"eagle3": "eagle3", "block": "dspark"}  # speculators' names
 CLASSES = {"eagle3": "Eagle3DraftModel", "dspark": "DSparkDraftModel"}
@@ -39,8 +38,7 @@ def write_head(
     write_safetensors(folder / WEIGHTS, out)
     write_safetensors(folder / SAMPLE, {SAMPLE_NAME: sample})
     for name, data in ((CARD, card), (CONFIG, config_entries(config))):
-        with atomic_write(folder / name) as part:
-            part.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+        write_json(folder / name, data)
 
 
 def exit_entries(config: HeadConfig) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.scratch import NAME, PRIVATE, USUAL, scratch_file
@@ -35,6 +36,12 @@ def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Ite
         if _is_own_error(error):
             error.filename, error.filename2 = str(path), None
         raise
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write an indented JSON object, whole or not at all. Raises OSError."""
+    with atomic_write(path) as part:
+        part.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
 
 
 def check_output(out: Path, *sources: Path, force: bool) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.replay.recording import append_line
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.whole import atomic_write
+from paceline.system.whole import write_json
 
 FORMAT = 1  # raised when a field changes its meaning or is removed
 HEADER, ANSWERS = "data.json", "answers.jsonl"
@@ -109,8 +109,7 @@ class AnswerFolder:
         header = {"format": FORMAT, "created": self._created, "settings": self._settings, **about}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(self.folder / HEADER) as part:
-                part.write_text(json.dumps(header, indent=1) + "\n", "utf-8")
+            write_json(self.folder / HEADER, header)
         except OSError as error:
             raise self._unwritable(error) from error
 

@@ -6,9 +6,9 @@ et al. 2023, arXiv:2310.08461). Its embedding begins as the principal components
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from paceline.prepare.training.gguf_files import LlamaFile, write_llama
 from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
-from paceline.system.whole import atomic_write
+from paceline.system.whole import write_json
 
 WIDTH, LAYERS = 256, 4
 HEAD_DIM, KV_HEADS = 64, 1
@@ -77,8 +77,12 @@ class DraftRecipe(Recipe):
         return LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
 
     @property
+    def layer_ids(self) -> tuple[int, ...]:
+        return (0,)  # any: nothing reads it
+
+    @property
     def config(self) -> HeadConfig:
-        return HeadConfig(self.kind, self.target, self.draft_shape, len(self.vocabulary), layer_ids=(0,))
+        return replace(super().config, shape=self.draft_shape)
 
     def network(self, weights: Mapping[str, Any]) -> DraftLlama:
         return DraftLlama(self.draft_shape, self.n_layers, weights)
@@ -126,8 +130,7 @@ class DraftRecipe(Recipe):
         """Write draft.gguf for a GGUF target, else a folder of a transformers model."""
         shape, source = self.draft_shape, model_path(target.path)
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / CARD) as part:
-            part.write_text(json.dumps(card, indent=1) + "\n", "utf-8")
+        write_json(folder / CARD, card)
         if source.is_file():
             name = f"Draft for {target.name}"
             write_llama(folder / FILE, shape, self.n_layers, weights, name, source)
@@ -149,8 +152,7 @@ class DraftRecipe(Recipe):
             "dtype": "bfloat16",
             "eos_token_id": sorted(target.vocab.eos),
         }
-        with atomic_write(folder / "config.json") as part:
-            part.write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+        write_json(folder / "config.json", config)
 
 
 def principal_components(embedding: Any, width: int) -> Any:

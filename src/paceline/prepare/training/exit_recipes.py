@@ -5,6 +5,7 @@ While a draft is accepted, its tokens are the answer's: the hidden states of its
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,16 +53,12 @@ class ExitRecipe(Recipe):
         self._default = 0
 
     @property
+    def layer_ids(self) -> tuple[int, ...]:
+        return self.layers
+
+    @property
     def config(self) -> HeadConfig:
-        return HeadConfig(
-            kind=self.kind,
-            target=self.target,
-            shape=self.shape,
-            draft_vocab=len(self.vocabulary),
-            layer_ids=self.layers,
-            exits=self._exits,
-            default_exit=self._default,
-        )
+        return replace(super().config, exits=self._exits, default_exit=self._default)
 
     @property
     def frozen(self) -> frozenset[str]:
@@ -85,20 +82,15 @@ class ExitRecipe(Recipe):
         self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
         return acceptance_of_drafts(drafts, n_draft, self.reads_target)
 
+    @abstractmethod
     def _logits(self, network: Any, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         """Return the logits of the rows that predict the answer's tokens."""
-        raise NotImplementedError
 
     def _cost(self, layer: int) -> float:
         """Return the weights that a drafted token reads, as a share of those of a token of the target."""
         square = LAYER_WEIGHTS * self.target.hidden**2
         ours = layer * square + len(self.vocabulary) * self.target.hidden
         return ours / (self.target.layers * square + self.target.vocab * self.target.hidden)
-
-    def final_norm(self, output: Any) -> Any:
-        """Return the target's final norm, to begin with."""
-        width = self.target.hidden
-        return torch.ones(width) if output.norm is None else torch.from_numpy(output.norm.copy()).float()
 
 
 class ExitsRecipe(ExitRecipe):

@@ -122,7 +122,7 @@ class OnlineFeatures:
         logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
         if not np.isfinite(logprobs).all():
             raise LogitsError(f"{target.origin}: its logits are not numbers")
-        return TrainingSequence(tokens, hidden.whole(), ids.astype(np.int32), logprobs, first_answer)
+        return TrainingSequence(tokens, hidden.concatenated(), ids.astype(np.int32), logprobs, first_answer)
 
 
 class _Rows:
@@ -142,7 +142,7 @@ class _Rows:
         self._parts.append(np.asarray(hidden, np.float32))
         self._end += len(hidden)
 
-    def whole(self) -> Floats:
+    def concatenated(self) -> Floats:
         if self._end != self._n:
             raise ContractError(f"passes over {self._n} tokens have {self._end} rows of hidden states")
         return np.concatenate(self._parts)

@@ -6,9 +6,8 @@ A block of mask tokens behind a place sees the text before it, and its own earli
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 
 from paceline.heads.config import KIND_KEY, VERSION, HeadConfig
 from paceline.heads.decoder import Weights
+from paceline.heads.files import CARD, CONFIG
 from paceline.models.names import model_path
 from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.draft_model import FILE, DraftLlama, DraftRecipe
@@ -24,7 +24,7 @@ from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.recipes import document_mask
-from paceline.system.whole import atomic_write
+from paceline.system.whole import write_json
 
 ANCHORS_PER_TOKEN = 1 / 8
 MODEL = "model"  # the folder of the draft model in that of the parallel draft
@@ -41,10 +41,7 @@ class ParallelDraftRecipe(DraftRecipe):
 
     @property
     def config(self) -> HeadConfig:
-        config = super().config
-        return HeadConfig(
-            self.kind, self.target, config.shape, config.draft_vocab, layer_ids=(0,), depth=self.options.depth
-        )
+        return replace(super().config, depth=self.options.depth)
 
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
         n, masks = len(batch), self.options.depth - 1
@@ -103,9 +100,8 @@ class ParallelDraftRecipe(DraftRecipe):
             "mask_token_id": self.mask_token,
             "depth": self.options.depth,
         }
-        for name, data in (("card.json", card), ("config.json", config)):
-            with atomic_write(folder / name) as part:
-                part.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+        write_json(folder / CARD, card)
+        write_json(folder / CONFIG, config)
 
 
 def with_masks(tokens: Any, document: Any, anchors: Any, masks: int, mask_token: int) -> tuple[Any, Any, Any]:

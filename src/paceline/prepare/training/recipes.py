@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,18 @@ class Recipe(ABC):
 
     @property
     @abstractmethod
-    def config(self) -> HeadConfig: ...
+    def layer_ids(self) -> tuple[int, ...]:
+        """The hidden states that the head reads, as in HeadConfig."""
+
+    @property
+    def config(self) -> HeadConfig:
+        return HeadConfig(
+            kind=self.kind,
+            target=self.target,
+            shape=self.shape,
+            draft_vocab=len(self.vocabulary),
+            layer_ids=self.layer_ids,
+        )
 
     @abstractmethod
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
@@ -80,6 +92,19 @@ class Recipe(ABC):
     def frozen(self) -> frozenset[str]:
         """Names of weights that are not trained."""
         return frozenset()
+
+    def final_norm(self, output: Any) -> Any:
+        """Return the target's final norm, to begin with."""
+        if output.norm is None:
+            return torch.ones(self.target.hidden)
+        return torch.tensor(output.norm).float()
+
+    def fusing_matrix(self) -> Any:
+        """Return the matrix that fuses three layers; it begins as the last of them."""
+        hidden, width = self.shape.hidden, self.target.hidden
+        out = normal(hidden, 3 * width)
+        out[:, 2 * width :] += torch.eye(hidden, width)
+        return out
 
     def rows_of(self, output: Any) -> Any:
         return torch.from_numpy(output.weight[self.vocabulary.ids]).float().clone()
@@ -129,28 +154,19 @@ class Eagle3Recipe(Recipe):
     kind = "eagle3"
 
     @property
-    def config(self) -> HeadConfig:
-        return HeadConfig(
-            kind=self.kind,
-            target=self.target,
-            shape=self.shape,
-            draft_vocab=len(self.vocabulary),
-            layer_ids=three_layers(self.target.layers),
-        )
+    def layer_ids(self) -> tuple[int, ...]:
+        return three_layers(self.target.layers)
 
     def network(self, weights: Mapping[str, Any]) -> EagleHead:
         return EagleHead(self.config, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
-        hidden, width = self.shape.hidden, self.target.hidden
-        fc = normal(hidden, 3 * width)
-        fc[:, 2 * width :] += torch.eye(hidden, width)  # begins as the last of the three layers
-        norm = torch.ones(hidden) if output.norm is None else torch.tensor(output.norm).float()
+        hidden = self.shape.hidden
         return {
-            "fc.weight": fc,
+            "fc.weight": self.fusing_matrix(),
             **layer_weights(self.shape, "layers.0.", 2 * hidden, qk_norm=False),
             "layers.0.hidden_norm.weight": torch.ones(hidden),
-            "norm.weight": norm,
+            "norm.weight": self.final_norm(output),
             "lm_head.weight": self.rows_of(output),
         }
 
@@ -176,14 +192,8 @@ class EagleRecipe(Recipe):
     noise, cross_entropy_weight = 0.2, 0.1
 
     @property
-    def config(self) -> HeadConfig:
-        return HeadConfig(
-            kind=self.kind,
-            target=self.target,
-            shape=self.shape,
-            draft_vocab=len(self.vocabulary),
-            layer_ids=(LAST_OUTPUT,),
-        )
+    def layer_ids(self) -> tuple[int, ...]:
+        return (LAST_OUTPUT,)
 
     @property
     def frozen(self) -> frozenset[str]:
@@ -225,15 +235,12 @@ class MedusaRecipe(Recipe):
     kind = "medusa"
 
     @property
+    def layer_ids(self) -> tuple[int, ...]:
+        return (LAST_OUTPUT,)
+
+    @property
     def config(self) -> HeadConfig:
-        return HeadConfig(
-            kind=self.kind,
-            target=self.target,
-            shape=self.shape,
-            draft_vocab=len(self.vocabulary),
-            layer_ids=(LAST_OUTPUT,),
-            depth=self.options.depth,
-        )
+        return replace(super().config, depth=self.options.depth)
 
     def network(self, weights: Mapping[str, Any]) -> MedusaHead:
         return MedusaHead(self.config, weights)
@@ -267,13 +274,13 @@ class BlockRecipe(Recipe):
         return self.options.layers or 2
 
     @property
+    def layer_ids(self) -> tuple[int, ...]:
+        return three_layers(self.target.layers)
+
+    @property
     def config(self) -> HeadConfig:
-        return HeadConfig(
-            kind=self.kind,
-            target=self.target,
-            shape=self.shape,
-            draft_vocab=len(self.vocabulary),
-            layer_ids=three_layers(self.target.layers),
+        return replace(
+            super().config,
             n_layers=self.n_layers,
             depth=self.options.depth,
             mask_token=self.options.mask_token,
@@ -286,18 +293,14 @@ class BlockRecipe(Recipe):
         return BlockHead(self.config, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
-        hidden, width = self.shape.hidden, self.target.hidden
-        norm = torch.ones(hidden) if output.norm is None else torch.tensor(output.norm).float()
-        layers = dict[str, Any]()
+        hidden, layers = self.shape.hidden, dict[str, Any]()
         for i in range(self.n_layers):
             layers |= layer_weights(self.shape, f"layers.{i}.", hidden, qk_norm=True)
-        fc = normal(hidden, 3 * width)
-        fc[:, 2 * width :] += torch.eye(hidden, width)
         return {
-            "fc.weight": fc,
+            "fc.weight": self.fusing_matrix(),
             "hidden_norm.weight": torch.ones(hidden),
             **layers,
-            "norm.weight": norm,
+            "norm.weight": self.final_norm(output),
             "lm_head.weight": self.rows_of(output),
             **self._markov_weights(),
         }
