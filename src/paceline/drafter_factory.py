@@ -9,7 +9,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.backends.interface import Backend, MakesProducts, ShowsHiddenStates, SupportsExits
+from paceline.backends.interface import (
+    Backend,
+    ComputesWithTensors,
+    MakesProducts,
+    ShowsHiddenStates,
+    SupportsExits,
+)
 from paceline.backends.registry import open_engine
 from paceline.backends.translated import CrossVocabTarget
 from paceline.backends.views import ModelView, SupportsViews, parse_view
@@ -209,6 +215,8 @@ def open_head(reference: PathLike, target: Backend) -> HeadTarget:
     files, products = read_head(model_path(Path(reference))), tuple[Any, ...]()
     if isinstance(target, MakesProducts):
         products = target.make_linear, target.product_engine
+    elif isinstance(target, ComputesWithTensors) and target.tensor_like is not None:
+        products = None, f"torch, {target.tensor_like.device}", target.tensor_like
     if files.config.kind not in EXIT_KINDS:
         return HeadTarget(files, target, *products)
     if not isinstance(target, SupportsExits):

@@ -19,6 +19,7 @@ class DrafterEntry:
     about: the description in --help.
     uses: sources of its drafts, besides the text.
     optional: True if it works without these sources.
+    any_source: True if one of these sources is enough.
     learns: True if it drafts from answers of earlier requests.
     in_auto: True if `auto` has it, in the table's order, when its sources are available.
     alone: the reason why it cannot be combined with others.
@@ -31,6 +32,7 @@ class DrafterEntry:
     about: str
     uses: tuple[str, ...] = ()
     optional: bool = False
+    any_source: bool = False
     learns: bool = False
     in_auto: bool = False
     alone: str = ""
@@ -41,7 +43,8 @@ class DrafterEntry:
 
     def missing(self, available: Collection[str]) -> tuple[str, ...]:
         """Return the sources that are not available."""
-        return tuple(source for source in self.uses if source not in available)
+        missing = tuple(source for source in self.uses if source not in available)
+        return () if self.any_source and len(missing) < len(self.uses) else missing
 
 
 # In the order of their costs.
@@ -66,8 +69,9 @@ _ROWS = (
                  uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan"),
     DrafterEntry("pard", "a draft model that drafts several tokens in a pass",
                  uses=(HEADS["pard"],), in_auto=True, colour="cyan"),
-    DrafterEntry("cascade", "a draft model, with suffix drafting for it",
-                 uses=(DRAFT,), learns=True, token_ids=True, colour="bright_cyan", source="later"),
+    DrafterEntry("cascade", "a draft model or an early exit, with suffix drafting for it",
+                 uses=(DRAFT, HEADS["exits"]), any_source=True, learns=True, token_ids=True,
+                 colour="bright_cyan", source="later"),
     DrafterEntry("auto", "all available drafters, each used when it pays",
                  uses=(*DRAFTS, NGRAMS, DATASTORE), optional=True, learns=True,
                  alone="already has all available drafters"),

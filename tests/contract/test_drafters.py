@@ -154,6 +154,10 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "cascade, sampled": lambda: cascade(temperature=0.9),
     "cascade, short context": lambda: cascade(ToyTarget(V, seed=1, n_ctx=9)),
     "cascade, tli": lambda: cascade(view()),
+    "cascade, early exit": lambda: cascade(tiny_head("exits", SEEN)),
+    "cascade, early exit, sampled": lambda: cascade(
+        tiny_head("exits", SEEN, draft_ids=SOME), temperature=0.9
+    ),
     "model, tli": tli,
     "model, tli, sampled": lambda: tli(0.9),
     "model, tli, short context": lambda: tli(n_ctx=9),

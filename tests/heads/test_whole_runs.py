@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from gguf_files import write_llama
 from head_layouts import load_reference, write_layout
 from paceline.backends.registry import open_engine
 from paceline.bench.certify import certificate
+from paceline.heads.config import KIND_KEY, VERSION, TargetFacts
 from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
 from tiny_heads import tiny_config, tiny_weights
 
-KINDS = ("eagle3", "block", "medusa", "eagle")
+KINDS = ("eagle3", "block", "medusa", "eagle", "exits", "kangaroo")
+HEAD_OF = {"cascade": "exits"}
+DRAFTERS = (*KINDS, "pard", "cascade")
 PROMPTS = ["The quick brown fox", "The quick brown dog", "Another text, which is longer: 1, 2, 3, 1, 2, 3"]
 N_TOKENS = 24
 
@@ -41,7 +46,17 @@ def heads(file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
             sample = target.token_embeddings(sample_tokens(size))  # type: ignore[attr-defined]
             write_head(folder / kind, config, tiny_weights(config), np.arange(size), sample, {})
             out[kind] = folder / kind
+        out["pard"] = write_parallel_draft(tmp_path_factory.mktemp("drafts") / "pard", target)
     return out
+
+
+def write_parallel_draft(folder: Path, target: Any) -> Path:
+    folder.mkdir()
+    write_llama(folder / "draft.gguf", layers=1, width=64, seed=7)
+    facts = TargetFacts(target.name, "", target.layers, target.hidden_size, target.vocab.size)
+    config = {KIND_KEY: "pard", "version": VERSION, "target": asdict(facts), "draft": "draft.gguf"}
+    (folder / "config.json").write_text(json.dumps(config | {"mask_token_id": 5, "depth": 4}))
+    return folder
 
 
 def texts(target: Any, **settings: Any) -> Iterator[tuple[Any, int]]:
@@ -52,15 +67,15 @@ def texts(target: Any, **settings: Any) -> Iterator[tuple[Any, int]]:
 
 
 @pytest.mark.parametrize("prefix", ["", "hf:"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_text_is_that_of_plain_decoding(
-    prefix: str, kind: str, file: Path, heads: dict[str, Path]
+    prefix: str, drafter: str, file: Path, heads: dict[str, Path]
 ) -> None:
     if prefix:
         pytest.importorskip("transformers")
     target = f"{prefix}{file}"
     plain = [tokens for tokens, _ in texts(target, drafters="none")]
-    found = list(texts(target, draft=heads[kind], drafters=kind))
+    found = list(texts(target, draft=heads[HEAD_OF.get(drafter, drafter)], drafters=drafter))
     assert [tokens for tokens, _ in found] == plain
     assert all(drafted for _, drafted in found)  # also after a common prefix
 
@@ -98,10 +113,10 @@ def test_pairs_lists_models_beside_heads(
         assert f"{published}: is a draft head, no model" in str(done.json["notes"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("temperature", [(), ("--draft-temp", "0.9")], ids=["greedy", "sampled"])
 def test_drafts_of_heads_are_certified(
-    kind: str,
+    drafter: str,
     temperature: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
     file: Path,
@@ -114,6 +129,15 @@ def test_drafts_of_heads_are_certified(
     text.write_text("ab ab ab ab\nhello hello\n")
     exact = ("--cache-type", "f32", "-fa", "off")  # such short texts cannot tell more rounding from errors
     small = ("--samples", "100", "--contexts", "2", "--sequences", "3", "-n", "12")
-    models = ("-m", file, "-md", heads[kind], "--draft", kind, "--policy", "fixed")
+    models = (
+        "-m",
+        file,
+        "-md",
+        heads[HEAD_OF.get(drafter, drafter)],
+        "--draft",
+        drafter,
+        "--policy",
+        "fixed",
+    )
     done = command(capsys, "certify", *models, *temperature, "--prompts", text, *exact, *small, "--json")
     assert (done.code, done.json["certified"]) == (0, True), done

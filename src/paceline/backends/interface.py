@@ -109,6 +109,15 @@ class MakesProducts(Protocol):
 
 
 @runtime_checkable
+class ComputesWithTensors(Protocol):
+    """A backend whose hidden states are torch's, perhaps on a GPU."""
+
+    @property
+    def tensor_like(self) -> Any:
+        """An empty tensor of the type and device that heads compute with; None if numpy is quicker."""
+
+
+@runtime_checkable
 class SupportsExits(Protocol):
     """A backend whose first layers can be run by themselves, for heads that draft from these."""
 

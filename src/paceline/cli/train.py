@@ -32,6 +32,8 @@ DATA_OPTIONS = OptionGroup(option_table(
     ("temperature", float, 0.0, "--temp", "X", "Temperature of the answers; 0: greedy.", 0),
     ("answer_minutes", float, 0.0, "--answer-minutes", "X", "Time for answers; 0: as long as it takes.", 0),
     ("sessions", int, 8, "--sessions", "N", "Answers decoded at the same time.", 1),
+    ("cache", Path | None, None, "--cache-dir", "FOLDER",
+     "Folder of the answers and hidden states, which several heads can share. (default: that of the head)"),
     env=False,
 ))  # fmt: skip
 TRAINING_OPTIONS = OptionGroup(option_table(

@@ -6,7 +6,7 @@ PortfolioDrafter   all that are worth calling; their guesses form one tree, from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -23,6 +23,28 @@ from paceline.speculative.interfaces import (
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, Votes
 
+NO_OUTPUTS = RequiredOutputs()
+
+
+class Resting:
+    """A state of a drafter that reads hidden states. While it rests, passes need not output them."""
+
+    max_idle = 8  # passes without a call
+
+    def __init__(self) -> None:
+        self._idle = 0
+
+    @property
+    def is_resting(self) -> bool:
+        return self._idle >= self.max_idle
+
+    def wake(self) -> None:
+        self._idle = 0
+
+    def pass_over(self) -> None:
+        """Count a pass without a call."""
+        self._idle += 1
+
 
 class ComposedState:
     """The states of all parts."""
@@ -34,6 +56,21 @@ class ComposedState:
         """Return the tokens that a part, if a draft model, has to prefill before it can draft."""
         behind = getattr(self.parts[i], "behind", None)
         return 0 if behind is None else behind()
+
+    def can_call(self, i: int, name: str, budget: Budget, draft: Callable[[], DraftTree]) -> bool:
+        """Return whether a composition calls part `i`, given the `draft` so far. A part that reads hidden
+        states rests while it is not called; when it is due, it needs a pass before it can draft."""
+        part = self.parts[i]
+        if not isinstance(part, Resting):
+            return budget.should_call(name, draft, self.n_behind_of(i))
+        if part.is_resting:
+            if budget.is_due(name, draft):
+                part.wake()
+            return False
+        if budget.should_call(name, draft, self.n_behind_of(i)):
+            return True
+        part.pass_over()
+        return False
 
     def update(self, step: Step, features: Features) -> None:
         for part in self.parts:
@@ -50,7 +87,11 @@ class _Composition:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
         self.name = ",".join(d.name for d in drafters)
-        self.required_outputs = reduce(or_, (d.required_outputs for d in drafters), RequiredOutputs())
+        self._reading = [d for d in drafters if d.required_outputs != NO_OUTPUTS]
+
+    @property
+    def required_outputs(self) -> RequiredOutputs:
+        return reduce(or_, (drafter.required_outputs for drafter in self._reading), NO_OUTPUTS)
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
@@ -181,7 +222,7 @@ class PortfolioDrafter(_Composition):
                 if sampled[at] is None
                 and budget.depth > 0
                 and budget.may_call(drafter.name)
-                and budget.should_call(drafter.name, unions[at].tree, state.n_behind_of(i))
+                and state.can_call(i, drafter.name, budget, unions[at].tree)
             ]
             if not places:
                 continue

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
+from paceline.drafters.compose import NO_OUTPUTS, Resting
 from paceline.drafters.model import Ids, ModelDrafter, ModelDrafterState
 from paceline.drafters.parts import DrafterInputs
 from paceline.heads.session import HeadSession
@@ -17,7 +19,7 @@ from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree
 
 
-class HeadState(ModelDrafterState):
+class HeadState(ModelDrafterState, Resting):
     """The head's session of one request."""
 
     def __init__(
@@ -25,7 +27,11 @@ class HeadState(ModelDrafterState):
     ) -> None:
         self._drafter, head = drafter, drafter.head
         session = drafter.resume(prompt, beside)
-        super().__init__(ResumableSession(head, beside, session), head.vocab.size, prompt, seed)
+        Resting.__init__(self)
+        ModelDrafterState.__init__(
+            self, ResumableSession(head, beside, session), head.vocab.size, prompt, seed
+        )
+        drafter.states.add(self)
 
     @property
     def head_session(self) -> HeadSession:
@@ -53,6 +59,7 @@ class HeadState(ModelDrafterState):
     def close(self) -> None:
         if self.tokens:
             self._drafter.retain(self.tokens, self.head_session)
+        self._drafter.states.discard(self)
         super().close()
 
 
@@ -64,10 +71,16 @@ class HeadDrafter(ModelDrafter):
         self.head, self.name = head, head.kind
         ids = head.config.layer_ids
         layers = tuple(sorted(set(ids)))
-        self.required_outputs = RequiredOutputs(layers=layers)
+        self._outputs, self.states = RequiredOutputs(layers=layers), WeakSet[HeadState]()
         # The places of the head's layers among those of a pass, None if these are the same.
         self.order = None if ids == layers else [layers.index(index) for index in ids]
         self._retained: list[tuple[list[int], HeadSession]] = []
+
+    @property
+    def required_outputs(self) -> RequiredOutputs:
+        """See Drafter. Nothing while all states rest."""
+        resting = self.states and all([state.is_resting for state in self.states])  # noqa: C419  # faster
+        return NO_OUTPUTS if resting else self._outputs
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
-import numpy as np
-
-from paceline.heads.decoder import KeyValueCache, MakeLinear
+from paceline.heads.arrays import zeros
+from paceline.heads.decoder import KeyValueCache
 from paceline.heads.exit_session import ExitSession, KangarooSession
 from paceline.heads.exits import KangarooHead
 from paceline.heads.files import HeadFiles
@@ -26,17 +25,15 @@ class ExitBase(HeadBase, Protocol):
 class ExitTarget(HeadTarget):
     """An early exit or a Kangaroo adapter beside its target. Raises ModelError for another target's head."""
 
-    def __init__(
-        self, files: HeadFiles, base: ExitBase, make_linear: MakeLinear | None = None, engine: str = ""
-    ) -> None:
-        super().__init__(files, base, make_linear, engine)
+    def __init__(self, files: HeadFiles, base: ExitBase, *computing: Any) -> None:
+        super().__init__(files, base, *computing)
         self.exit_layer = self.config.layer_ids[self.config.default_exit]
         self._first_layers = base.first_layers(self.exit_layer)
         self._want = RequiredOutputs(layers=(self.exit_layer,))
         self.caps = self._first_layers.caps
 
     def _compute_two_rows(self) -> None:
-        head, hidden = self._head, np.zeros((2, self.config.target.hidden), np.float32)
+        head, hidden = self._head, zeros(self._like, (2, self.config.target.hidden))
         if isinstance(head, KangarooHead):
             head.logits(head.forward(hidden, range(2), [KeyValueCache() for _ in head.layers], None))
         else:
@@ -50,7 +47,7 @@ class ExitTarget(HeadTarget):
         return super().identity() | {"first_layers": self.exit_layer, "target": self._base.identity()}
 
     def open(self, beside: Session | None = None) -> ExitSession | KangarooSession:
-        like, session = np.zeros(0, np.float32), self._first_layers.open(beside)
+        like, session = self._like, self._first_layers.open(beside)
         if isinstance(self._head, KangarooHead):
             return KangarooSession(self._head, session, like, self.caps.n_ctx)
         return ExitSession(self._head, self.config.default_exit, session, like)

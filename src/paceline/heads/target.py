@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.heads.arrays import array
 from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
@@ -75,20 +76,25 @@ class HeadBase(Protocol):
 
 class HeadTarget:
     """A head beside its target. Raises ModelError for another target's head.
-    make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy."""
+    make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy.
+    like: an array of the type and device to compute with, by default numpy's."""
 
     modification = ""
 
     def __init__(
-        self, files: HeadFiles, base: HeadBase, make_linear: MakeLinear | None = None, engine: str = ""
+        self,
+        files: HeadFiles,
+        base: HeadBase,
+        make_linear: MakeLinear | None = None,
+        engine: str = "",
+        like: Any = None,
     ) -> None:
         self.path: Path = files.path
         self.config = check_target(files.path, files.config, base)
         self.kind = self.config.kind
         self.vocab, self._base = base.vocab, base
-        weights = dict(files.weights)
+        weights: dict[str, Any] = dict(files.weights)
         check_sample(files.path, files.sample, base, self.config)
-        self._own_embeddings = weights.get("embed_tokens.weight")
         if not any(name.startswith("lm_head.") for name in weights):
             weights["lm_head.weight"] = base.output_head().weight[:, : self.config.target.hidden]
         self._ids = draft_ids(files.path, weights, self.config)
@@ -96,6 +102,9 @@ class HeadTarget:
         self._engine = engine or f"numpy {np.__version__}"
         self._n_weights = sum(value.size for value in weights.values())
         self.weight_bytes = sum(value.nbytes for value in weights.values())
+        self._like = np.zeros(0, np.float32) if like is None else like
+        weights = {name: array(self._like, value) for name, value in weights.items()}
+        self._own_embeddings = weights.get("embed_tokens.weight")
         self._head = make_network(files.path, self.config, weights, make_linear)
         self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
         self._passes = 0
@@ -163,7 +172,7 @@ class HeadTarget:
         return out
 
     def open(self, beside: Session | None = None) -> Any:
-        return open_session(self._head, self.embed, np.zeros(0, np.float32), self.caps.n_ctx)
+        return open_session(self._head, self.embed, self._like, self.caps.n_ctx)
 
     def reopen(self, session: Any, beside: Session | None) -> None:
         """Prepare a session that was closed and rewound for another text. beside: the target's session."""

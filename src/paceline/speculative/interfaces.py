@@ -200,6 +200,10 @@ class Budget:
         behind: tokens the drafter has to prefill first."""
         return True
 
+    def is_due(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+        """Return whether `should_call` would return True, without a call that counts."""
+        return True
+
     def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         """Return the probability that a token at `depth` is reached and accepted.
         likely: the drafter's score. parent: the reach probability of the parent."""
@@ -248,7 +252,8 @@ class Drafter(Protocol):
     def name(self) -> str: ...
 
     @property
-    def required_outputs(self) -> RequiredOutputs: ...
+    def required_outputs(self) -> RequiredOutputs:
+        """What the next pass has to output; less while the drafter is not used."""
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""

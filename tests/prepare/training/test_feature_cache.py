@@ -16,6 +16,7 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.dataset import Sequences
 from paceline.prepare.training.feature_cache import (
     HEADER,
     INDEX,
@@ -89,6 +90,22 @@ def test_a_cache_is_what_is_computed_online_in_any_order(tmp_path: Path) -> None
     with pytest.raises(IndexError):
         opened[N]
     assert isinstance(opened[2].hidden, np.memmap)
+
+
+def test_a_cache_of_more_layers_is_used_and_one_of_fewer_is_replaced(tmp_path: Path) -> None:
+    most = source(4, layers=(0, 1, 2))
+    built(tmp_path, most)
+    before = contents(tmp_path)
+    some = source(4, layers=(0, 2))
+    cache = built(tmp_path, some)
+    assert (cache.layers, some.computed, contents(tmp_path)) == ([0, 1, 2], 1, before)  # one for the width
+    answers = Sequences(cache, False, (2, 0))
+    for one, stored in zip(answers, cache, strict=True):
+        np.testing.assert_array_equal(one.hidden, stored.hidden[:, [2, 0]], strict=True)
+        assert one.ids is stored.ids or np.array_equal(one.ids, stored.ids)
+    interrupted(tmp_path, source(4, layers=(0, 3)), 2)
+    assert built(tmp_path, source(6, layers=(3,))).layers == [0, 3]  # the rest, too
+    assert built(tmp_path, source(6, layers=(1,))).layers == [1]
 
 
 def test_the_files_are_numpys_and_as_large_as_estimated(tmp_path: Path) -> None:
@@ -192,7 +209,7 @@ def test_other_answers_are_computed_from_the_first_that_differs_on(tmp_path: Pat
     assert json.loads((tmp_path / INDEX).read_text().splitlines()[3])["id"] == answers[3].id
 
 
-@pytest.mark.parametrize("other", [{"seed": 4}, {"layers": (1, 3)}, {"layers": (2,)}])
+@pytest.mark.parametrize("other", [{"seed": 4}, {"layers": (1, 3)}, {"layers": (3,)}])
 def test_a_cache_of_another_target_or_other_layers_is_replaced(tmp_path: Path, other: dict[str, Any]) -> None:
     built(tmp_path, source(), "toy")
     online = source(**other)

@@ -31,6 +31,7 @@ pytest.importorskip("torch")
 
 from paceline.prepare.training import loop
 from paceline.prepare.training.answer_folder import AnswerFolder, read_header
+from paceline.prepare.training.features import OnlineFeatures
 from paceline.prepare.training.train import train_head
 
 KINDS = ("medusa", "eagle", "eagle3", "block")
@@ -231,6 +232,33 @@ def test_too_little_memory_is_refused_before_hidden_states_are_computed(
     with pytest.raises(UsageError, match="training needs about"):
         train_head(llm, prompts, plan_of("eagle3", tmp_path))
     assert not (tmp_path / "features").exists()
+
+
+def test_heads_share_answers_and_hidden_states(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    card = train_head(llm, prompts, plan_of("eagle3", tmp_path / "eagle3", cache=shared))
+    assert card["acceptance"]["length"] > 1.2
+    assert sorted(path.name for path in shared.iterdir()) == ["answers", "features"]
+    assert not (tmp_path / "eagle3" / "features").exists()
+    alone = train_head(llm, prompts, plan_of("eagle3", tmp_path / "alone"))
+    assert alone["acceptance"] == card["acceptance"]
+    monkeypatch.setattr(OnlineFeatures, "compute", compute_once(OnlineFeatures.compute))
+    for kind in ("medusa", "exits", "kangaroo", "block"):
+        plan = plan_of(kind, tmp_path / kind, cache=shared, epochs=1, evaluations=1)
+        assert train_head(llm, prompts, plan)["kind"] == kind
+
+
+def compute_once(compute: Any) -> Any:
+    """Allow one sequence a training, which tells the width."""
+
+    def counted(self: Any, *given: Any) -> Any:
+        self.computed = getattr(self, "computed", 0) + 1
+        assert self.computed == 1, "computed again"
+        return compute(self, *given)
+
+    return counted
 
 
 def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(

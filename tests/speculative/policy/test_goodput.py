@@ -227,8 +227,9 @@ def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_
     rate._calls.sampling.add("sampling")  # whose drafts cannot be left out
     rate.ledger(requests[0]).lost_seconds = FREE_PASSES + 0.01
     (budget,) = rate.budget(requests)
-    called = [name for name in ("free", "dear", "sampling", "new") if budget.should_call(name, lambda: EMPTY)]
-    assert called == ["free"]
+    names = ("free", "dear", "sampling", "new")
+    for should_call in (budget.is_due, budget.should_call):
+        assert [name for name in names if should_call(name, lambda: EMPTY)] == ["free"]
     rate.ledger(requests[0]).lost_seconds = 2 * FREE_PASSES + 0.01
     assert rate.budget(requests) == [NO_BUDGET]
 

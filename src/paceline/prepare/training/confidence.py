@@ -117,6 +117,8 @@ def train_confidence(
 class TokensOnly:
     """A source of sequences without features, for a draft model that reads tokens alone."""
 
+    layers: Sequence[int] = ()
+
     def __init__(self, answers: Sequence[Answer]) -> None:
         self.answers = answers
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline.api import LLM
@@ -20,10 +21,12 @@ Note = Callable[[str], object]
 
 
 class Sequences:
-    """Some of a source's training sequences. lengths: in tokens, known without reading them."""
+    """Some of a source's training sequences. lengths: in tokens, known without reading them.
+    layers: those whose hidden states a sequence has, of the source's; all by default."""
 
-    def __init__(self, source: FeatureSource, held_out: bool) -> None:
+    def __init__(self, source: FeatureSource, held_out: bool, layers: Sequence[int] = ()) -> None:
         self._source = source
+        self._columns = [source.layers.index(layer) for layer in layers]
         self._numbers = [i for i, answer in enumerate(source.answers) if answer.held_out == held_out]
         self.answers = [source.answers[i] for i in self._numbers]
         self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
@@ -32,7 +35,10 @@ class Sequences:
         return len(self._numbers)
 
     def __getitem__(self, index: int) -> TrainingSequence:
-        return self._source[self._numbers[index]]
+        sequence = self._source[self._numbers[index]]
+        if self._columns in ([], list(range(len(self._source.layers)))):
+            return sequence
+        return replace(sequence, hidden=sequence.hidden[:, self._columns])
 
     def __iter__(self) -> Iterator[TrainingSequence]:
         return (self[index] for index in range(len(self)))
@@ -45,7 +51,7 @@ def gather_answers(
     found = generate_answers(
         llm,
         prompts,
-        plan.folder / ANSWERS,
+        plan.cache_folder / ANSWERS,
         max_tokens=plan.max_tokens,
         temperature=plan.temperature,
         minutes=plan.answer_minutes or None,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from paceline.heads.arrays import attention, rms_norm
-from paceline.heads.config import HeadConfig, layer_entries
+from paceline.heads.config import LAST_OUTPUT, HeadConfig, layer_entries
 from paceline.heads.decoder import DecoderLayer, LayerShape, Rotary, Weights
 from paceline.heads.files import CARD, write_safetensors
 from paceline.models.names import model_path
@@ -24,7 +24,7 @@ from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, write_llama
-from paceline.prepare.training.losses import head_loss
+from paceline.prepare.training.losses import head_loss, sampled_logits
 from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
@@ -42,18 +42,22 @@ class DraftLlama:
     def __init__(self, shape: LayerShape, layers: int, weights: Weights) -> None:
         self.shape, self._rotary = shape, Rotary(shape)
         self._layers = [DecoderLayer(shape, weights, f"layers.{i}.") for i in range(layers)]
-        self._embedding, self._norm = weights["embed_tokens.weight"], weights["norm.weight"]
+        self.embedding, self._norm = weights["embed_tokens.weight"], weights["norm.weight"]
 
     def logits(self, tokens: Any, mask: Any, positions: Any = None) -> Any:
         """Return the logits [tokens, n_vocab] behind each token. positions: 0, 1, ... by default."""
-        x = self._embedding[tokens]
+        return self.outputs(tokens, mask, positions) @ self.embedding.T
+
+    def outputs(self, tokens: Any, mask: Any, positions: Any = None) -> Any:
+        """Return what the output matrix multiplies, [tokens, width]."""
+        x = self.embedding[tokens]
         rotation = self._rotary(x, np.arange(len(tokens)) if positions is None else positions)
         for layer in self._layers:
             normed = rms_norm(x, layer.input_norm, self.shape.eps)
             keys, values = layer.keys_values(normed, rotation)
             x = x + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
             x = layer.feed_forward(x)
-        return rms_norm(x, self._norm, self.shape.eps) @ self._embedding.T
+        return rms_norm(x, self._norm, self.shape.eps)
 
 
 class DraftRecipe(Recipe):
@@ -78,7 +82,7 @@ class DraftRecipe(Recipe):
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
-        return (0,)  # any: nothing reads it
+        return (LAST_OUTPUT,)  # any: nothing reads it
 
     @property
     def config(self) -> HeadConfig:
@@ -103,8 +107,9 @@ class DraftRecipe(Recipe):
 
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
         rows = batch.weight.nonzero()[:, 0]
-        logits = network.logits(batch.tokens, document_mask(batch.document))[rows]
-        return head_loss(logits, batch.ids[rows], batch.p[rows], batch.weight[rows], self.options.variation)
+        outputs = network.outputs(batch.tokens, document_mask(batch.document))[rows]
+        logits, ids = sampled_logits(outputs, network.embedding, batch.ids[rows])
+        return head_loss(logits, ids, batch.p[rows], batch.weight[rows], self.options.variation)
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int

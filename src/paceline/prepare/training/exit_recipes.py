@@ -155,7 +155,9 @@ class KangarooRecipe(ExitRecipe):
     def loss(self, network: KangarooHead, batch: TrainingBatch, embed: Any) -> Any:
         mask = document_mask(batch.document)
         outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
-        return head_loss(network.logits(outputs), *batch.shifted(0), self.options.variation)
+        rows = batch.weight.nonzero()[:, 0]
+        values = (one[rows] for one in batch.shifted(0))
+        return head_loss(network.logits(outputs[rows]), *values, self.options.variation)
 
     def _logits(self, network: KangarooHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[:-1, 0].astype(np.float32)

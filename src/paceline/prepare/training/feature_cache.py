@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import accumulate
@@ -88,7 +88,8 @@ class FeatureCache:
         self._folder, self.answers = folder, answers
         try:
             key = json.loads((folder / HEADER).read_bytes())
-            self._files = CacheFiles(folder, answers, len(key["layers"]), key["width"], key["top_k"])
+            self.layers: list[int] = key["layers"]
+            self._files = CacheFiles(folder, answers, len(self.layers), key["width"], key["top_k"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise self._damaged(f"{HEADER}: {error}") from error
         self._checksums = read_index(folder, answers)
@@ -128,13 +129,16 @@ def build_cache(
 ) -> FeatureCache:
     """Compute the sequences that the folder does not have yet, and return all.
 
-    model: the target's fingerprint; a cache of another one, or of other layers, is replaced.
+    model: the target's fingerprint; a cache of another one, or without one of the layers, is replaced. A
+    cache of more layers goes on with all of its own.
     note: called with the size before it starts. report: called with the number of sequences so far, and of
     all; if it raises, as after Ctrl-C, the folder keeps them. Raises UsageError if they do not fit on the
     disk, and PacelineError if they cannot be written."""
     answers, width = online.answers, online[0].hidden.shape[2]
-    key = {"format": FORMAT, "model": model, "layers": list(online.layers), "width": width}
-    key |= {"top_k": online.top_k}
+    key = {"format": FORMAT, "model": model, "width": width, "top_k": online.top_k}
+    if (layers := cached_layers(folder, key, online.layers)) != online.layers:
+        online = OnlineFeatures(online.target, answers, layers, online.top_k)
+    key |= {"layers": list(layers)}
     files = CacheFiles(folder, answers, len(online.layers), width, online.top_k)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,6 +171,18 @@ def build_cache(
             "there: the sequences so far are kept, and the same command goes on"
         ) from error
     return FeatureCache(folder, answers)
+
+
+def cached_layers(folder: Path, key: Mapping[str, Any], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the layers of a cache that has those wanted, and otherwise these."""
+    try:
+        header = json.loads((folder / HEADER).read_bytes())
+        layers = header.pop("layers")
+        if header == key and set(wanted) <= set(layers):
+            return tuple(sorted(layers))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass  # no cache, or none of ours
+    return wanted
 
 
 def _repair(folder: Path, files: CacheFiles, answers: Sequence[Answer], key: dict[str, Any]) -> int:

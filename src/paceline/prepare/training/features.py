@@ -50,9 +50,13 @@ class RanksTokens(Protocol):
 
 
 class FeatureSource(Protocol):
-    """Training sequences by number; `answers` has their answers, in the same order."""
+    """Training sequences by number; `answers` has their answers, in the same order, and `layers` the numbers
+    of their hidden states."""
 
     answers: Sequence[Answer]
+
+    @property
+    def layers(self) -> Sequence[int]: ...
 
     def __len__(self) -> int: ...
 

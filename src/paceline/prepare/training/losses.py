@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+
+RANDOM_TOKENS = 4096  # in the loss of a draft model, beside the likely ones
 
 
 def soft_cross_entropy(logits: Any, ids: Any, p: Any, weight: Any) -> Any:
@@ -19,6 +22,21 @@ def total_variation(logits: Any, ids: Any, p: Any, weight: Any) -> Any:
     2023, arXiv:2211.17192, theorem 3.5)."""
     q = (logits.gather(1, ids) - logits.logsumexp(1, keepdim=True)).exp()
     return ((1.0 - torch.minimum(p, q).sum(1)) * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+def sampled_logits(outputs: Any, matrix: Any, ids: Any) -> tuple[Any, Any]:
+    """Return logits [rows, m] of the tokens in `ids` [rows, k] and of random others, and the places of `ids`
+    among them. A random token stands for all that are not there, so the log of how many is added to its logit
+    (Jean et al. 2015, arXiv:1412.2007). outputs: [rows, width]. matrix: [n_vocab, width]."""
+    wanted = ids.unique()
+    others = torch.randperm(len(matrix), device=wanted.device)[: len(wanted) + RANDOM_TOKENS]
+    others = others[torch.isin(others, wanted, invert=True)][:RANDOM_TOKENS]
+    logits = outputs @ matrix[torch.cat([wanted, others])].T
+    if len(others):
+        left = torch.zeros(logits.shape[1], device=logits.device)
+        left[len(wanted) :] = math.log((len(matrix) - len(wanted)) / len(others))
+        logits = logits + left
+    return logits, torch.searchsorted(wanted, ids)
 
 
 def head_loss(logits: Any, ids: Any, p: Any, weight: Any, variation: float) -> Any:

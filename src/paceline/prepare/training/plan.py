@@ -54,6 +54,7 @@ class TrainingPlan:
     """What `paceline train` does. draft_vocab: tokens that a head can draft.
     max_tokens: of an answer. answer_minutes: time for answers, 0 for all of them.
     base: a GGUF file of a draft model to begin with (draft, pard).
+    cache: a folder of answers and hidden states that several heads share, else they are in the head's own.
     use_cache: keep the hidden states on disk; otherwise the target computes them in every epoch."""
 
     kind: str
@@ -66,7 +67,13 @@ class TrainingPlan:
     answer_minutes: float = 0.0
     use_cache: bool = True
     base: Path | None = None
+    cache: Path | None = None
     device: str = "auto"
+
+    @property
+    def cache_folder(self) -> Path:
+        """The folder of the answers and their hidden states."""
+        return self.cache or self.folder
 
 
 def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:

@@ -172,14 +172,19 @@ class Eagle3Recipe(Recipe):
 
     def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
         n, options = len(batch), self.options
-        causal = document_mask(batch.document)
-        diagonal = torch.eye(n, dtype=torch.bool, device=causal.device)
-        hidden, caches, total = network.fuse(batch.hidden), [StepsCache()], 0.0
-        for step in range(options.depth):
-            embeddings = embed(torch.roll(batch.tokens, -1 - step, 0))
-            mask = torch.cat([causal, *[diagonal] * step], 1)
-            hidden = network.forward(embeddings, hidden, np.arange(step, n + step), caches, mask)
-            loss = head_loss(network.logits(hidden), *batch.shifted(1 + step), options.variation)
+        wanted = [batch.shifted(1 + step) for step in range(options.depth)]
+        # All rows are context of the first step; only those that draft are computed behind it.
+        rows = torch.stack([weight for _, _, weight in wanted]).sum(0).nonzero()[:, 0]
+        causal, places, total = document_mask(batch.document), rows.cpu().numpy(), 0.0
+        hidden, caches = network.fuse(batch.hidden), [StepsCache()]
+        hidden = network.forward(embed(torch.roll(batch.tokens, -1, 0)), hidden, np.arange(n), caches, causal)
+        hidden, seen = hidden[rows], causal[rows]
+        for step, values in enumerate(wanted):
+            if step:
+                embeddings = embed(torch.roll(batch.tokens, -1 - step, 0)[rows])
+                seen = torch.cat([seen, torch.eye(len(rows), dtype=torch.bool, device=seen.device)], 1)
+                hidden = network.forward(embeddings, hidden, places + step, caches, seen)
+            loss = head_loss(network.logits(hidden), *(one[rows] for one in values), options.variation)
             total = total + options.decay**step * loss
         return total
 
@@ -255,10 +260,12 @@ class MedusaRecipe(Recipe):
         return {**blocks, "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: MedusaHead, batch: TrainingBatch, embed: Any) -> Any:
-        logits = network.forward(batch.hidden[:, 0]).view(self.options.depth, len(batch), -1)
+        wanted = [batch.shifted(1 + i) for i in range(self.options.depth)]
+        rows = torch.stack([weight for _, _, weight in wanted]).sum(0).nonzero()[:, 0]
+        logits = network.forward(batch.hidden[rows, 0]).view(self.options.depth, len(rows), -1)
         losses = [
-            self.options.decay**i * head_loss(logits[i], *batch.shifted(1 + i), self.options.variation)
-            for i in range(self.options.depth)
+            self.options.decay**i * head_loss(logits[i], *(one[rows] for one in values), self.options.variation)
+            for i, values in enumerate(wanted)
         ]
         return sum(losses)
 

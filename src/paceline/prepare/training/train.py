@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,15 +28,16 @@ from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.memory import require_memory
 from paceline.prepare.training.parallel_draft import ParallelDraftRecipe
-from paceline.prepare.training.plan import TrainingPlan
+from paceline.prepare.training.plan import HeadOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipes import RECIPES, Recipe
 from paceline.prepare.training.vocabulary import DraftVocabulary
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 
 GGUF = "eagle3.gguf"
 DRAFT_RECIPES = {recipe.kind: recipe for recipe in (DraftRecipe, ParallelDraftRecipe)}
+KINDS: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, **DRAFT_RECIPES}
 HEAD_DIM = 64
 CHUNK = 4096  # embedding rows read at once
 
@@ -66,17 +68,18 @@ def train_head(
     needed = require_memory(plan, recipe.config, weights, embedding, device)
     note(f"training takes about {format_bytes(needed)} of memory, on {device}")
     layers = recipe.config.resolved(target.layers).layer_ids
-    online = OnlineFeatures(target, answers, sorted(set(layers)))
+    shared = usual_layers(recipe) if plan.cache else ()
+    online = OnlineFeatures(target, answers, sorted({*layers, *shared}))
     source: FeatureSource = online
     if plan.use_cache:
         source = build_cache(
             online,
-            plan.folder / FEATURES,
+            plan.cache_folder / FEATURES,
             target.identity()["model"],
             note=note,
             report=lambda done, total: report(FEATURES, (done, total)),
         )
-    training, held_out = Sequences(source, False), Sequences(source, True)
+    training, held_out = Sequences(source, False, layers), Sequences(source, True, layers)
     card = make_card(llm, prompts, plan, training, held_out)
 
     def save(weights: Any, acceptance: Acceptance) -> None:
@@ -116,11 +119,20 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
         hidden=target.hidden_size,
         vocab=target.vocab.size,
     )
-    kinds: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, **DRAFT_RECIPES}
-    recipe = kinds[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
+    recipe = KINDS[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
     if isinstance(recipe, DraftRecipe) and plan.base is not None:
         recipe.base = read_llama(plan.base)
     return recipe
+
+
+def usual_layers(recipe: Recipe) -> set[int]:
+    """Return the layers that heads of all kinds read of a recipe's target, unless told otherwise."""
+    target, found = recipe.target, set[int]()
+    for kind in KINDS.values():
+        with suppress(ModelError, UsageError):  # the target has too few layers for some
+            one = kind(target, recipe.shape, recipe.vocabulary, HeadOptions())
+            found.update(one.config.resolved(target.layers).layer_ids)
+    return found
 
 
 def head_shape(hidden: int) -> LayerShape:

@@ -36,14 +36,22 @@ class DrafterValue:
         self.credit = min(self.credit + MAX_PROBING_SHARE * seconds, self.seconds)
 
     def should_call(self, kind: int, rate: float) -> bool:
-        """Return whether a call should pay, or is due as a trial. rate: tokens a second has to bring."""
-        if self.calls < TRIAL_CALLS or self.tokens[kind] > rate * self.seconds:
+        """Return whether a call should pay, or is due as a trial, which this call counts as.
+        rate: tokens a second has to bring."""
+        if self._pays(kind, rate):
             return True
         if self.credit < self.seconds:
             return False
         self.credit = 0.0
         self.outcomes[kind] = min(self.outcomes[kind], PRIOR_OUTCOMES)  # so that a change shows soon
         return True
+
+    def is_due(self, kind: int, rate: float) -> bool:
+        """Return what `should_call` would."""
+        return self._pays(kind, rate) or self.credit >= self.seconds
+
+    def _pays(self, kind: int, rate: float) -> bool:
+        return self.calls < TRIAL_CALLS or self.tokens[kind] > rate * self.seconds
 
     def update(self, kind: int, tokens: float, seconds: float, levels: int, *, reads: bool = False) -> float:
         """Learn from a call and return the seconds that count.

@@ -108,6 +108,9 @@ class GoodputBudget(Budget):
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
         return self.rule.should_call(self, drafter, draft, behind)
 
+    def is_due(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+        return self.rule.is_due(self, drafter, draft)
+
     def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         return self.rule.reach(self.ledger, drafter, likely, depth, parent)
 
@@ -155,28 +158,49 @@ class DrafterCalls:
         self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
     ) -> bool:
         """Return whether to call a drafter, by the gain of its calls at similar steps."""
-        now, value = self.clock(), self.values.get(drafter)
-        if value is None:
-            value = self.values[drafter] = DrafterValue()
-        negligible = NEGLIGIBLE_SHARE * self._plain_pass
-        worth, kind = 0.0, 0
-        last = self.values.get(budget.call.drafter, value)
         reads = behind > MAX_CHEAP_CATCH_UP
-        if reads or max(value.seconds, last.seconds) > negligible:
-            reach = self._acceptance.reach_probabilities(budget.ledger.recent_acceptance, draft())
-            worth, kind = self.prices.worth(reach), confidence_level(max(reach, default=0.0))
-        self.finish_call(budget, now, worth)
-        dear = value.seconds > negligible or (
-            budget.is_limited and (not value.calls or drafter in self.sampling)
-        )
-        if (dear and (budget.is_limited or not value.should_call(kind, self.prices.rate))) or (
-            reads and not self._is_worth_reading(budget.ledger, value.tokens[kind], value.seconds, behind)
-        ):
+        value, worth, kind = self._look(budget, drafter, draft, reads)
+        if (
+            self._is_dear(budget, drafter, value)
+            and (budget.is_limited or not value.should_call(kind, self.prices.rate))
+        ) or (reads and not self._is_worth_reading(budget.ledger, value.tokens[kind], value.seconds, behind)):
             self.refused.add(id(budget.ledger))
             return False
         self._called[drafter] += 1
         budget.call.begin(drafter, self.clock(), worth, kind, reads)
         return True
+
+    def is_due(self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+        """Return whether `should_call` would return True."""
+        value, _, kind = self._look(budget, drafter, draft, False)
+        if not self._is_dear(budget, drafter, value):
+            return True
+        due = not budget.is_limited and value.is_due(kind, self.prices.rate)
+        if not due:
+            self.refused.add(id(budget.ledger))
+        return due
+
+    def _look(
+        self, budget: GoodputBudget, drafter: str, draft: Callable[[], DraftTree], reads: bool
+    ) -> tuple[DrafterValue, float, int]:
+        """Record the call before, and return what is known of a drafter, the worth of the draft so far, and
+        the kind of step. reads: the drafter begins with a long prefill."""
+        now, value = self.clock(), self.values.get(drafter)
+        if value is None:
+            value = self.values[drafter] = DrafterValue()
+        worth, kind = 0.0, 0
+        last = self.values.get(budget.call.drafter, value)
+        if reads or max(value.seconds, last.seconds) > NEGLIGIBLE_SHARE * self._plain_pass:
+            reach = self._acceptance.reach_probabilities(budget.ledger.recent_acceptance, draft())
+            worth, kind = self.prices.worth(reach), confidence_level(max(reach, default=0.0))
+        self.finish_call(budget, now, worth)
+        return value, worth, kind
+
+    def _is_dear(self, budget: GoodputBudget, drafter: str, value: DrafterValue) -> bool:
+        """Return whether a call of the drafter has to pay."""
+        return value.seconds > NEGLIGIBLE_SHARE * self._plain_pass or (
+            budget.is_limited and (not value.calls or drafter in self.sampling)
+        )
 
     def _is_worth_reading(self, ledger: LossLedger, tokens: float, seconds: float, behind: int) -> bool:
         """Return whether missed savings have reached the cost of the prefill. tokens, seconds: of a call.
