@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heads import HeadDrafter
 from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
 from paceline.backends.translated import CrossVocabTarget
@@ -44,6 +43,7 @@ from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from parrot import LookupCopier
 from tiny_heads import tiny_drafter, tiny_head, tiny_parallel_draft, toy
 from tongues import speaking, translation
+from toy_head import HeadDrafter
 
 V = 6
 _FOLDER = TemporaryDirectory()

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import decided_distribution, distance, drafted_distribution, plain_distribution
-from heads import HeadDrafter, HeadMemory
 from paceline.backends.toy import ToyTarget
 from paceline.drafter_table import HEADS
 from paceline.drafters.compose import ComposedDrafter
@@ -25,6 +24,7 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, chain
 from tiny_heads import tiny_drafter, toy
+from toy_head import HeadDrafter, HeadMemory
 
 V, LAYERS = 6, 3
 WANT = RequiredOutputs(top_k=2, layers=(0, 1, 3))

@@ -80,6 +80,25 @@ def test_the_text_is_that_of_plain_decoding(
     assert all(drafted for _, drafted in found)  # also after a common prefix
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_computes_with_tensors_where_the_model_has_a_gpu(
+    kind: str, file: Path, heads: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from paceline.backends.transformers.target import HfTarget
+
+    target = f"hf:{file}"
+    found = list(texts(target, draft=heads[kind], drafters=kind))
+    monkeypatch.setattr(HfTarget, "tensor_like", property(lambda _: torch.zeros(0)))
+    with paceline.load(target, draft=heads[kind], drafters=kind, n_ctx=256) as llm:
+        draft: Any = llm.draft
+        session = draft.open()
+        assert isinstance(session._like, torch.Tensor)
+        assert draft.identity()["engine"] == "torch, cpu"
+        session.close()
+    assert list(texts(target, draft=heads[kind], drafters=kind)) == found
+
+
 def test_auto_uses_a_head(file: Path, heads: dict[str, Path]) -> None:
     with paceline.load(file, draft=heads["eagle3"], n_ctx=256) as llm:
         assert "eagle3" in llm.drafter.name.split(",")

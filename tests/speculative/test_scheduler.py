@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heads import HeadDrafter
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -24,6 +23,7 @@ from paceline.speculative.sampling import Sampling
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.speculative.tree import DraftTree
 from stage import add_to
+from toy_head import HeadDrafter
 
 V = 6
 POLICY = FixedPolicy(Budget(4, 8, width=2))

@@ -153,7 +153,6 @@ class ModelDrafter:
     warn: called once about invalid logits, for which nothing is drafted."""
 
     name = MODEL_SOURCE
-    required_outputs = NO_OUTPUTS
 
     def __init__(
         self,
@@ -169,6 +168,10 @@ class ModelDrafter:
         self._warn, self._warned = warn, False
         self._n_vocab = n_vocab
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
+
+    @property
+    def required_outputs(self) -> RequiredOutputs:
+        return NO_OUTPUTS
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""

@@ -39,7 +39,7 @@ N_PROMPTS, N_TOKENS = 60, 24
 QUICK: dict[str, Any] = {
     "epochs": 6,
     "batch_tokens": 256,
-    "learning_rate": 1e-2,
+    "learning_rate": 3e-2,
     "depth": 3,
     "layers": 1,
     "n_draft": 3,
@@ -65,7 +65,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> TrainingPrompts:
 
 
 def plan_of(kind: str, folder: Path, **more: Any) -> TrainingPlan:
-    slow = {"epochs": 16} if kind == "block" else {}
+    slow = {"epochs": 16} if kind in ("block", "medusa") else {}
     return make_plan(kind, folder, **QUICK | {"draft_vocab": 8} | slow | more)
 
 

@@ -156,8 +156,8 @@ class KangarooRecipe(ExitRecipe):
         mask = document_mask(batch.document)
         outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
         rows = batch.weight.nonzero()[:, 0]
-        values = (one[rows] for one in batch.shifted(0))
-        return head_loss(network.logits(outputs[rows]), *values, self.options.variation)
+        ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
+        return head_loss(network.logits(outputs[rows]), ids, p, weight, self.options.variation)
 
     def _logits(self, network: KangarooHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[:-1, 0].astype(np.float32)

@@ -160,7 +160,7 @@ def top_logprobs(out: ForwardOutput, rows: range, k: int) -> tuple[NDArray[Any],
     for row in rows:
         logits = out.logits(row)
         ids = filter_top_k(logits, k)
-        values = logits.astype(np.float64) - float(logits[ids[0]])
-        found.append((ids, values[ids] - np.log(np.exp(values).sum())))
+        below = logits - logits[ids[0]]
+        found.append((ids, below[ids] - np.log(np.exp(below).sum(dtype=np.float64))))
     ids, logprobs = (np.stack(parts) for parts in zip(*found, strict=True))
     return ids, logprobs

@@ -184,7 +184,8 @@ class Eagle3Recipe(Recipe):
                 embeddings = embed(torch.roll(batch.tokens, -1 - step, 0)[rows])
                 seen = torch.cat([seen, torch.eye(len(rows), dtype=torch.bool, device=seen.device)], 1)
                 hidden = network.forward(embeddings, hidden, places + step, caches, seen)
-            loss = head_loss(network.logits(hidden), *(one[rows] for one in values), options.variation)
+            ids, p, weight = (one[rows] for one in values)
+            loss = head_loss(network.logits(hidden), ids, p, weight, options.variation)
             total = total + options.decay**step * loss
         return total
 
@@ -263,11 +264,12 @@ class MedusaRecipe(Recipe):
         wanted = [batch.shifted(1 + i) for i in range(self.options.depth)]
         rows = torch.stack([weight for _, _, weight in wanted]).sum(0).nonzero()[:, 0]
         logits = network.forward(batch.hidden[rows, 0]).view(self.options.depth, len(rows), -1)
-        losses = [
-            self.options.decay**i * head_loss(logits[i], *(one[rows] for one in values), self.options.variation)
-            for i, values in enumerate(wanted)
-        ]
-        return sum(losses)
+        total = 0.0
+        for i, values in enumerate(wanted):
+            ids, p, weight = (one[rows] for one in values)
+            loss = head_loss(logits[i], ids, p, weight, self.options.variation)
+            total = total + self.options.decay**i * loss
+        return total
 
 
 class BlockRecipe(Recipe):
