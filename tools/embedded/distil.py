@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from torch import Tensor, nn
 
-from paceline.prepare.training.muon import MATMUL
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import printable
 from paceline.system.whole import atomic_write
 from tools.embedded.corpus import END
 from tools.embedded.export import tensors_of
+from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Shape
 from tools.embedded.restore import tokenizer_of, weights_of
 from tools.embedded.train import LONGEST_STEP, Batches, optimizers_of, parser_of, prepare, update

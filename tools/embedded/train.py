@@ -21,9 +21,9 @@ import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from paceline.prepare.training.muon import MATMUL, Muon
 from paceline.system.whole import atomic_write
 from tools.embedded import corpus
+from tools.embedded.muon import MATMUL, Muon
 from tools.embedded.network import DRAFT, TARGET, Llama
 
 # share of every batch drawn from each source, and the bytes of it that the tokenizer is trained on

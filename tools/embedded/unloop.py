@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.prepare.training.muon import MATMUL
 from tools.embedded import corpus
+from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Past
 from tools.embedded.train import Batches, Plan, Trainer, optimizers_of, parser_of
 

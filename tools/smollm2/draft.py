@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.prepare.training.muon import MATMUL
 from paceline.system.whole import atomic_write
 from tools.embedded.distil import rate
 from tools.embedded.export import tensors_of, write_gguf
+from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Shape
 from tools.embedded.packed import Packed
 from tools.embedded.train import LONGEST_STEP, optimizers_of, update

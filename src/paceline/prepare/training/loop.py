@@ -22,7 +22,6 @@ from paceline.prepare.training.batches import batches_of, make_batch
 from paceline.prepare.training.dataset import Sequences
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.muon import Muon
 from paceline.prepare.training.plan import TrainingSettings
 from paceline.prepare.training.recipes import Recipe
 from paceline.speculative.errors import PacelineError, UsageError
@@ -31,7 +30,6 @@ from paceline.system.whole import atomic_write
 CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate
 BETAS, CLIP = (0.9, 0.95), 0.5
-TABLES = ("lm_head.", "embed_tokens.", "markov_head.markov_w")  # a row for each token
 NUMBERS = ("_step", "_epoch", "_at", "_seconds", "_loss", "_best", "_worse", "_evaluated")
 
 
@@ -68,7 +66,10 @@ class Trainer:
             for name, value in weights.items()
         }
         self._network = recipe.network(self.weights)
-        self._optimizers = optimizers_of(self.weights, settings.learning_rate)
+        trained = [value for value in self.weights.values() if value.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            trained, settings.learning_rate, betas=BETAS, weight_decay=0.0, foreach=True
+        )
         self._step, self._seconds, self._loss = 0, 0.0, 0.0
         self._epoch = self._at = 0  # the next batch is number `_at` of the epoch
         self._best, self._worse = 0.0, 0
@@ -93,6 +94,7 @@ class Trainer:
         """Train to the end, and return the best head's acceptance; None if none was better than before.
         An interrupt leaves a checkpoint. Raises PacelineError if the disk fails."""
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             best = self._run(training, held_out, progress)
             self._write_checkpoint()
         except OSError as error:
@@ -148,17 +150,15 @@ class Trainer:
 
     def _update(self, sequences: Sequence[TrainingSequence], share: float) -> None:
         batch = make_batch(sequences, self._recipe.vocabulary, self._device, self._settings.longest)
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        for group in groups:
+        for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * rate_at(share)
         # A step draws the same numbers (noise, anchors) in a run that was interrupted before.
         torch.manual_seed(self._settings.seed + (self._step << 32))
         loss = self._recipe.loss(self._network, batch, lambda tokens: self._embedding[tokens])
+        self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([value for group in groups for value in group["params"]], CLIP)
-        for optimizer in self._optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        torch.nn.utils.clip_grad_norm_(self._optimizer.param_groups[0]["params"], CLIP)
+        self._optimizer.step()
         self._step += 1
         value = float(loss.detach())
         self._loss = value if self._step == 1 else 0.95 * self._loss + 0.05 * value
@@ -184,7 +184,7 @@ class Trainer:
         state = {
             "key": self.key,
             "weights": {name: value.detach().cpu() for name, value in self.weights.items()},
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "optimizer": self._optimizer.state_dict(),
             "numbers": {name: getattr(self, name) for name in NUMBERS},
         }
         with atomic_write(self._folder / CHECKPOINT) as part:
@@ -211,22 +211,9 @@ class Trainer:
         with torch.no_grad():
             for name, value in self.weights.items():
                 value.copy_(state["weights"][name])
-        for optimizer, values in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(values)
+        self._optimizer.load_state_dict(state["optimizer"])
         for name in NUMBERS:
             setattr(self, name, state["numbers"][name])
-
-
-def optimizers_of(weights: Mapping[str, Any], learning_rate: float) -> list[Any]:
-    """Return Muon for the matrices inside a network, and AdamW for tables of tokens and the rest."""
-    matrices, others = list[Any](), list[Any]()
-    for name, value in weights.items():
-        if value.requires_grad:
-            (matrices if value.ndim == 2 and not name.startswith(TABLES) else others).append(value)
-    out: list[Any] = [Muon(matrices, learning_rate)] if matrices else []
-    if others:
-        out.append(torch.optim.AdamW(others, learning_rate, betas=BETAS, weight_decay=0.0, foreach=True))
-    return out
 
 
 def rate_at(share: float) -> float:
