@@ -10,7 +10,7 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import check_needs, make_drafter
-from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, DrafterEntry
+from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS, DrafterEntry
 from paceline.drafters.lookup import LookupDrafter
 from paceline.speculative.errors import UsageError
 
@@ -34,6 +34,7 @@ def test_a_drafter_is_one_file_and_one_row(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_a_drafter_cannot_do_without_must_be_there() -> None:
     check_needs(Drafting(("auto",)), ())
     check_needs(Drafting(("ngram", "model")), (DRAFT,))
+    check_needs(Drafting(("cascade",)), (HEADS["exits"],))  # as good as a draft model
     with pytest.raises(UsageError, match="'cascade' needs a draft model: give one"):
         check_needs(Drafting(("suffix", "cascade")), (NGRAMS, DATASTORE))
     with pytest.raises(UsageError, match="'datastore' needs a corpus that has a datastore"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +21,9 @@ from paceline.prepare.training.feature_cache import (
     HEADER,
     INDEX,
     TYPES,
+    CacheFiles,
     FeatureCache,
     build_cache,
-    estimate_bytes,
 )
 from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
@@ -51,6 +51,10 @@ def source(n: int = N, seed: int = 3, layers: tuple[int, ...] = LAYERS) -> Count
 
 def built(folder: Path, online: OnlineFeatures, model: str = "toy", **options: Any) -> FeatureCache:
     return build_cache(online, folder, model, **options)
+
+
+def estimate_bytes(answers: Sequence[Answer], layers: int, width: int) -> int:
+    return CacheFiles(Path(), answers, layers, width, TOP_K).bytes(len(answers))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -116,7 +120,7 @@ def test_the_files_are_numpys_and_as_large_as_estimated(tmp_path: Path) -> None:
     np.testing.assert_array_equal(hidden, expected, strict=True)
     assert np.load(tmp_path / "ids.npy").dtype == np.int32
     size = sum((tmp_path / name).stat().st_size for name in FILES)
-    assert size == estimate_bytes(online.answers, len(LAYERS), online.target.width, TOP_K)  # type: ignore[attr-defined]
+    assert size == estimate_bytes(online.answers, len(LAYERS), online.target.width)  # type: ignore[attr-defined]
 
 
 def test_the_size_is_told_first_and_progress_reaches_the_end(tmp_path: Path) -> None:
@@ -133,8 +137,8 @@ def test_a_cache_that_does_not_fit_is_refused_with_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     online = source()
-    size = estimate_bytes(online.answers, len(LAYERS), 8, TOP_K)
-    empty = estimate_bytes([], len(LAYERS), 8, TOP_K)
+    size = estimate_bytes(online.answers, len(LAYERS), 8)
+    empty = estimate_bytes([], len(LAYERS), 8)
     free = SimpleNamespace(free=size - empty - 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: free)
     with pytest.raises(UsageError, match=r"hidden states of 9 answers take .* GB, .* are free: make room"):

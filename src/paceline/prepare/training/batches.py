@@ -43,6 +43,14 @@ class TrainingBatch:
             torch.roll(self.weight, -n, 0) * same,
         )
 
+    def targets(self, depths: range, rows: Any) -> list[tuple[Any, Any, Any]]:
+        """Return ids, p and weight of the tokens so many places behind `rows`, for each depth."""
+        return [(ids[rows], p[rows], weight[rows]) for ids, p, weight in map(self.shifted, depths)]
+
+    def rows_before(self, depths: range) -> Any:
+        """Return the rows behind which an answer's token can be drafted at one of the depths."""
+        return torch.stack([self.shifted(depth)[2] for depth in depths]).sum(0).nonzero()[:, 0]
+
 
 def make_batch(
     sequences: Sequence[TrainingSequence], vocabulary: DraftVocabulary, device: Any, longest: int

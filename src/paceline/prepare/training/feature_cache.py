@@ -23,18 +23,13 @@ from numpy.typing import NDArray
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.features import TOP_K, OnlineFeatures, TrainingSequence
+from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.whole import atomic_write
 
 FORMAT = 1  # raised when a file changes its meaning
 HEADER, INDEX = "features.json", "index.jsonl"
 TYPES = {"hidden": "<f2", "ids": "<i4", "logprobs": "<f2"}  # of the files NAME.npy
-
-
-def estimate_bytes(answers: Sequence[Answer], layers: int, width: int, top_k: int = TOP_K) -> int:
-    """Return the bytes of a cache of these answers."""
-    return CacheFiles(Path(), answers, layers, width, top_k).bytes(len(answers))
 
 
 class CacheFiles:

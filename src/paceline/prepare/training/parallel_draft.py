@@ -22,7 +22,7 @@ from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.draft_model import FILE, DraftLlama, DraftRecipe
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.losses import head_loss, sampled_logits
+from paceline.prepare.training.losses import sampled_logits
 from paceline.prepare.training.recipes import document_mask
 from paceline.system.whole import write_json
 
@@ -44,29 +44,22 @@ class ParallelDraftRecipe(DraftRecipe):
         return replace(super().config, depth=self.options.depth)
 
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
-        n, masks = len(batch), self.options.depth - 1
+        masks = self.options.depth - 1
         answered = batch.weight.nonzero()[:, 0]
         order = torch.randperm(len(answered), device=answered.device)
-        anchors = answered[order[: max(1, int(n * ANCHORS_PER_TOKEN))]]
+        anchors = answered[order[: max(1, int(len(batch) * ANCHORS_PER_TOKEN))]]
         tokens, positions, mask = with_masks(batch.tokens, batch.document, anchors, masks, self.mask_token)
         outputs = network.outputs(tokens, mask, positions)
         # A draft model that is given drafts a first token well: it learns more of it at the anchors alone.
         rows = anchors if self.base else answered
-        blocks = outputs[n:].view(len(anchors), masks, -1)
-        parts = [(outputs[rows], *(values[rows] for values in batch.shifted(0)))]
-        parts += [
-            (blocks[:, depth - 1], *(values[anchors] for values in batch.shifted(depth)))
-            for depth in range(1, masks + 1)
-        ]
+        blocks = outputs[len(batch) :].view(len(anchors), masks, -1).unbind(1)
+        targets = [*batch.targets(range(1), rows), *batch.targets(range(1, masks + 1), anchors)]
+        sizes = [len(p) for _, p, _ in targets]
         logits, ids = sampled_logits(
-            torch.cat([part[0] for part in parts]), network.embedding, torch.cat([part[1] for part in parts])
+            torch.cat([outputs[rows], *blocks]), network.embedding, torch.cat([ids for ids, _, _ in targets])
         )
-        total, start = 0.0, 0
-        for depth, (_, _, p, weight) in enumerate(parts):
-            end = start + len(p)
-            loss = head_loss(logits[start:end], ids[start:end], p, weight, self.options.variation)
-            total, start = total + self.options.decay**depth * loss, end
-        return total
+        parts = zip(ids.split(sizes), targets, strict=True)
+        return self.decayed_loss(logits.split(sizes), [(ids, p, weight) for ids, (_, p, weight) in parts])
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int

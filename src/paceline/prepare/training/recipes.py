@@ -7,7 +7,7 @@ A recipe makes first weights, and returns the loss of a batch. The networks are 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,15 @@ class Recipe(ABC):
         out[:, 2 * width :] += torch.eye(hidden, width)
         return out
 
+    def decayed_loss(self, logits: Iterable[Any], targets: Sequence[tuple[Any, Any, Any]]) -> Any:
+        """Return the sum of the losses at successive depths, each with `decay` of the weight before.
+        logits: [rows, draft_vocab] at each depth. targets: ids, p and weight."""
+        options = self.options
+        return sum(
+            options.decay**depth * head_loss(some, *target, options.variation)
+            for depth, (some, target) in enumerate(zip(logits, targets, strict=True))
+        )
+
     def rows_of(self, output: Any) -> Any:
         return torch.from_numpy(output.weight[self.vocabulary.ids]).float().clone()
 
@@ -171,23 +180,19 @@ class Eagle3Recipe(Recipe):
         }
 
     def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
-        n, options = len(batch), self.options
-        wanted = [batch.shifted(1 + step) for step in range(options.depth)]
+        n, depths = len(batch), range(1, 1 + self.options.depth)
         # All rows are context of the first step; only those that draft are computed behind it.
-        rows = torch.stack([weight for _, _, weight in wanted]).sum(0).nonzero()[:, 0]
-        causal, places, total = document_mask(batch.document), rows.cpu().numpy(), 0.0
+        rows, causal = batch.rows_before(depths), document_mask(batch.document)
         hidden, caches = network.fuse(batch.hidden), [StepsCache()]
         hidden = network.forward(embed(torch.roll(batch.tokens, -1, 0)), hidden, np.arange(n), caches, causal)
         hidden, seen = hidden[rows], causal[rows]
-        for step, values in enumerate(wanted):
-            if step:
-                embeddings = embed(torch.roll(batch.tokens, -1 - step, 0)[rows])
-                seen = torch.cat([seen, torch.eye(len(rows), dtype=torch.bool, device=seen.device)], 1)
-                hidden = network.forward(embeddings, hidden, places + step, caches, seen)
-            ids, p, weight = (one[rows] for one in values)
-            loss = head_loss(network.logits(hidden), ids, p, weight, options.variation)
-            total = total + options.decay**step * loss
-        return total
+        logits = [network.logits(hidden)]
+        for step in depths[:-1]:
+            embeddings = embed(torch.roll(batch.tokens, -1 - step, 0)[rows])
+            seen = torch.cat([seen, torch.eye(len(rows), dtype=torch.bool, device=seen.device)], 1)
+            hidden = network.forward(embeddings, hidden, rows.cpu().numpy() + step, caches, seen)
+            logits.append(network.logits(hidden))
+        return self.decayed_loss(logits, batch.targets(depths, rows))
 
 
 class EagleRecipe(Recipe):
@@ -261,15 +266,10 @@ class MedusaRecipe(Recipe):
         return {**blocks, "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: MedusaHead, batch: TrainingBatch, embed: Any) -> Any:
-        wanted = [batch.shifted(1 + i) for i in range(self.options.depth)]
-        rows = torch.stack([weight for _, _, weight in wanted]).sum(0).nonzero()[:, 0]
-        logits = network.forward(batch.hidden[rows, 0]).view(self.options.depth, len(rows), -1)
-        total = 0.0
-        for i, values in enumerate(wanted):
-            ids, p, weight = (one[rows] for one in values)
-            loss = head_loss(logits[i], ids, p, weight, self.options.variation)
-            total = total + self.options.decay**i * loss
-        return total
+        depths = range(1, 1 + self.options.depth)
+        rows = batch.rows_before(depths)
+        logits = network.forward(batch.hidden[rows, 0]).view(len(depths), len(rows), -1)
+        return self.decayed_loss(logits, batch.targets(depths, rows))
 
 
 class BlockRecipe(Recipe):
@@ -337,17 +337,11 @@ class BlockRecipe(Recipe):
         masks = [mask] * len(network.layers)
         outputs = network.forward(embed(tokens), caches, places.cpu().numpy(), masks)
         before = batch.tokens[places.clamp(max=n - 1)]  # the token that a slot's draft follows
-        logits, total = network.logits(outputs), 0.0
+        logits = network.logits(outputs)
         if network.markov is not None:
             logits = logits + network.markov(before, outputs)[0]
-        logits = logits.view(len(anchors), rows, -1)
-        for depth in range(rows):
-            ids, p, weight = batch.shifted(depth)
-            loss = head_loss(
-                logits[:, depth], ids[anchors], p[anchors], weight[anchors], self.options.variation
-            )
-            total = total + self.options.decay**depth * loss
-        return total
+        logits = logits.view(len(anchors), rows, -1).unbind(1)
+        return self.decayed_loss(logits, batch.targets(range(rows), anchors))
 
     def _anchors(self, batch: TrainingBatch) -> Any:
         """Return random places whose next token is part of an answer."""
