@@ -22,7 +22,7 @@ from paceline.heads.decoder import LayerShape
 from paceline.heads.files import read_head
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
-from paceline.prepare.training.gguf_files import write_eagle3
+from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.plan import make_plan
 from paceline.prepare.training.prompts import read_prompts
 from paceline.prepare.training.train import train_head
@@ -37,6 +37,12 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ("config", "lines", "table", "header", "token", "record", "page", "image", "node", "index")
     file.write_text("\n\n".join(f"def {verb}_{name}(path):" for verb in ("read", "write") for name in names))
     return file
+
+
+def test_weights_are_read_in_a_fixed_order() -> None:
+    """The state of an optimizer is stored in the order of the weights."""
+    names = list(read_llama(zoo.draft_path()).weights)
+    assert names[:3] == ["embed_tokens.weight", "norm.weight", "layers.0.input_layernorm.weight"]
 
 
 def trained(kind: str, prompts: Path, folder: Path, **options: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ pytest.importorskip("torch")
 
 from paceline.prepare.training import loop
 from paceline.prepare.training.answer_folder import AnswerFolder, read_header
+from paceline.prepare.training.dataset import CHECKPOINT
 from paceline.prepare.training.features import OnlineFeatures
 from paceline.prepare.training.train import train_head
 
@@ -170,7 +172,13 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     card = train_head(llm, prompts, plan_of(kind, whole, epochs=6), stop_at(11, copy))
     with pytest.raises(KeyboardInterrupt):
         train_head(llm, prompts, plan_of(kind, stopped, epochs=6), stop_at(14, interrupt))
-    assert {path.suffix for path in stopped.iterdir()} <= {"", ".pt", ".json", ".safetensors"}  # nothing torn
+    assert {path.suffix for path in stopped.iterdir()} <= {
+        "",
+        ".pt",
+        ".json",
+        ".npy",
+        ".safetensors",
+    }  # nothing torn
     expected = checkpoint(whole)
     assert 0 < checkpoint(stopped)["numbers"]["_step"] < expected["numbers"]["_step"]
     for folder in (stopped, killed):
@@ -199,7 +207,7 @@ def test_another_setting_in_the_folder_of_a_run_is_refused(
         train_head(llm, prompts, plan_of("eagle", tmp_path, epochs=1, use_cache=False))
     with pytest.raises(UsageError, match="max_tokens"):
         train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1, max_tokens=9))
-    (tmp_path / loop.CHECKPOINT).write_bytes(b"torn")
+    (tmp_path / CHECKPOINT).write_bytes(b"torn")
     with pytest.raises(UsageError, match=r"checkpoint.pt: cannot be read"):
         train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1))
 
@@ -249,7 +257,7 @@ def test_heads_share_answers_and_hidden_states(
         plan = plan_of(kind, tmp_path / kind, cache=shared, epochs=1, evaluations=1)
         with pytest.raises(KeyboardInterrupt):
             train_head(llm, prompts, plan, stop_at(1, interrupt))
-        assert (tmp_path / kind / loop.CHECKPOINT).is_file()
+        assert (tmp_path / kind / CHECKPOINT).is_file()
         assert train_head(llm, prompts, plan)["kind"] == kind
 
 
@@ -264,12 +272,33 @@ def compute_once(compute: Any) -> Any:
     return counted
 
 
+def test_a_run_goes_on_with_its_answers_and_its_draft_vocabulary(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path
+) -> None:
+    """Others may have changed the shared folder meanwhile, and a time limit may have left prompts open."""
+    shared, plan = tmp_path / "shared", plan_of("medusa", tmp_path / "head", draft_vocab=5)
+    plan = replace(plan, cache=shared)
+    with pytest.raises(KeyboardInterrupt):
+        train_head(llm, prompts, plan, stop_at(9, interrupt))
+    before = np.load(tmp_path / "head" / "draft_vocab.npy")
+    file = shared / "answers" / "answers.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[: len(lines) // 2]))
+    notes = list[str]()
+    card = train_head(llm, prompts, plan, note=notes.append)
+    assert card["training"]["answers"] + card["held_out"]["answers"] == len(lines) // 2
+    assert not any("not answered" in note for note in notes)
+    assert np.array_equal(np.load(tmp_path / "head" / "draft_vocab.npy"), before)
+    with pytest.raises(UsageError, match="another draft_vocab"):
+        train_head(llm, prompts, replace(plan, draft_vocab=6))
+
+
 def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(
     llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         train_head(llm, prompts, plan_of("medusa", tmp_path), stop_at(3, interrupt))
-    before = (tmp_path / loop.CHECKPOINT).read_bytes()
+    before = (tmp_path / CHECKPOINT).read_bytes()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -278,5 +307,5 @@ def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(
         patch.setattr("torch.save", full)
         with pytest.raises(PacelineError, match="No space left on device"):
             train_head(llm, prompts, plan_of("medusa", tmp_path))
-    assert (tmp_path / loop.CHECKPOINT).read_bytes() == before
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
     assert train_head(llm, prompts, plan_of("medusa", tmp_path))["acceptance"]["length"] > 1.0

@@ -14,6 +14,7 @@ from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.speculative.errors import UsageError
 
+CHECKPOINT = "checkpoint.pt"  # of a run
 ANSWERS, FEATURES, TRAINING = "answers", "features", "training"  # stages, and folders
 
 Report = Callable[[str, Any], object]  # the stage, and its progress
@@ -54,12 +55,13 @@ def gather_answers(
         plan.cache_folder / ANSWERS,
         max_tokens=plan.max_tokens,
         temperature=plan.temperature,
-        minutes=plan.answer_minutes or None,
+        # A run that is trained already goes on with the answers that there are.
+        minutes=0.0 if (plan.folder / CHECKPOINT).exists() else plan.answer_minutes or None,
         report=lambda progress: report(ANSWERS, progress),
     )
     for reason, n in found.skipped.counts.items():
         note(f"{n:,} prompts skipped: {reason}, first {found.skipped.examples[reason]}")
-    if found.missing:
+    if found.missing and plan.answer_minutes:
         note(f"{found.missing:,} prompts are not answered: the time is over (--answer-minutes)")
     answers = [answer for answer in found.answers if len(answer.tokens) > 1]
     if not any(answer.held_out for answer in answers) or all(answer.held_out for answer in answers):

@@ -121,8 +121,8 @@ def read_llama(path: Path) -> LlamaFile:
         float(number("rope.freq_base", 10_000.0)),
     )
     layers, weights = int(number("block_count")), dict[str, NDArray[np.float32]]()
-    names = {"embed_tokens.weight", "norm.weight"}
-    names |= {f"layers.{i}.{name}.weight" for i in range(layers) for name in LAYER_NAMES}
+    names = ["embed_tokens.weight", "norm.weight"]  # in a fixed order, as an optimizer's state has theirs
+    names += [f"layers.{i}.{name}.weight" for i in range(layers) for name in LAYER_NAMES]
     if others := {_gguf_name(name) for name in names} ^ set(file.tensors):
         raise ModelError(f"{path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
     for name in names:

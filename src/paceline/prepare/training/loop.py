@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from paceline.prepare.training.batches import batches_of, make_batch
-from paceline.prepare.training.dataset import Sequences
+from paceline.prepare.training.dataset import CHECKPOINT, Sequences
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.plan import TrainingSettings
@@ -27,7 +27,7 @@ from paceline.prepare.training.recipes import Recipe
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.whole import atomic_write
 
-CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
+CHECKPOINT_SECONDS = 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate
 BETAS, CLIP = (0.9, 0.95), 0.5
 NUMBERS = ("_step", "_epoch", "_at", "_seconds", "_loss", "_best", "_worse", "_evaluated")
@@ -114,6 +114,7 @@ class Trainer:
         settings, began, spent = self._settings, time.monotonic(), self._seconds
         last_written, best = began, None
         order = self._order(training)
+        self._at = min(self._at, len(order) - 1)  # a shared folder may have lost answers
         while self._epoch < settings.epochs and not self._is_over():
             self._update([training[i] for i in order[self._at]], self._share(len(order)))
             self._at += 1

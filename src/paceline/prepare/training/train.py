@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from paceline.backends.interface import ShowsHiddenStates
 from paceline.heads.config import TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
+from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.dataset import FEATURES, TRAINING, Note, Report, Sequences, gather_answers
 from paceline.prepare.training.draft_model import DraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
@@ -34,8 +36,9 @@ from paceline.prepare.training.recipes import RECIPES, Recipe
 from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
+from paceline.system.whole import atomic_write
 
-GGUF = "eagle3.gguf"
+GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
 DRAFT_RECIPES = {recipe.kind: recipe for recipe in (DraftRecipe, ParallelDraftRecipe)}
 KINDS: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, **DRAFT_RECIPES}
 HEAD_DIM = 64
@@ -58,9 +61,7 @@ def train_head(
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
     answers = gather_answers(llm, prompts, plan, report, note)
     size = target.vocab.size if plan.kind in DRAFT_RECIPES else plan.draft_vocab
-    vocabulary = DraftVocabulary.of_answers(
-        (answer.tokens for answer in answers if not answer.held_out), target.vocab.size, size
-    )
+    vocabulary = run_vocabulary(plan.folder / VOCABULARY, answers, target.vocab.size, size)
     recipe = make_recipe(target, plan, vocabulary)
     torch.manual_seed(plan.settings.seed)
     embedding, device = embedding_of(target), training_device(plan.device)
@@ -92,6 +93,20 @@ def train_head(
     if plan.kind == "eagle3":
         write_for_llama_server(plan.folder, target, note)
     return read_card(plan.folder) | {"path": str(recipe.path(plan.folder, target))}
+
+
+def run_vocabulary(file: Path, answers: Sequence[Answer], n_vocab: int, size: int) -> DraftVocabulary:
+    """Return the draft vocabulary that a run began with, if it has this size: a shared folder may have got
+    other answers meanwhile."""
+    with suppress(OSError, ValueError, IndexError):
+        if len(ids := np.load(file)) == min(size, n_vocab):
+            return DraftVocabulary(ids, n_vocab)
+    training = (answer.tokens for answer in answers if not answer.held_out)
+    vocabulary = DraftVocabulary.of_answers(training, n_vocab, size)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as part, part.open("wb") as opened:
+        np.save(opened, vocabulary.ids)
+    return vocabulary
 
 
 def write_for_llama_server(folder: Path, target: Any, note: Note) -> None:
