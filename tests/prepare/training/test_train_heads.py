@@ -78,7 +78,7 @@ def weights_of(folder: Path) -> dict[str, Any]:
 def checkpoint(folder: Path) -> dict[str, Any]:
     import torch
 
-    state: dict[str, Any] = torch.load(folder / loop.CHECKPOINT, weights_only=True)
+    state: dict[str, Any] = torch.load(folder / CHECKPOINT, weights_only=True)
     return state
 
 
