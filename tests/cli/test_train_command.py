@@ -75,4 +75,6 @@ def test_ctrl_c_leaves_a_checkpoint(data: Path, tmp_path: Path) -> None:
         child.communicate(timeout=120)
     assert child.returncode not in (0, 1)
     assert (out / "checkpoint.pt").is_file()
-    assert not [path for path in out.iterdir() if path.suffix not in ("", ".pt", ".json", ".safetensors")]
+    assert not [
+        path for path in out.iterdir() if path.suffix not in ("", ".pt", ".json", ".npy", ".safetensors")
+    ]

@@ -16,7 +16,7 @@ from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.tree import DraftTree
+from paceline.speculative.tree import EMPTY, DraftTree
 from tiny_heads import KINDS, tiny_drafter, toy
 
 N_TOKENS = 60
@@ -89,6 +89,12 @@ def test_a_head_rests_only_if_it_does_so_for_all_requests() -> None:
     assert head.required_outputs != NO_OUTPUTS
     second.close()
     assert head.required_outputs == NO_OUTPUTS
+    drafter = PortfolioDrafter([head])
+    third = drafter.open([1, 2], 0)
+    for _ in range(Resting.max_idle):
+        third.parts[0].pass_over()  # type: ignore[attr-defined]
+    assert drafter.propose([(third, Budget(2, 2))]) == [EMPTY]  # this budget calls it always
+    assert drafter.required_outputs != NO_OUTPUTS
 
 
 def plain_text(prompt: Sequence[int]) -> list[int]:

@@ -18,6 +18,7 @@ from gguf_files import write_llama
 from head_layouts import load_reference, write_layout
 from paceline.backends.registry import open_engine
 from paceline.bench.certify import certificate
+from paceline.heads.confidence import Confidence
 from paceline.heads.config import KIND_KEY, VERSION, TargetFacts
 from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
@@ -104,6 +105,36 @@ def test_auto_uses_a_head(file: Path, heads: dict[str, Path]) -> None:
         assert "eagle3" in llm.drafter.name.split(",")
         found = [list(llm.generate(prompt, max_tokens=N_TOKENS).tokens) for prompt in PROMPTS]
     assert found == [tokens for tokens, _ in texts(file, drafters="none")]
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "exits", "pard", "cascade", "model"])
+def test_a_bench_measures_heads(
+    drafter: str, capsys: pytest.CaptureFixture[str], file: Path, heads: dict[str, Path], tmp_path: Path
+) -> None:
+    draft = heads.get(HEAD_OF.get(drafter, drafter), tmp_path / "confidence")
+    if drafter == "model":
+        small = heads["pard"] / "draft.gguf"
+        with closing(open_engine(small, n_ctx=64)) as engine:
+            Confidence(str(small), engine.identity()["model"], (0.1,) * 7).write(draft, {})
+    suite = tmp_path / "suite.jsonl"
+    suite.write_text(json.dumps({"id": "a", "category": "b", "prompt": PROMPTS[2], "max_tokens": 12}))
+    given = (
+        "--methods",
+        f"plain,{drafter}:p_min=0",
+        "--suite",
+        suite,
+        "--items",
+        "1",
+        "-t",
+        "1",
+        "-c",
+        "256",
+    )
+    done = command(capsys, "bench", "-m", file, "-md", draft, *given, "--no-history", "--json")
+    found = {result["system"]: result for result in done.json["results"]}[f"{drafter}:p_min=0"]
+    assert (done.code, found["lossless"]) == (0, True)
+    assert found["acceptance_length"] >= 1.0
+    assert sum(m["drafted"] for m in done.json["measurements"] if m["system"] != "plain") > 0
 
 
 def test_check_says_what_a_head_is_and_whether_it_fits(

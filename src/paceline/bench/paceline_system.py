@@ -14,7 +14,8 @@ from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.bench.method import Method
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.drafter_factory import Corpora, make_drafter, make_policy
+from paceline.drafter_factory import Corpora, draft_source, make_drafter, make_policy, open_confidence
+from paceline.drafter_table import DRAFT
 from paceline.loading import load, open_draft
 from paceline.models.names import is_view
 from paceline.profiling.pass_costs import costs_of, refresh, save, to_stderr
@@ -38,7 +39,8 @@ class LoadedModels:
         self._given = {name: value for name, value in given.items() if name not in excluded}
         self.plain = load(given["target"], drafters="none", **self._given)
         self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
-        self._draft_path, self.keep_prompts = draft, keep_prompts
+        found, self._confidence = open_confidence(draft)
+        self._draft_path, self.keep_prompts = found and Path(found), keep_prompts
         self._draft: Backend | None = None
         self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model
         self.memory = self.draft_memory = 0
@@ -49,7 +51,9 @@ class LoadedModels:
         drafting, target = method.drafting, self.plain.target
         draft = self._load_draft(self._draft_path) if self._draft_path and method.uses_draft else None
         costs = self._pass_costs(draft) if drafting.policy == "rate" else None
-        drafter, drafting = make_drafter(drafting, target, draft, self._corpora, costs, to_stderr)
+        drafter, drafting = make_drafter(
+            drafting, target, draft, self._corpora, costs, to_stderr, self._confidence
+        )
         policy = make_policy(drafting, costs)
         return LLM(target, drafter, drafting, draft, corpora=self._corpora, policy=policy)
 
@@ -67,12 +71,14 @@ class LoadedModels:
     def _load_draft(self, path: Path) -> Backend:
         if self._draft is None:
             before = resident()
-            settings = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
-            self._draft = (
-                open_draft(path, self.plain.target, settings)
-                if is_view(path)
-                else load(path, drafters="none", **settings).target
-            )
+            target = self.plain.target
+            if is_view(path) or draft_source(path) != DRAFT:
+                own = {"n_ctx", "exact_rows"}
+                settings = {name: value for name, value in target.settings.items() if name not in own}
+                self._draft = open_draft(path, target, settings)
+            else:
+                given = self._given | {"n_ctx": target.caps.n_ctx, "exact_greedy": False}
+                self._draft = load(path, drafters="none", **given).target
             self.draft_memory = max(0, resident() - before)
         return self._draft
 
