@@ -89,6 +89,7 @@ def test_a_head_rests_only_if_it_does_so_for_all_requests() -> None:
     assert head.required_outputs != NO_OUTPUTS
     second.close()
     assert head.required_outputs == NO_OUTPUTS
+    first.close()
     drafter = PortfolioDrafter([head])
     third = drafter.open([1, 2], 0)
     for _ in range(Resting.max_idle):

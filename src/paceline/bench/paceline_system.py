@@ -51,9 +51,8 @@ class LoadedModels:
         drafting, target = method.drafting, self.plain.target
         draft = self._load_draft(self._draft_path) if self._draft_path and method.uses_draft else None
         costs = self._pass_costs(draft) if drafting.policy == "rate" else None
-        drafter, drafting = make_drafter(
-            drafting, target, draft, self._corpora, costs, to_stderr, self._confidence
-        )
+        confidence = None if draft is None else self._confidence
+        drafter, drafting = make_drafter(drafting, target, draft, self._corpora, costs, to_stderr, confidence)
         policy = make_policy(drafting, costs)
         return LLM(target, drafter, drafting, draft, corpora=self._corpora, policy=policy)
 
