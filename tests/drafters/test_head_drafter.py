@@ -104,3 +104,19 @@ def plain_text(prompt: Sequence[int]) -> list[int]:
     for _ in decode(target, drafter, FixedPolicy(Budget(0, 0)), [request]):
         pass
     return list(request.session.tokens)
+
+
+@dataclass(frozen=True)
+class Waiting(Budget):
+    """Is due, but waits until reading the prompt pays."""
+
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+        return False
+
+
+def test_a_head_that_waits_for_its_prompt_does_not_rest() -> None:
+    drafter = PortfolioDrafter([tiny_drafter("eagle3", toy())])
+    state = drafter.open([1, 2, 3], 0)
+    for _ in range(3 * Resting.max_idle):
+        assert drafter.propose([(state, Waiting(2, 2))]) == [EMPTY]
+    assert drafter.required_outputs != NO_OUTPUTS

@@ -69,7 +69,8 @@ class ComposedState:
             return False
         if budget.should_call(name, draft, self.n_behind_of(i)):
             return True
-        part.pass_over()
+        if not budget.is_due(name, draft):  # otherwise it only waits until reading the prompt pays
+            part.pass_over()
         return False
 
     def update(self, step: Step, features: Features) -> None:

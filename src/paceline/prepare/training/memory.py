@@ -9,6 +9,7 @@ import torch
 
 from paceline.hardware.probe import free_memory
 from paceline.heads.config import HeadConfig
+from paceline.prepare.training.losses import RANDOM_TOKENS
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import format_bytes
@@ -22,7 +23,10 @@ def training_bytes(plan: TrainingPlan, config: HeadConfig, weights: Mapping[str,
     """Return the bytes of weights, embedding and one batch, without the target itself."""
     tokens, steps = plan.settings.batch_tokens, max(1, plan.options.depth)
     parameters = sum(int(weight.numel()) for weight in weights.values())
-    logits = LOGIT_COPIES * tokens * config.draft_vocab * steps
+    vocab = config.draft_vocab
+    if plan.kind in ("draft", "pard"):  # see losses.sampled_logits
+        vocab = min(vocab, 3 * RANDOM_TOKENS)
+    logits = LOGIT_COPIES * tokens * vocab * steps
     states = tokens * steps * (WIDTHS * config.shape.hidden + 4 * config.shape.feed_forward) * config.n_layers
     masks = tokens * tokens * (steps + 1)
     numbers = logits + states + masks + int(embedding.numel())

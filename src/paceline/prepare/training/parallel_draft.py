@@ -50,13 +50,13 @@ class ParallelDraftRecipe(DraftRecipe):
         anchors = answered[order[: max(1, int(len(batch) * ANCHORS_PER_TOKEN))]]
         tokens, positions, mask = with_masks(batch.tokens, batch.document, anchors, masks, self.mask_token)
         outputs = network.outputs(tokens, mask, positions)
-        # A draft model that is given drafts a first token well: it learns more of it at the anchors alone.
-        rows = anchors if self.base else answered
         blocks = outputs[len(batch) :].view(len(anchors), masks, -1).unbind(1)
-        targets = [*batch.targets(range(1), rows), *batch.targets(range(1, masks + 1), anchors)]
+        targets = [*batch.targets(range(1), answered), *batch.targets(range(1, masks + 1), anchors)]
         sizes = [len(p) for _, p, _ in targets]
         logits, ids = sampled_logits(
-            torch.cat([outputs[rows], *blocks]), network.embedding, torch.cat([ids for ids, _, _ in targets])
+            torch.cat([outputs[answered], *blocks]),
+            network.embedding,
+            torch.cat([ids for ids, _, _ in targets]),
         )
         parts = zip(ids.split(sizes), targets, strict=True)
         return self.decayed_loss(logits.split(sizes), [(ids, p, weight) for ids, (_, p, weight) in parts])
