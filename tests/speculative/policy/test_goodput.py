@@ -11,7 +11,7 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.speculative.interfaces import NO_BUDGET
+from paceline.speculative.interfaces import NO_BUDGET, Budget, RequiredOutputs
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
@@ -232,6 +232,17 @@ def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_
         assert [name for name in names if should_call(name, lambda: EMPTY)] == ["free"]
     rate.ledger(requests[0]).lost_seconds = 2 * FREE_PASSES + 0.01
     assert rate.budget(requests) == [NO_BUDGET]
+
+
+def test_a_budget_without_a_rule_calls_every_drafter() -> None:
+    budget = Budget(1, 1)
+    assert budget.should_call("any", lambda: EMPTY)
+    assert budget.is_due("any", lambda: EMPTY)
+
+
+def test_two_drafters_want_the_outputs_of_both() -> None:
+    wanted = RequiredOutputs(1, (2,)) | RequiredOutputs(0, (1, 2))
+    assert wanted == RequiredOutputs(1, (1, 2))
 
 
 def test_the_rule_s_own_work_counts_as_a_loss() -> None:
