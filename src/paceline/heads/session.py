@@ -34,9 +34,21 @@ class HeadSession(ABC):
         self.tokens: list[int] = []
         self._first = self._next = 0  # the tokens of the first row and of the next one
         self._known = 0  # hidden states were seen of the tokens before this one
-        self._waiting = zeros(like, (0, *shape))  # features of the tokens from `_next` to `_known`
+        self._waiting = zeros(like, (0, *shape))
         self._tree = EMPTY
         self._rows: list[Row] = []  # of the root and of the tree's nodes
+
+    @property
+    def _waiting(self) -> Any:
+        """Features of the tokens from `_next` to `_known`, joined when they are read: a head that is not
+        called gets one more at each step."""
+        if self._pieces:
+            self._joined, self._pieces = concatenate([self._joined, *self._pieces], 0), []
+        return self._joined
+
+    @_waiting.setter
+    def _waiting(self, features: Any) -> None:
+        self._joined, self._pieces = features, list[Any]()
 
     @property
     def is_ready(self) -> bool:
@@ -55,7 +67,7 @@ class HeadSession(ABC):
         new = features[self._known - start :]
         if len(new):
             new = array(self._like, new[..., : self._shape[1]])
-            self._waiting = concatenate([self._waiting, new], 0)
+            self._pieces.append(new)
             self._known += len(new)
 
     def _skip_to(self, start: int) -> None:
