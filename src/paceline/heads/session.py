@@ -34,7 +34,8 @@ class HeadSession(ABC):
         self.tokens: list[int] = []
         self._first = self._next = 0  # the tokens of the first row and of the next one
         self._known = 0  # hidden states were seen of the tokens before this one
-        self._waiting = zeros(like, (0, *shape))
+        self._joined: Any = zeros(like, (0, *shape))
+        self._pieces: list[Any] = []
         self._tree = EMPTY
         self._rows: list[Row] = []  # of the root and of the tree's nodes
 
@@ -48,7 +49,7 @@ class HeadSession(ABC):
 
     @_waiting.setter
     def _waiting(self, features: Any) -> None:
-        self._joined, self._pieces = features, list[Any]()
+        self._joined, self._pieces = features, []
 
     @property
     def is_ready(self) -> bool:
