@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.compose import NO_OUTPUTS, PortfolioDrafter, Resting
+from paceline.drafters.compose import PortfolioDrafter, Resting
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, RequiredOutputs
+from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs
 from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest

@@ -30,7 +30,7 @@ from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import read_head
 from paceline.heads.writing import write_head
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Budget, RequiredOutputs
+from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -39,7 +39,6 @@ from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from tiny_heads import tiny_config, tiny_drafter, tiny_files, tiny_head, tiny_weights, toy
 
 V, WIDTH, TOLERANCE = 6, 8, 1e-4
-NO_OUTPUTS = RequiredOutputs()
 KINDS = ("exits", "kangaroo")
 TREE = DraftTree((1, 2, 3, 4, 2), (ROOT, 0, 0, ROOT, 3), (0.5,) * 5, ("x",) * 5)
 

@@ -12,6 +12,7 @@ from functools import reduce
 from operator import or_
 
 from paceline.speculative.interfaces import (
+    NO_OUTPUTS,
     Budget,
     Drafter,
     DrafterState,
@@ -23,16 +24,12 @@ from paceline.speculative.interfaces import (
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, Votes
 
-NO_OUTPUTS = RequiredOutputs()
-
 
 class Resting:
     """A state of a drafter that reads hidden states. While it rests, passes need not output them."""
 
     max_idle = 8  # passes without a call
-
-    def __init__(self) -> None:
-        self._idle = 0
+    _idle = 0
 
     @property
     def is_resting(self) -> bool:

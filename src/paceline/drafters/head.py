@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
-from paceline.drafters.compose import NO_OUTPUTS, Resting
+from paceline.drafters.compose import Resting
 from paceline.drafters.model import Ids, ModelDrafter, ModelDrafterState
 from paceline.drafters.parts import DrafterInputs
 from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadForward, HeadTarget
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import NO_BUDGET, Budget, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import NO_BUDGET, NO_OUTPUTS, Budget, Features, RequiredOutputs, Session
 from paceline.speculative.resumable_session import ResumableSession, common_prefix
 from paceline.speculative.sampling import Logits
 from paceline.speculative.stats import Step
@@ -27,10 +27,7 @@ class HeadState(ModelDrafterState, Resting):
     ) -> None:
         self._drafter, head = drafter, drafter.head
         session = drafter.resume(prompt, beside)
-        Resting.__init__(self)
-        ModelDrafterState.__init__(
-            self, ResumableSession(head, beside, session), head.vocab.size, prompt, seed
-        )
+        super().__init__(ResumableSession(head, beside, session), head.vocab.size, prompt, seed)
         drafter.states.add(self)
 
     @property

@@ -23,6 +23,7 @@ from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.confidence import Confidence
 from paceline.speculative.chunked_prefill import split_chunk
 from paceline.speculative.interfaces import (
+    NO_OUTPUTS,
     Budget,
     Drafter,
     Features,
@@ -45,7 +46,6 @@ from paceline.speculative.sampling import (
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
-NO_OUTPUTS = RequiredOutputs()
 Ids = NDArray[np.int64]
 
 

@@ -16,9 +16,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from paceline.drafters.model import NO_OUTPUTS, ModelDrafter, ModelDrafterState
+from paceline.drafters.model import ModelDrafter, ModelDrafterState
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
-from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Target
+from paceline.speculative.interfaces import NO_OUTPUTS, Budget, Drafter, Features, Session, Target
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
 from paceline.vocab.translation import Translation, window

@@ -11,11 +11,9 @@ from typing import Any
 
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import RequiredOutputs, Session
+from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs, Session
 from paceline.speculative.sampling import Logits
 from paceline.speculative.tree import DraftTree, chain
-
-NO_OUTPUTS = RequiredOutputs()
 
 
 class ParallelDraft:

@@ -62,6 +62,9 @@ class RequiredOutputs:
         return RequiredOutputs(max(self.top_k, other.top_k), tuple(sorted({*self.layers, *other.layers})))
 
 
+NO_OUTPUTS = RequiredOutputs()
+
+
 @dataclass(frozen=True, slots=True)
 class Features:
     """The `RequiredOutputs` of one pass.

@@ -14,7 +14,7 @@ from typing import Any
 from paceline.speculative.chunked_prefill import split_chunk
 from paceline.speculative.errors import ContractError, LogitsError
 from paceline.speculative.grammar_pruning import prune_tree
-from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, ForwardOutput, RequiredOutputs, Target
+from paceline.speculative.interfaces import NO_OUTPUTS, UNLIMITED, Budget, Drafter, ForwardOutput, Target
 from paceline.speculative.policy.interface import DraftPolicy, fits_budget
 from paceline.speculative.request import MAX_FUSED_PREFILL, ActiveRequest, start_request
 from paceline.speculative.sampling import logprob
@@ -25,7 +25,6 @@ from paceline.speculative.verify import Verdict, verify
 __all__ = ["ActiveRequest", "advance_requests", "decode", "start_request"]
 
 NO_COUNTS: Mapping[str, int] = Counter()
-NO_OUTPUTS = RequiredOutputs()
 
 Clock = Callable[[], float]  # seconds; a replay's clock advances by the known costs of passes
 

@@ -73,7 +73,7 @@ def test_the_file_computes_what_was_trained(prompts: Path, tmp_path: Path) -> No
 
     from paceline.backends.logit_drift import teacher_forced_logits
     from paceline.prepare.training.draft_model import DraftLlama, DraftRecipe
-    from paceline.prepare.training.recipes import document_mask
+    from paceline.prepare.training.recipe import document_mask
 
     kept: dict[str, Any] = {}
     written = DraftRecipe.write

@@ -32,9 +32,12 @@ pytest.importorskip("torch")
 
 from paceline.prepare.training import loop
 from paceline.prepare.training.answer_folder import AnswerFolder, read_header
+from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.dataset import CHECKPOINT
 from paceline.prepare.training.features import OnlineFeatures
-from paceline.prepare.training.train import train_head
+from paceline.prepare.training.train import KINDS as ALL_KINDS
+from paceline.prepare.training.train import embedding_of, make_recipe, train_head
+from paceline.prepare.training.vocabulary import DraftVocabulary
 
 KINDS = ("medusa", "eagle", "eagle3", "block")
 N_PROMPTS, N_TOKENS = 60, 24
@@ -124,9 +127,6 @@ def test_the_acceptance_is_that_of_decoding(
 ) -> None:
     """The files have bfloat16: a near-tie may fall differently, so the numbers are those of the files."""
     from paceline.prepare.training.evaluate import acceptance_of
-    from paceline.prepare.training.features import OnlineFeatures
-    from paceline.prepare.training.train import embedding_of
-    from paceline.prepare.training.vocabulary import DraftVocabulary
 
     _, folder, card = trained
     target, settings = llm.target, read_header(folder / "answers")["settings"]
@@ -291,6 +291,34 @@ def test_a_run_goes_on_with_its_answers_and_its_draft_vocabulary(
     assert np.array_equal(np.load(tmp_path / "head" / "draft_vocab.npy"), before)
     with pytest.raises(UsageError, match="another draft_vocab"):
         train_head(llm, prompts, replace(plan, draft_vocab=6))
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_a_batch_without_a_token_to_draft_teaches_nothing(kind: str, tmp_path: Path) -> None:
+    """A prompt can be longer than what of a sequence is trained on."""
+    import torch
+
+    target, n = ToyTarget(8, seed=3, layers=4, width=64), 6
+    plan = plan_of(kind, tmp_path, width=64)
+    recipe = make_recipe(target, plan, DraftVocabulary(np.arange(8), 8))
+    table = embedding_of(target)
+    weights = {
+        name: torch.nn.Parameter(value, requires_grad=name not in recipe.frozen)
+        for name, value in recipe.weights(target.output_head(), table).items()
+    }
+    batch = TrainingBatch(
+        torch.arange(n),
+        torch.zeros(n, len(recipe.layer_ids), 64),
+        torch.zeros(n, dtype=torch.long),
+        torch.zeros(n, 3, dtype=torch.long),
+        torch.zeros(n, 3),
+        torch.zeros(n),
+    )
+    loss = recipe.loss(recipe.network(weights), batch, lambda tokens: table[tokens])
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    grads = [value.grad for value in weights.values() if value.grad is not None]
+    assert not any(grad.any() for grad in grads)
 
 
 def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(

@@ -27,7 +27,8 @@ class Sequences:
 
     def __init__(self, source: FeatureSource, held_out: bool, layers: Sequence[int] = ()) -> None:
         self._source = source
-        self._columns = [source.layers.index(layer) for layer in layers]
+        columns = [source.layers.index(layer) for layer in layers]
+        self._columns = None if columns in ([], [*range(len(source.layers))]) else columns
         self._numbers = [i for i, answer in enumerate(source.answers) if answer.held_out == held_out]
         self.answers = [source.answers[i] for i in self._numbers]
         self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
@@ -37,7 +38,7 @@ class Sequences:
 
     def __getitem__(self, index: int) -> TrainingSequence:
         sequence = self._source[self._numbers[index]]
-        if self._columns in ([], list(range(len(self._source.layers)))):
+        if self._columns is None:
             return sequence
         return replace(sequence, hidden=sequence.hidden[:, self._columns])
 

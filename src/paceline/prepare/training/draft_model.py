@@ -25,7 +25,7 @@ from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, write_llama
 from paceline.prepare.training.losses import head_loss, sampled_logits
-from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
+from paceline.prepare.training.recipe import Recipe, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
 

@@ -21,7 +21,7 @@ from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
-from paceline.prepare.training.recipes import Recipe, StepsCache, document_mask, layer_weights, normal
+from paceline.prepare.training.recipe import Recipe, StepsCache, document_mask, layer_weights, normal
 from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import UsageError
 

@@ -23,7 +23,7 @@ from paceline.prepare.training.dataset import CHECKPOINT, Sequences
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.plan import TrainingSettings
-from paceline.prepare.training.recipes import Recipe
+from paceline.prepare.training.recipe import Recipe
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.whole import atomic_write
 

@@ -23,7 +23,7 @@ from paceline.prepare.training.draft_model import FILE, DraftLlama, DraftRecipe
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import sampled_logits
-from paceline.prepare.training.recipes import document_mask
+from paceline.prepare.training.recipe import document_mask
 from paceline.system.whole import write_json
 
 ANCHORS_PER_TOKEN = 1 / 5
@@ -50,7 +50,7 @@ class ParallelDraftRecipe(DraftRecipe):
         anchors = answered[order[: max(1, int(len(batch) * ANCHORS_PER_TOKEN))]]
         tokens, positions, mask = with_masks(batch.tokens, batch.document, anchors, masks, self.mask_token)
         outputs = network.outputs(tokens, mask, positions)
-        blocks = outputs[len(batch) :].view(len(anchors), masks, -1).unbind(1)
+        blocks = outputs[len(batch) :].view(len(anchors), masks, outputs.shape[1]).unbind(1)
         targets = [*batch.targets(range(1), answered), *batch.targets(range(1, masks + 1), anchors)]
         sizes = [len(p) for _, p, _ in targets]
         logits, ids = sampled_logits(

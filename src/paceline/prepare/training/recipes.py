@@ -1,159 +1,28 @@
-"""What each kind of head is made of, and its training loss.
-
-A recipe makes first weights, and returns the loss of a batch. The networks are those that draft
-(paceline.heads), over torch tensors.
-"""
+"""The recipes of heads that read the hidden states of the target's passes."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.heads.block import BlockHead
-from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
-from paceline.heads.decoder import LayerShape, Weights
+from paceline.heads.config import LAST_OUTPUT, HeadConfig
 from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
-from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
 from paceline.prepare.training.batches import TrainingBatch
-from paceline.prepare.training.evaluate import Acceptance, acceptance_of
-from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import head_loss
-from paceline.prepare.training.plan import HeadOptions
-from paceline.prepare.training.vocabulary import DraftVocabulary
-from paceline.speculative.errors import ModelError
-
-INIT_STD = 0.02
-
-
-class Recipe(ABC):
-    """One kind of head for one target."""
-
-    kind = ""
-
-    def __init__(
-        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: HeadOptions
-    ) -> None:
-        self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
-
-    @property
-    @abstractmethod
-    def layer_ids(self) -> tuple[int, ...]:
-        """The hidden states that the head reads, as in HeadConfig."""
-
-    @property
-    def config(self) -> HeadConfig:
-        return HeadConfig(
-            kind=self.kind,
-            target=self.target,
-            shape=self.shape,
-            draft_vocab=len(self.vocabulary),
-            layer_ids=self.layer_ids,
-        )
-
-    @abstractmethod
-    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
-        """Return first weights as torch tensors.
-        output, embedding: the target's OutputHead, and its embedding matrix [n_vocab, hidden]."""
-
-    @abstractmethod
-    def loss(self, network: Any, batch: TrainingBatch, embed: Any) -> Any:
-        """Return the loss of a batch. embed: returns embeddings [n, hidden] of tokens."""
-
-    @abstractmethod
-    def network(self, weights: Mapping[str, Any]) -> Any: ...
-
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
-        """Return the acceptance on held-out answers. weights, embedding: numpy arrays."""
-        network = self.network(weights)
-        return acceptance_of(
-            network, lambda tokens: embedding[list(tokens)], self.vocabulary, sequences, n_draft
-        )
-
-    def path(self, folder: Path, target: Any) -> Path:
-        """Return what `-md` names."""
-        return folder
-
-    def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
-        """Write the head. Raises OSError."""
-        sample = target.token_embeddings(sample_tokens(target.vocab.size))
-        write_head(folder, self.config, weights, self.vocabulary.ids, sample, card)
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        """Names of weights that are not trained."""
-        return frozenset()
-
-    def final_norm(self, output: Any) -> Any:
-        """Return the target's final norm, to begin with."""
-        if output.norm is None:
-            return torch.ones(self.target.hidden)
-        return torch.tensor(output.norm).float()
-
-    def fusing_matrix(self) -> Any:
-        """Return the matrix that fuses three layers; it begins as the last of them."""
-        hidden, width = self.shape.hidden, self.target.hidden
-        out = normal(hidden, 3 * width)
-        out[:, 2 * width :] += torch.eye(hidden, width)
-        return out
-
-    def decayed_loss(self, logits: Iterable[Any], targets: Sequence[tuple[Any, Any, Any]]) -> Any:
-        """Return the sum of the losses at successive depths, each with `decay` of the weight before.
-        logits: [rows, draft_vocab] at each depth. targets: ids, p and weight."""
-        options = self.options
-        return sum(
-            options.decay**depth * head_loss(some, *target, options.variation)
-            for depth, (some, target) in enumerate(zip(logits, targets, strict=True))
-        )
-
-    def rows_of(self, output: Any) -> Any:
-        return torch.from_numpy(output.weight[self.vocabulary.ids]).float().clone()
-
-
-def normal(*shape: int) -> Any:
-    return torch.randn(*shape) * INIT_STD
-
-
-def layer_weights(shape: LayerShape, prefix: str, inputs: int, *, qk_norm: bool) -> dict[str, Any]:
-    """Return first weights of a decoder layer whose attention takes `inputs` numbers."""
-    width, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    out = {
-        "self_attn.q_proj.weight": normal(width, inputs),
-        "self_attn.k_proj.weight": normal(kv, inputs),
-        "self_attn.v_proj.weight": normal(kv, inputs),
-        "self_attn.o_proj.weight": normal(shape.hidden, width),
-        "mlp.gate_proj.weight": normal(shape.feed_forward, shape.hidden),
-        "mlp.up_proj.weight": normal(shape.feed_forward, shape.hidden),
-        "mlp.down_proj.weight": normal(shape.hidden, shape.feed_forward),
-        "input_layernorm.weight": torch.ones(shape.hidden),
-        "post_attention_layernorm.weight": torch.ones(shape.hidden),
-    }
-    if qk_norm:
-        out |= {f"self_attn.{name}_norm.weight": torch.ones(shape.head_dim) for name in "qk"}
-    return {prefix + name: value for name, value in out.items()}
-
-
-class StepsCache:
-    """Keys and values of several steps over the same rows, end to end, with gradients."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[Any, Any]] = []
-
-    def extend(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        self._parts.append((keys, values))
-        return (
-            torch.cat([keys for keys, _ in self._parts], 1),
-            torch.cat([values for _, values in self._parts], 1),
-        )
+from paceline.prepare.training.recipe import (
+    Recipe,
+    StepsCache,
+    document_mask,
+    layer_weights,
+    normal,
+    three_layers,
+)
 
 
 class Eagle3Recipe(Recipe):
@@ -268,7 +137,7 @@ class MedusaRecipe(Recipe):
     def loss(self, network: MedusaHead, batch: TrainingBatch, embed: Any) -> Any:
         depths = range(1, 1 + self.options.depth)
         rows = batch.rows_before(depths)
-        logits = network.forward(batch.hidden[rows, 0]).view(len(depths), len(rows), -1)
+        logits = network.forward(batch.hidden[rows, 0]).view(len(depths), len(rows), len(self.vocabulary))
         return self.decayed_loss(logits, batch.targets(depths, rows))
 
 
@@ -340,7 +209,7 @@ class BlockRecipe(Recipe):
         logits = network.logits(outputs)
         if network.markov is not None:
             logits = logits + network.markov(before, outputs)[0]
-        logits = logits.view(len(anchors), rows, -1).unbind(1)
+        logits = logits.view(len(anchors), rows, len(self.vocabulary)).unbind(1)
         return self.decayed_loss(logits, batch.targets(range(rows), anchors))
 
     def _anchors(self, batch: TrainingBatch) -> Any:
@@ -350,19 +219,6 @@ class BlockRecipe(Recipe):
         if not len(candidates):
             return torch.zeros(1, dtype=torch.long, device=batch.tokens.device)
         return candidates[torch.randperm(len(candidates), device=candidates.device)[:count]]
-
-
-def three_layers(layers: int) -> tuple[int, int, int]:
-    """Return a low, a middle and a high layer of a target. Raises ModelError for fewer than three."""
-    if layers < 3:
-        raise ModelError(f"the target has {layers} layers, and the head reads three")
-    return (2, layers // 2, layers - 3) if layers >= 8 else (layers // 4, layers // 2, layers - 1)
-
-
-def document_mask(document: Any) -> Any:
-    """Return the mask [tokens, tokens] of a causal pass over several sequences."""
-    at = torch.arange(len(document), device=document.device)
-    return (document[:, None] == document[None]) & (at[:, None] >= at[None])
 
 
 RECIPES: Mapping[str, type[Recipe]] = {

@@ -32,7 +32,8 @@ from paceline.prepare.training.memory import require_memory
 from paceline.prepare.training.parallel_draft import ParallelDraftRecipe
 from paceline.prepare.training.plan import HeadOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
-from paceline.prepare.training.recipes import RECIPES, Recipe
+from paceline.prepare.training.recipe import Recipe
+from paceline.prepare.training.recipes import RECIPES
 from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
@@ -98,8 +99,10 @@ def train_head(
 def run_vocabulary(file: Path, answers: Sequence[Answer], n_vocab: int, size: int) -> DraftVocabulary:
     """Return the draft vocabulary that a run began with, if it has this size: a shared folder may have got
     other answers meanwhile."""
+    if size >= n_vocab:
+        return DraftVocabulary(np.arange(n_vocab), n_vocab)
     with suppress(OSError, ValueError, IndexError):
-        if len(ids := np.load(file)) == min(size, n_vocab):
+        if len(ids := np.load(file)) == size:
             return DraftVocabulary(ids, n_vocab)
     training = (answer.tokens for answer in answers if not answer.held_out)
     vocabulary = DraftVocabulary.of_answers(training, n_vocab, size)
