@@ -124,44 +124,6 @@ def write_llama(
     return path
 
 
-def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) -> Path:
-    """A recurrent model with the vocabulary of `write_llama`'s."""
-    tokens = byte_vocabulary()
-    random = np.random.default_rng(seed)
-    inner, state, rank, kernel = 2 * width, 4, 4, 4
-    writer = GGUFWriter(path, "mamba")
-    writer.add_name("random")
-    numbers = {
-        "context_length": 512, "embedding_length": width, "block_count": layers, "feed_forward_length": 0,
-        "head_count": 0, "ssm_conv_kernel": kernel, "ssm_inner_size": inner, "ssm_state_size": state,
-        "ssm_time_step_rank": rank,
-    }  # fmt: skip
-    for key, number in numbers.items():
-        getattr(writer, f"add_{key}")(number)
-    writer.add_layer_norm_rms_eps(1e-5)
-    add_bytes(writer, tokens)
-
-    def add(name: str, *shape: int, scale: float = 0.5) -> None:
-        values = random.normal(size=shape, scale=scale) if len(shape) > 1 else np.ones(shape)
-        writer.add_tensor(name, values.astype(np.float32))
-
-    add("token_embd.weight", len(tokens), width)
-    add("output_norm.weight", width)
-    for i in range(layers):
-        add(f"blk.{i}.attn_norm.weight", width)
-        add(f"blk.{i}.ssm_in.weight", 2 * inner, width)
-        add(f"blk.{i}.ssm_conv1d.weight", inner, kernel)
-        add(f"blk.{i}.ssm_conv1d.bias", inner)
-        add(f"blk.{i}.ssm_x.weight", rank + 2 * state, inner)
-        add(f"blk.{i}.ssm_dt.weight", inner, rank)
-        add(f"blk.{i}.ssm_dt.bias", inner)
-        writer.add_tensor(f"blk.{i}.ssm_a", -np.ones((inner, state), np.float32))
-        add(f"blk.{i}.ssm_d", inner)
-        add(f"blk.{i}.ssm_out.weight", width, inner)
-    finish(writer)
-    return path
-
-
 def add_bytes(writer: GGUFWriter, tokens: list[str], added: int = 0, controls: int = 0) -> None:
     """A byte-level vocabulary, whose 257th token ends a text; the last so many are the makers' own, and
     control tokens."""

@@ -66,30 +66,36 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "eos_token_id": 1,
     },
 }
-RECURRENT: dict[str, dict[str, Any]] = {
-    "mamba": {
-        "vocab_size": V,
-        "hidden_size": 32,
-        "state_size": 8,
-        "num_hidden_layers": 2,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "pad_token_id": 1,
-    },
-    "mamba2": {
-        "vocab_size": V,
-        "hidden_size": 32,
-        "state_size": 8,
-        "num_heads": 8,
-        "head_dim": 8,
-        "n_groups": 1,
-        "num_hidden_layers": 2,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "pad_token_id": 1,
-    },
-}
 NUMBERS: dict[str, Any] = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 1}
+HYBRID: dict[str, Any] = {**LIKE_LLAMA, "num_hidden_layers": 2, "head_dim": 8}
+MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_expand": 2}
+DELTA_NET = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+RECURRENT: dict[str, dict[str, Any]] = {
+    "mamba": {**NUMBERS, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 2, "pad_token_id": 1},
+    "mamba2": {
+        **NUMBERS, "hidden_size": 32, "state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1,
+        "num_hidden_layers": 2, "pad_token_id": 1,
+    },
+    "jamba": {
+        **HYBRID, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "num_experts": 2,
+        "num_experts_per_tok": 1, "mamba_d_state": 8, "mamba_dt_rank": 4, "use_mamba_kernels": False,
+    },
+    "bamba": {**HYBRID, **MAMBA2, "attn_layer_indices": [1], "attn_rotary_emb": 8},
+    "falcon_h1": {**HYBRID, **MAMBA2, "mamba_d_ssm": 64},
+    "granitemoehybrid": {
+        **HYBRID, **MAMBA2, "layer_types": ["mamba", "attention"], "num_local_experts": 0,
+        "shared_intermediate_size": 48,
+    },
+    "lfm2": {**HYBRID, "layer_types": ["conv", "full_attention"], "block_ff_dim": 48},
+    "qwen3_next": {
+        **HYBRID, **DELTA_NET, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 24,
+    },
+    "qwen3_5_text": {**HYBRID, **DELTA_NET},
+}  # fmt: skip
 # Families that can do less than they seem to, or cannot be decoded, and those with layers of their own.
 ODD: dict[str, dict[str, Any]] = {
     "gpt_neo": {

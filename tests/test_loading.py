@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import paceline
-from gguf_files import write_mamba
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import Corpora, make_drafter, make_policy
@@ -22,6 +21,7 @@ from paceline.speculative.interfaces import Drafter
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy
+from recurrent_files import write_recurrent
 from stage import asking
 
 
@@ -35,20 +35,41 @@ def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
     assert choose_drafting("a.gguf", b, None) == (a, b, ("auto",))
 
 
-def test_a_recurrent_model_decodes_plainly_and_cannot_draft(models: Path, tmp_path: Path) -> None:
-    """A real one: the first rejected token would have to be taken back out of its state."""
-    mamba = write_mamba(tmp_path / "mamba.gguf")
+def test_a_recurrent_model_drafts_and_is_drafted_for(models: Path, tmp_path: Path) -> None:
+    """Rejected drafts leave its state without a trace: the text is that of plain decoding."""
+    recurrent = {arch: write_recurrent(tmp_path / f"{arch}.gguf", arch) for arch in ("mamba2", "jamba")}
+    prompt = [65, 66, 67, 65, 66, 67, 65]
+    for target, draft in (
+        (recurrent["mamba2"], None),
+        (recurrent["jamba"], recurrent["mamba2"]),
+        (models / "target.gguf", recurrent["mamba2"]),
+    ):
+        with paceline.load(target, drafters="none", threads=1) as llm:
+            plain = llm.generate(prompt, max_tokens=40, ignore_eos=True).tokens
+        names = "lookup" if draft is None else "model"
+        with paceline.load(target, draft, names, threads=1, n_draft=3, policy="fixed") as llm:
+            for _ in range(2):  # and with what is left in the cache
+                answer = llm.generate(prompt, max_tokens=40, ignore_eos=True)
+                assert answer.tokens == plain
+                assert answer.stats.rejected > 0
+
+
+def test_a_model_whose_state_cannot_be_rolled_back_decodes_plainly_and_cannot_draft(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.backends.llama_cpp.target.drops_rejected_drafts", lambda _: False)
+    mamba = write_recurrent(tmp_path / "mamba.gguf")
     with paceline.load(mamba, threads=1) as llm:
         assert llm.drafting.drafters == ("none",)
         done = [llm.generate([65, 66, 67], max_tokens=9, ignore_eos=True).tokens for _ in range(2)]
         assert len(done[0]) == 9
         assert done[0] == done[1]
     for drafters in (None, "model", "cascade", "auto"):
-        with pytest.raises(UsageError, match="the draft model is recurrent"):
+        with pytest.raises(UsageError, match="the draft model's state cannot be rolled back"):
             paceline.load(models / "target.gguf", mamba, drafters, threads=1)
     with pytest.raises(UsageError, match="nothing can be drafted for it: leave out remember"):
         paceline.load(mamba, threads=1, remember=True)
-    with pytest.raises(UsageError, match="a recurrent model's state cannot be rolled back yet"):
+    with pytest.raises(UsageError, match="the model's state cannot be rolled back"):
         paceline.load(mamba, drafters="lookup", threads=1)
 
 

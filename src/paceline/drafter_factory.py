@@ -125,8 +125,8 @@ def make_drafter(
     if draft is not None:
         if draft.caps.rollback == "none":
             raise UsageError(
-                "the draft model is recurrent, and its state cannot be rolled back yet, so it cannot draft: "
-                "give another one (draft, -md), or use the drafter lookup (drafters, --draft)"
+                "the draft model's state cannot be rolled back, so it cannot draft: give another one (draft, "
+                "-md), or use the drafter lookup (drafters, --draft)"
             )
         if isinstance(draft, HeadTarget):  # drafts the target's own tokens
             drafting = replace(drafting, cross_vocab="off")

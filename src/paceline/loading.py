@@ -144,8 +144,8 @@ def load(
                 raise UsageError(f"{target}: nothing can be drafted for it: leave out remember (--remember)")
         if engine.caps.rollback == "none" and not drafting.plain:
             raise UsageError(
-                f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
-                "for it; use the drafter none (drafters, --draft)"
+                f"{target}: the model's state cannot be rolled back, so nothing can be drafted for it; use "
+                "the drafter none (drafters, --draft)"
             )
         small = None
         if draft is not None:

@@ -1,4 +1,5 @@
-"""Models of transformers that hold a state and cannot go back, row for row as passes over the whole text."""
+"""Models of transformers that hold a state and go back to a checkpoint, row for row as passes over the whole
+text."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.session import HfSession
 from paceline.backends.transformers.target import HfTarget
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY
+from paceline.speculative.tree import EMPTY, chain
 
 TEXT = [(7 * at + 3) % 90 + 2 for at in range(30)]
 
@@ -27,7 +28,7 @@ TEXT = [(7 * at + 3) % 90 + 2 for at in range(30)]
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HfTarget]:
     path = folder_of(request.param, tmp_path_factory.mktemp("recurrent"))
     target = open_engine(path, n_ctx=128, device=DEVICE, sessions=2)
-    assert (target.caps.rollback, target.caps.max_sessions) == ("none", 2)
+    assert (target.caps.rollback, target.caps.max_sessions) == ("restore", 2)
     yield target
     target.close()
 
@@ -87,6 +88,23 @@ def test_a_text_that_goes_on_takes_the_state_over_and_no_other_text_does(target:
         assert len(text) - session.pending_tokens == 1 + len(text) - computed
         assert says(target, session) == computed, text
         session.close()
+
+
+def test_a_rejected_draft_takes_the_state_back_to_the_checkpoint(target: HfTarget) -> None:
+    session = begun(target, TEXT[:8])
+    says(target, session)
+    session.commit([], TEXT[8])
+    drafts = chain([TEXT[9], 1, 1], "test")
+    for again in (0, 2):  # the second draft is verified with what the first had right
+        out = target.forward([(session, drafts)], RequiredOutputs())[0]
+        assert out.computed == again + 1 + len(drafts)
+        n = len(session.tokens)
+        session.commit([0], TEXT[10])
+        assert list(session.tokens) == [*TEXT[:9], TEXT[9], TEXT[10], TEXT[9], TEXT[10]][: n + 2]
+        assert session.pending_tokens == again + 2  # the root and the node that was right
+    assert says(target, session) == 5
+    assert session.pending_tokens == 0
+    session.close()
 
 
 def test_text_that_is_given_is_read_behind_the_state(target: HfTarget) -> None:

@@ -48,7 +48,7 @@ def near(a: np.ndarray, b: np.ndarray) -> bool:
 def test_sound_families_keep_what_they_can_do(kind: str, folder: Path) -> None:
     caps = open_engine(folder_of(kind, folder), n_ctx=64, device=DEVICE, sessions=3).caps
     branch = 1 if kind in ("bloom", *RECURRENT) else 64
-    rollback = "none" if kind in RECURRENT else "free"
+    rollback = "restore" if kind in RECURRENT else "free"
     assert (caps.max_branches, caps.rollback, caps.max_sessions) == (branch, rollback, 3)
 
 

@@ -93,8 +93,8 @@ def test_an_early_exit_beside_its_target_computes_the_rows_it_computes_alone(tar
     assert np.abs(alone - after).max() < 1e-4
 
 
-def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be rolled back"):
+def test_a_model_with_recurrent_layers_has_no_views(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="recurrent layers"):
         open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(ModelView(1))
 
 

@@ -12,7 +12,6 @@ import pytest
 from command_line import Done, command
 from paceline.backends.interface import KernelStatus
 from paceline.cli.replay import costs_of
-from paceline.models.headers.facts import RECURRENT, ModelFacts
 from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts
 
@@ -108,16 +107,6 @@ def test_the_machine_is_told_first_then_costs_then_what_is_wrong(
 
 
 ORDER = ("processor  ", "threads    ", "target, after ", "time of ", "output identical: ")
-
-
-def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    facts = ModelFacts((models / "target.gguf",), "gguf", "a", "mamba", memory=RECURRENT)
-    monkeypatch.setattr("paceline.doctor.gathering.read_header", lambda path, read_errors: facts)
-    record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
-    assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
-    assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
 
 
 def test_without_an_engine_the_machine_is_described_all_the_same(

@@ -1,6 +1,8 @@
 """Contract of every engine. The tests run over the toy, over llama.cpp with a tiny random model, and over
 both through another vocabulary.
 
+Recurrent models draft chains; llama.cpp's are tiny random files of ten architectures.
+
 The toy and our own kernels are exact. llama.cpp computes several rows with other kernels than one, so its
 logits change in the last bits with the shape of the batch. Cache and attention are F32 here, because F16
 rounds such bits up to visible ones. A cell that is left over, missing or misplaced changes the logits a
@@ -23,10 +25,11 @@ from hf_models import folder_of
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.toy import ToyTarget
 from paceline.backends.translated import CrossVocabTarget
-from paceline.speculative.errors import ContractError, LogitsError, PacelineError, UsageError
+from paceline.speculative.errors import ContractError, LogitsError, ModelError, PacelineError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from recurrent_files import ARCHITECTURES, write_recurrent
 from tongues import speaking, translation
 
 PROMPT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
@@ -36,6 +39,7 @@ TREE = DraftTree(
     score=(0.5,) * 8,
     source=("test",) * 8,
 )
+CHAIN = DraftTree(TREE.tokens, tuple(range(-1, len(TREE) - 1)), TREE.score, TREE.source)
 SESSIONS = 3
 # What rounding comes to: up to 1.7e-4 in 4,500 random sequences, of logits up to 11; read a token at a time,
 # plain text itself is up to 1.1e-4 from the same text read at once.
@@ -46,6 +50,7 @@ ROUNDING = 3e-4
 class Engine:
     target: Any
     tolerance: float
+    tree: DraftTree = TREE
 
     def rows(self, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
         """Copies of the root's row and every node's."""
@@ -102,6 +107,25 @@ def llama_exact(models: Path) -> Engine:
     return of_llama(models, ROUNDING, cache_type="f32", flash_attention=False, exact_rows=16)
 
 
+def llama_recurrent(arch: str) -> Callable[[Path], Engine]:
+    def make(models: Path) -> Engine:
+        if not kernels.load_kernels().path:
+            pytest.skip(kernels.load_kernels().reason)
+        path = write_recurrent(models / f"{arch}.gguf", arch)
+        engine = LlamaTarget(path, n_ctx=256, sessions=SESSIONS, flash_attention=True)
+        assert (engine.caps.rollback, engine.caps.equal_rows) == ("restore", True)
+        return Engine(engine, 0.0, CHAIN)
+
+    make.__name__ = f"llama_{arch}"
+    return make
+
+
+def llama_recurrent_without_kernels(models: Path) -> Engine:
+    path = write_recurrent(models / "hybrid.gguf", "jamba")
+    given: dict[str, Any] = {"cache_type": "f32", "flash_attention": False, "kernels": False}
+    return Engine(LlamaTarget(path, n_ctx=256, sessions=SESSIONS, **given), ROUNDING, CHAIN)
+
+
 def transformers(models: Path) -> Engine:
     return through_transformers("llama", models)
 
@@ -109,6 +133,16 @@ def transformers(models: Path) -> Engine:
 def transformers_windows(models: Path) -> Engine:
     """Layers that see the last 12 tokens only, beside others that see all."""
     return through_transformers("gemma3_text", models)
+
+
+def transformers_recurrent(kind: str) -> Callable[[Path], Engine]:
+    def make(models: Path) -> Engine:
+        engine = through_transformers(kind, models)
+        assert engine.target.caps.rollback == "restore"
+        return Engine(engine.target, ROUNDING, CHAIN)
+
+    make.__name__ = f"transformers_{kind}"
+    return make
 
 
 def through_transformers(kind: str, models: Path) -> Engine:
@@ -135,8 +169,11 @@ def translated_toy(_: Path) -> Engine:
         llama,
         llama_kernels,
         llama_exact,
+        *map(llama_recurrent, ARCHITECTURES),
+        llama_recurrent_without_kernels,
         transformers,
         transformers_windows,
+        *map(transformers_recurrent, ("mamba2", "jamba", "falcon_h1", "lfm2", "qwen3_next")),
         translated_toy,
     ],
     ids=lambda made: made.__name__,
@@ -165,20 +202,20 @@ def path_to(tree: DraftTree, node: int) -> list[int]:
 
 
 def test_every_row_of_a_tree_is_the_row_of_its_own_chain(engine: Engine, session: Any) -> None:
-    root, *nodes = engine.rows(session, TREE)
+    root, *nodes = engine.rows(session, engine.tree)
     assert engine.same(root, engine.fresh(PROMPT))
     for node, row in enumerate(nodes):
-        alone = engine.fresh([*PROMPT, *(TREE.tokens[i] for i in path_to(TREE, node))])
+        alone = engine.fresh([*PROMPT, *(engine.tree.tokens[i] for i in path_to(engine.tree, node))])
         assert engine.same(row, alone), node
         assert row.argmax() == alone.argmax()
 
 
 @pytest.mark.parametrize("node", [ROOT, *range(len(TREE))])
 def test_a_session_that_kept_a_path_equals_a_fresh_one(engine: Engine, session: Any, node: int) -> None:
-    engine.rows(session, TREE)
-    path = path_to(TREE, node)
+    engine.rows(session, engine.tree)
+    path = path_to(engine.tree, node)
     session.commit(path, 8)
-    expected = [*PROMPT, *(TREE.tokens[i] for i in path), 8]
+    expected = [*PROMPT, *(engine.tree.tokens[i] for i in path), 8]
     assert list(session.tokens) == expected
     assert engine.same(engine.rows(session)[0], engine.fresh(expected))
 
@@ -199,6 +236,8 @@ def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
     for seed, size, root in rounds:
         random = np.random.default_rng(seed)
         parents = tuple(int(random.integers(-1, i)) if i else ROOT for i in range(size))
+        if engine.tree.is_chain:
+            parents = tuple(range(-1, size - 1))
         tokens = tuple(int(t) for t in random.integers(0, 12, size))
         tree = DraftTree(tokens, parents, (0.5,) * size, ("test",) * size)
         engine.rows(session, tree)
@@ -209,20 +248,45 @@ def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
     assert engine.apart(last, engine.fresh(text)) <= engine.tolerance
 
 
+def test_hundreds_of_rejections_in_a_row_leave_the_state_of_the_text(engine: Engine) -> None:
+    """Two sessions in turns; state that is not restored adds up."""
+    random = np.random.default_rng(0)
+    sessions = [engine.target.open(), engine.target.open()]
+    for session in sessions:
+        session.extend(PROMPT)
+    n = 40 if engine.target.caps.n_ctx < 200 or "Hf" in type(engine.target).__name__ else 200
+    for at in range(n):
+        session = sessions[int(random.integers(2))]
+        size = int(random.integers(0, 5))
+        tree = chain(random.integers(0, 12, size).tolist(), "test")
+        rows = engine.rows(session, tree)
+        right = int(random.integers(-1, size)) + 1 if random.random() < 0.3 else 0
+        text = list(session.tokens)
+        session.commit(list(range(right)), int(random.integers(12)))
+        if at % 25 == 24:
+            assert engine.same(rows[right], engine.fresh([*text, *tree.tokens[:right]])), at
+    for session in sessions:
+        session.close()
+
+
 def test_a_tree_that_starts_with_the_last_one_grows_it(engine: Engine, session: Any) -> None:
-    whole = engine.rows(session, TREE)
+    whole = engine.rows(session, engine.tree)
     session.extend(())
-    for n in (3, 4, len(TREE)):
-        part = DraftTree(TREE.tokens[:n], TREE.parents[:n], TREE.score[:n], TREE.source[:n])
+    for n in (3, 4, len(engine.tree)):
+        part = DraftTree(
+            engine.tree.tokens[:n], engine.tree.parents[:n], engine.tree.score[:n], engine.tree.source[:n]
+        )
         out = engine.target.forward([(session, part)], RequiredOutputs())[0]
-        first = {3: 0, 4: 4, len(TREE): 5}[n]
+        first = {3: 0, 4: 4, len(engine.tree): 5}[n]
         for row in range(first, n + 1):
             assert engine.same(np.array(out.logits(row)), whole[row]), (n, row)
         if first:
             with pytest.raises(ContractError):
                 out.logits(first - 1)
-    session.commit([0, 2, 6], 8)
-    assert engine.same(engine.rows(session)[0], engine.fresh([*PROMPT, 1, 3, 7, 8]))
+    path = path_to(engine.tree, 6)
+    session.commit(path, 8)
+    text = [*PROMPT, *(engine.tree.tokens[node] for node in path), 8]
+    assert engine.same(engine.rows(session)[0], engine.fresh(text))
 
 
 @pytest.mark.parametrize("more", [(4, 6, 9), (4, 1), (10,), (1, 3, 7, 2, 2), (2, 2, 2), ()])
@@ -230,7 +294,7 @@ def test_what_a_tree_had_right_is_taken_over_and_the_rest_dropped(
     engine: Engine, session: Any, more: tuple[int, ...]
 ) -> None:
     """Along a branch, along it and off, off at once, beyond a leaf, into no branch; and taken back."""
-    engine.rows(session, TREE)
+    engine.rows(session, engine.tree)
     session.extend(more)
     text = [*PROMPT, *more]
     assert list(session.tokens) == text
@@ -243,7 +307,7 @@ def test_a_session_that_begins_like_an_earlier_one_answers_as_one_that_does_not(
     for text in (PROMPT, [*PROMPT, 4, 6], [*PROMPT[:4], 8, 8], PROMPT[:3], [*PROMPT, *PROMPT]):
         session = engine.target.open()
         session.extend(text)
-        row = engine.rows(session, TREE)[0]
+        row = engine.rows(session, engine.tree)[0]
         session.close()
         assert engine.same(row, engine.fresh(text))
 
@@ -253,7 +317,7 @@ def test_a_prompt_that_is_read_in_chunks_beside_a_tree_is_the_same_prompt(
     engine: Engine, session: Any, chunk: int
 ) -> None:
     other, text = engine.target.open(), [*PROMPT[::-1], *PROMPT, 3]
-    whole = engine.rows(session, TREE)
+    whole = engine.rows(session, engine.tree)
     session.extend(())
     engine.fresh([11])
     other.extend(text)
@@ -261,7 +325,7 @@ def test_a_prompt_that_is_read_in_chunks_beside_a_tree_is_the_same_prompt(
     while other.pending_tokens:
         before, n = other.pending_tokens, min(chunk, other.pending_tokens)
         session.extend(())
-        read, out = engine.target.forward([(other, n), (session, TREE)], RequiredOutputs())
+        read, out = engine.target.forward([(other, n), (session, engine.tree)], RequiredOutputs())
         assert read.computed == n
         assert other.pending_tokens == before - n
         for at, expected in enumerate(whole):
@@ -276,18 +340,25 @@ def test_a_prompt_that_is_read_in_chunks_beside_a_tree_is_the_same_prompt(
 
 def test_computed_counts_what_was_read_the_root_and_new_nodes(engine: Engine, session: Any) -> None:
     pending_tokens = session.pending_tokens
-    first = DraftTree(TREE.tokens[:3], TREE.parents[:3], TREE.score[:3], TREE.source[:3])
+    first = DraftTree(
+        engine.tree.tokens[:3], engine.tree.parents[:3], engine.tree.score[:3], engine.tree.source[:3]
+    )
     assert engine.target.forward([(session, first)], RequiredOutputs())[0].computed == pending_tokens + 1 + 3
-    assert engine.target.forward([(session, TREE)], RequiredOutputs())[0].computed == len(TREE) - 3
+    assert (
+        engine.target.forward([(session, engine.tree)], RequiredOutputs())[0].computed == len(engine.tree) - 3
+    )
     session.commit([0], 5)
-    again = 2 if engine.target.caps.rollback == "restore" else 0  # the old root and the node that was kept
-    assert session.pending_tokens == again
+    again = session.pending_tokens
+    if engine.target.caps.rollback == "restore":
+        assert again >= 2  # the old root and the node that was kept
+    else:
+        assert again == 0
     assert engine.target.forward([(session, EMPTY)], RequiredOutputs())[0].computed == again + 1
 
 
 def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) -> None:
     prompts = [PROMPT, PROMPT[:4], [5]]
-    batch = [(engine.target.open(), tree) for tree in (TREE, EMPTY, chain([1, 2, 3], "test"))]
+    batch = [(engine.target.open(), tree) for tree in (engine.tree, EMPTY, chain([1, 2, 3], "test"))]
     for (session, _), prompt in zip(batch, prompts, strict=True):
         session.extend(prompt)
     outs = engine.target.forward(batch, RequiredOutputs())
@@ -305,8 +376,8 @@ def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) ->
 
 
 def test_argmax_is_that_of_the_row_and_features_are_what_was_wanted(engine: Engine, session: Any) -> None:
-    out = engine.target.forward([(session, TREE)], RequiredOutputs(top_k=3))[0]
-    for row in range(len(TREE) + 1):
+    out = engine.target.forward([(session, engine.tree)], RequiredOutputs(top_k=3))[0]
+    for row in range(len(engine.tree) + 1):
         logits = np.array(out.logits(row))
         assert out.argmax(row) == int(logits.argmax())
         assert out.features.top_k[row].tolist() == np.argsort(-logits, kind="stable")[:3].tolist()
@@ -332,21 +403,24 @@ def test_hidden_states_of_a_tree_are_those_of_the_text_up_to_each_row(engine: En
         assert (features.start, features.lead, len(states)) == (0, len(text) - 1, len(text))
         return states
 
-    features, states = shown(session, TREE)
+    try:
+        features, states = shown(session, engine.tree)
+    except ModelError as error:  # llama.cpp names too few tensors of some architectures
+        pytest.skip(str(error))
     session.close()  # others would share its cells
     assert features.start + features.lead == len(PROMPT) - 1
-    assert len(states) == features.lead + 1 + len(TREE)
+    assert len(states) == features.lead + 1 + len(engine.tree)
     tolerance = 100 * engine.tolerance  # states are larger than logits
     assert np.abs(states[: features.lead + 1] - fresh(PROMPT)[features.start :]).max() <= tolerance
     for node, state in enumerate(states[features.lead + 1 :]):
-        expected = fresh([*PROMPT, *(TREE.tokens[i] for i in path_to(TREE, node))])[-1]
+        expected = fresh([*PROMPT, *(engine.tree.tokens[i] for i in path_to(engine.tree, node))])[-1]
         assert np.abs(state - expected).max() <= tolerance, node
 
 
 def test_an_answer_is_asked_for_before_the_next_forward_or_not_at_all(engine: Engine, session: Any) -> None:
     other = engine.target.open()
     other.extend(PROMPT[:3])
-    out = engine.target.forward([(session, TREE)], RequiredOutputs())[0]
+    out = engine.target.forward([(session, engine.tree)], RequiredOutputs())[0]
     out.argmax(0)
     engine.target.forward([(other, EMPTY)], RequiredOutputs())
     other.close()
@@ -371,7 +445,7 @@ def test_what_cannot_be_done_is_refused(engine: Engine) -> None:
         session.commit([], 1)
     with pytest.raises(ContractError):
         engine.target.forward([(session, session.pending_tokens + 1)], RequiredOutputs())
-    engine.rows(session, TREE)
+    engine.rows(session, engine.tree)
     with pytest.raises(ContractError, match="does not follow"):
         session.commit([0, 3], 1)
     session.close()

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         MEDIUM,
         "8 of 128 experts a token: 8 rows read about 6.5 times as many, and a pass over them costs 3.50",
     ),
-    "hybrid": ({"memory": "hybrid"}, "full-checkpoint rollback", HIGH, "is hybrid"),
+    "hybrid": ({"memory": "hybrid"}, "checkpoint rollback", MEDIUM, "is so for 75% of drafts"),
     "nothing on it": ({"gpus": 2, "offload": True}, "GPU not used", HIGH, "GPUs here: 2"),
     "more threads than cores": ({"threads": 6}, "too many threads", MEDIUM, "6 threads, 4 physical cores"),
     "more threads than quota": ({"quota": 1.5}, "too many threads", HIGH, "quota is 1.5 processors' time"),

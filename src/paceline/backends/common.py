@@ -133,6 +133,11 @@ class CachedSession(Generic[S]):
         self._commit(path)
         self.tokens += [*emitted, root]
 
+    def _needs_checkpoint(self, tree: DraftTree, grows: bool) -> bool:
+        """Return whether `tree` has nodes to compute, and none was since the last commit. The state before is
+        that of committed tokens: without the root, or with it if the tree grows an empty one."""
+        return len(tree) > 0 and not (grows and len(self._tree))
+
     def close(self) -> None:
         if self._slot is not None:
             self.rollback()

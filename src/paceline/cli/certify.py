@@ -79,9 +79,7 @@ def certify(
     loading = resolve_models(models) | drafting | {"drafters": draft, "corpora": tuple(corpora or ())}
     with Interrupts() as interrupts, load(**loading, sessions=sessions) as llm:
         if llm.drafting.plain:
-            raise UsageError(
-                "a recurrent model's state cannot be rolled back yet, so there is nothing to certify"
-            )
+            raise UsageError("the model's state cannot be rolled back: no drafts, and nothing to certify")
         with progress(work(llm, plan), interrupts) as tick:
             record = run_checks(llm, plan, tick)
         record["provenance"] = provenance(llm, asdict(plan))

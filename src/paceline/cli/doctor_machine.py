@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from paceline.api import LLM
@@ -18,7 +17,6 @@ from paceline.doctor.stored_costs import report_costs
 from paceline.hardware.probe import Hardware, probe
 from paceline.loading import load
 from paceline.models import zoo
-from paceline.models.headers.facts import HYBRID, RECURRENT
 from paceline.models.resolve import file_of
 from paceline.profiling.pass_costs import to_stderr
 from paceline.report import costs as costs_report
@@ -60,10 +58,7 @@ def examine(
     models: dict[str, Any], hardware: Hardware, effort: Any, refresh: bool, as_json: bool
 ) -> dict[str, Any]:
     """Measure the models. Return the record of `--json`, without which the hardware is printed first."""
-    # Named drafters, unlike auto, measure nothing on loading. A recurrent target and a draft of another
-    # vocabulary have costs, too.
-    if has_recurrent_state(models["target"]):
-        models |= {"draft": None}
+    # Named drafters, unlike auto, measure nothing on loading. A draft of another vocabulary has costs, too.
     alone = models["target"] is not None and models["draft"] is None
     drafting: dict[str, Any] = {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
     with Interrupts() as interrupts, load(**models, **drafting) as llm:
@@ -73,14 +68,6 @@ def examine(
         with progress({"target": STEPS, **drafted}, interrupts) as tick:
             record = report_costs(llm, effort, to_stderr, by_share(tick), again=refresh)
             return record | {"diagnosis": diagnose(llm, hardware, record, tick)}
-
-
-def has_recurrent_state(target: str | None) -> bool:
-    """Return True if the target's state cannot be rolled back, which the diagnosis explains."""
-    if target is None or not Path(target).is_file():
-        return False
-    facts = gathering.read_header(Path(target), [])
-    return facts is not None and facts.memory in (HYBRID, RECURRENT)
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def _advise(
         return advise(target, candidates, request, facts, known_drafts(target))
 
     advice = ranked()
-    if not n_measured or advice["refused"]:
+    if not n_measured:
         return advice
     by_reference = {candidate.reference: candidate for candidate in candidates}
     fitting = [row["reference"] for row in advice["drafts"] if row["drafter"] == MODEL and row["fits"]]

@@ -19,6 +19,7 @@ HIGH, MEDIUM = SEVERITIES = ("high", "medium")
 
 ROWS = 8  # batch tokens of the pass that a mixture of experts is judged by
 MIN_DRAFT_SHARE = 0.25  # of a step's time: a smaller share does not decide
+MIN_REJECTED = 0.5  # of drafts, which are rejected somewhere: fewer do not matter
 NORMAL_LOAD = 0.25  # processors that other programs usually keep busy
 MIN_DRAFTED_TOKENS = 20  # for an acceptance rate
 
@@ -159,14 +160,15 @@ def growing_experts(e: Evidence) -> Iterator[Cause]:
         )
 
 
-def no_partial_rollback(e: Evidence) -> Iterator[Cause]:
-    if e.memory in (RECURRENT, HYBRID):
+def recomputed_tokens(e: Evidence) -> Iterator[Cause]:
+    share = e.rejected / e.steps if e.steps else 0.0
+    if e.memory in (RECURRENT, HYBRID) and share > MIN_REJECTED:
         yield Cause(
-            "full-checkpoint rollback",
-            HIGH,
-            f"the target is {e.memory}: its state cannot be cut back to the tokens that were accepted, only "
-            "restored as a whole",
-            "decode plainly (--draft none); drafts pay for targets with attention alone",
+            "checkpoint rollback",
+            MEDIUM,
+            f"the target is {e.memory}: after a rejection its state returns to a checkpoint, and accepted "
+            f"tokens are computed again; that is so for {share:.0%} of drafts",
+            "keep drafts short and certain (--draft auto, or a higher --p-min)",
         )
 
 
@@ -229,7 +231,6 @@ def too_busy(e: Evidence) -> Iterator[Cause]:
 
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
-    no_partial_rollback,
     taken_cores,  # before what was measured beside them
     too_busy,
     many_threads,
@@ -238,4 +239,5 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     verification_too_expensive,
     draft_too_expensive,
     growing_experts,
+    recomputed_tokens,
 )

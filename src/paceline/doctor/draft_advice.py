@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
 from paceline.models.compatibility.known_pairs import KnownPair
-from paceline.models.headers.facts import ATTENTION, ModelFacts
+from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.family import family_of
 from paceline.speculative.errors import UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts
@@ -106,26 +106,17 @@ def advise(
 
     drafts: the best first; those of another vocabulary, and those that do not fit the memory, come last.
     downloads: of `pairs`, unless a draft of the target's vocabulary is here. two_rows: the cost of a pass
-    over two tokens relative to one, or None. refused: why nothing can be drafted, or "".
+    over two tokens relative to one, or None.
     """
-    refused, two_rows = "", None
-    drafts: list[Record] = []
-    downloads: list[Record] = []
-    if target.memory != ATTENTION:
-        refused = (
-            f"nothing can be drafted for it yet: it is {target.memory}, and its state cannot be rolled back"
-        )
-    else:
-        # The state of a draft model is rolled back, too.
-        usable = (SAME, COMPATIBLE, MAPPABLE)
-        able = [draft for draft in candidates if draft.verdict in usable and draft.facts.memory == ATTENTION]
-        models = [_row(target, one, request, known) for one in able]
-        drafts = sorted([*models, _row(target, None, request, known)], key=_order)
-        if not any(row["verdict"] != MAPPABLE and row["fits"] for row in models):
-            for pair in pairs:
-                candidate = DraftCandidate(_absent(pair), pair.draft, DOWNLOAD)
-                why = {"why": pair.why, "caveat": pair.caveat, "source": pair.source}
-                downloads.append(_row(target, candidate, request, known) | why)
+    two_rows, downloads = None, list[Record]()
+    able = [draft for draft in candidates if draft.verdict in (SAME, COMPATIBLE, MAPPABLE)]
+    models = [_row(target, one, request, known) for one in able]
+    drafts = sorted([*models, _row(target, None, request, known)], key=_order)
+    if not any(row["verdict"] != MAPPABLE and row["fits"] for row in models):
+        for pair in pairs:
+            candidate = DraftCandidate(_absent(pair), pair.draft, DOWNLOAD)
+            why = {"why": pair.why, "caveat": pair.caveat, "source": pair.source}
+            downloads.append(_row(target, candidate, request, known) | why)
     if (costs := known.costs(None)) is not None:
         curve = costs.target.curve(2, request.depth)
         two_rows = float(curve[2] / curve[1])
@@ -135,7 +126,6 @@ def advise(
         **asdict(request),
         "two_rows": two_rows,
         "available": known.available,
-        "refused": refused,
         "drafts": drafts,
         "downloads": downloads,
     }

@@ -44,8 +44,6 @@ def table(rows: Sequence[Record]) -> Block:
 
 def advice(record: Record) -> str:
     """Return one line of advice."""
-    if record["refused"]:
-        return f"don't speculate here: {record['refused']}"
     target = shell_quoted(record["target"].get("reference") or record["target"]["path"])
     fitting = [row for row in record["drafts"] if row["fits"]]
     if not fitting:

@@ -25,11 +25,11 @@ def test_an_embedding_model_of_a_language_models_architecture_is_refused() -> No
 
 
 @pytest.mark.parametrize("memory", [HYBRID, RECURRENT])
-def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back(memory: str) -> None:
+def test_a_target_with_a_state_has_a_note_and_a_draft_with_one_does_not(memory: str) -> None:
     found = check(target={"memory": memory})
-    assert (found.verdict, found.advice) == ("incompatible", ("decode it plainly (--draft none)",))
-    found = check(memory=memory)
-    assert (found.verdict, weights(found, "fatal")) == ("incompatible", ["memory"])
+    assert (of(found, "memory").weight, weights(found, "fatal")) == ("note", [])
+    assert of(found, "memory").text.startswith(f"the target is {memory}: drafts are chains")
+    assert all(reason.field != "memory" for reason in check(memory=memory).reasons)
 
 
 def test_verifying_reads_more_experts_the_longer_the_draft() -> None:

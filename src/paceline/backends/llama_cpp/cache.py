@@ -1,4 +1,8 @@
-"""llama.cpp's KV cache, shared by sessions: a main sequence each, and branches for trees."""
+"""llama.cpp's memory, shared by sessions: a main sequence each, and branches for trees.
+
+Recurrent state cannot drop its last tokens. Such a model has a checkpoint sequence for each session instead
+of branches: `seq_cp` shares the state, which llama.cpp copies when the main sequence is computed again.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,27 @@ from typing import Any
 
 from paceline.backends.common import CacheSlot, common_prefix, free_slots
 from paceline.backends.llama_cpp.binding import llama_cpp
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import UsageError
 
 MAX_BRANCHES = 64
 
 
 class SequenceSlot(CacheSlot):
     """A main sequence and the tokens of its cells.
-    prompt_length: tokens that a prefill of this length computed. last_used: grows with every session."""
+    prompt_length: tokens that a prefill of this length computed. last_used: grows with every session.
+    checkpoint: the number of tokens in the state of the checkpoint sequence."""
 
     def __init__(self, sequence: int) -> None:
         super().__init__()
         self.sequence = sequence
-        self.prompt_length = self.last_used = 0
+        self.prompt_length = self.last_used = self.checkpoint = 0
 
 
 class LlamaKvCache:
     """The sequences of a context.
     sessions: number of main sequences, which share one pool of cells. require: raises if the model is closed.
     shares: main sequences may share a prefix (`seq_cp` copies no data).
+    stateful: the model is recurrent or hybrid.
     windowed: cells outside an attention window may have been reused, which llama.cpp does not report."""
 
     def __init__(
@@ -38,10 +44,12 @@ class LlamaKvCache:
         require: Callable[[], None],
         *,
         shares: bool = True,
+        stateful: bool = False,
         windowed: bool = False,
     ) -> None:
         self._path, self._sessions, self._require = path, sessions, require
-        self._shares, self._windowed = shares, windowed
+        self._shares, self.stateful, self._windowed = shares, stateful, windowed
+        self.n_sequences = sessions + (sessions if stateful else MAX_BRANCHES)
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
         self.slots = [SequenceSlot(i) for i in range(sessions)]
@@ -56,7 +64,7 @@ class LlamaKvCache:
         ] * MAX_BRANCHES  # the owner of sequence `sessions + i`
         for slot in self.slots:
             slot.cached.clear()
-            slot.prompt_length = slot.last_used = 0
+            slot.prompt_length = slot.last_used = slot.checkpoint = 0
             if slot.owner is not None and (session := slot.owner()) is not None:
                 session.drop_tree()
 
@@ -108,19 +116,42 @@ class LlamaKvCache:
         self._require()
         self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
 
-    def truncate(self, sequence: int, start: int) -> None:
-        """Drop a sequence's cells from `start` on. Raises ContractError for state that cannot roll back."""
-        if self._memory is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
-            raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
+    def save_checkpoint(self, slot: SequenceSlot, n: int) -> None:
+        """Keep the state, which is that after `n` tokens, if the model cannot drop tokens from it."""
+        if self.stateful and slot.checkpoint != n:
+            self.share(slot.sequence, self._sessions + slot.sequence, -1)
+            slot.checkpoint = n
+
+    def move_branch(self, branch: int, main: int, start: int, end: int) -> None:
+        """Let a main sequence have the branch's cells from `start` on."""
+        self._remove(main, start)
+        self.share(branch, main, end, start=start)
+
+    def truncate(self, slot: SequenceSlot) -> None:
+        """Drop all cells behind the cached tokens. A state returns to its checkpoint instead, or to the start
+        without one; `cached` becomes shorter then."""
+        if self._memory is None or self._remove(slot.sequence, len(slot.cached)):
+            return
+        n = slot.checkpoint if self.stateful and slot.checkpoint <= len(slot.cached) else 0
+        del slot.cached[n:]
+        self._remove(slot.sequence, 0)
+        if n:
+            self.share(self._sessions + slot.sequence, slot.sequence, -1)
 
     def trim(self, slot: SequenceSlot, keep: int) -> None:
         """Keep at most the first `keep` positions. `cached` shrinks first, in case of an interrupt."""
         self._require()
         del slot.cached[keep:]
-        trimmed = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)
-        if trimmed and slot.cached and self._windowed:  # the first cells must be there in all layers
-            trimmed = self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence) == 0
-        if not trimmed:
+        self.truncate(slot)
+        first = self._cpp.llama_memory_seq_pos_min
+        if self._windowed and slot.cached and first(self._memory, slot.sequence) != 0:  # not in all layers
             slot.cached.clear()
-            self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
+            self._remove(slot.sequence, 0)
+        if slot.checkpoint > len(slot.cached):  # of another text
+            self._remove(self._sessions + slot.sequence, 0)
+            slot.checkpoint = 0
         slot.prompt_length = slot.prompt_length if slot.prompt_length <= len(slot.cached) else 0
+
+    def _remove(self, sequence: int, start: int) -> bool:
+        """Drop a sequence's cells from `start` on; return whether that was possible."""
+        return bool(self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1))

@@ -15,6 +15,7 @@ from paceline.backends.llama_cpp.hidden_states import Hidden, HiddenStateCapture
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.speculative.errors import ContractError, ModelError
 from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
+from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 
 MAX_ROWS = binding.UBATCH  # a prompt with outputs is divided like one without, for equal bits
@@ -78,7 +79,7 @@ class PassRunner:
     def _fits(self, n_prefill: int, trees: Iterable[DraftTree | int], want: RequiredOutputs) -> bool:
         """Return whether one pass has room for so many prefill tokens beside these trees."""
         if not self._wants_final_norm(want):
-            return n_prefill <= CHUNK
+            return n_prefill <= (MAX_FUSED_PREFILL if self._cache.stateful else CHUNK)
         return n_prefill + sum(1 + len(tree) for tree in trees if not isinstance(tree, int)) <= MAX_ROWS
 
     def _run(

@@ -2,7 +2,7 @@
 
 A tree is one batch: each row has the ids of all branch sequences below it, and branches share the main
 sequence's cells (`seq_cp` copies no data). A first child continues its parent's sequence, every further child
-opens a branch. Rejection is `seq_rm`.
+opens a branch. Rejection is `seq_rm`. A recurrent model drafts chains, and rejection returns to a checkpoint.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ class LlamaSession(CachedSession[SequenceSlot]):
         grows = self._tree_is_cached and tree.starts_with(self._tree)
         if not grows:
             self.rollback()
-        self._planned = True
         base = len(self.tokens) - 1
+        if self._needs_checkpoint(tree, grows):
+            self._cache.save_checkpoint(slot, base + 1 if grows else len(slot.cached))
+        self._planned = True
         fresh: dict[int, list[int]] = {}
         if not grows:
             main = [slot.sequence]
@@ -101,20 +103,18 @@ class LlamaSession(CachedSession[SequenceSlot]):
         """Move the root and `path` to the main sequence, and drop all other drafted cells."""
         slot, tree = self.slot, self._tree
         base = len(self.tokens)
-        end = base + len(path)
         if path and self._sequence[path[-1]] != slot.sequence:
-            self._cache.truncate(slot.sequence, base)
-            self._cache.share(self._sequence[path[-1]], slot.sequence, end, start=base)
-        elif len(tree) > len(path):
-            self._cache.truncate(slot.sequence, end)
+            self._cache.move_branch(self._sequence[path[-1]], slot.sequence, base, base + len(path))
         # In place, since the list may be long.
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
+        if len(tree) > len(path):
+            self._cache.truncate(slot)
         self._free_branches()
 
     def rollback(self) -> None:
         if self._slot is not None and self._planned:
-            self._cache.truncate(self._slot.sequence, len(self._slot.cached))
+            self._cache.truncate(self._slot)
             self._free_branches()
 
     def drop_tree(self) -> None:

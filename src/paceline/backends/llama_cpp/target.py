@@ -19,7 +19,7 @@ from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
-from paceline.backends.llama_cpp.exactness import require_exact, rows_are_equal
+from paceline.backends.llama_cpp.exactness import drops_rejected_drafts, require_exact, rows_are_equal
 from paceline.backends.llama_cpp.hidden_states import HiddenStateCapture
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
@@ -28,6 +28,7 @@ from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
+from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 from paceline.system.forks import ForkGuard
 from paceline.system.identity import file_fingerprint
@@ -35,7 +36,6 @@ from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
-MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode pass
 SETTINGS: Mapping[str, Any] = {
     "threads": 1,
     "gpu_layers": 0,
@@ -71,6 +71,7 @@ class LlamaTarget:
     stop: the layer before which passes end, 0 for none; see SupportsExits."""
 
     modification = ""
+    caps: Caps
 
     def __init__(
         self,
@@ -112,6 +113,8 @@ class LlamaTarget:
             if stop:
                 self._show_hidden_states(1, (stop,))
                 return
+            if self.cache.stateful and not drops_rejected_drafts(self):
+                self.caps = replace(self.caps, rollback="none")
             self._set_equal_rows()
             if exact_rows and not self.caps.exact:
                 self._set_up(n_ctx, sessions, exact_rows)
@@ -137,6 +140,7 @@ class LlamaTarget:
             per_session,
             self._require_open,
             shares=not stateful and not exact_rows and not windowed,
+            stateful=stateful,
             windowed=windowed,
         )
         self._decoder = PassRunner(
@@ -147,11 +151,11 @@ class LlamaTarget:
             exact_rows=exact_rows,
             kernels=self.kernels,
         )
-        self._make_context(sessions)
+        self._make_context()
         self.caps = Caps(
             # A first child needs no branch. Cells of branches are not in the order of plain decoding.
             max_branches=1 if stateful or exact_rows > 0 else 1 + MAX_BRANCHES // sessions,
-            rollback="none" if stateful else "free",
+            rollback="restore" if stateful else "free",
             max_sessions=sessions,
             max_batch_tokens=exact_rows or MAX_ROWS,
             max_prefill_tokens=per_session if exact_rows else CHUNK,
@@ -159,14 +163,14 @@ class LlamaTarget:
             exact=exact_rows > 0 and sessions == 1,  # passes over several sessions vary in shape
         )
 
-    def _make_context(self, sessions: int) -> None:
+    def _make_context(self) -> None:
         own_kernels.set_enabled(self.kernels)  # a context reserves scratch space for its operations
         self._context = binding.make_context(
             self._model,
             self.path,
             n_ctx=self._cells,
             threads=self.threads,
-            sequences=sessions + MAX_BRANCHES,
+            sequences=self.cache.n_sequences,
             rows=MAX_ROWS,
             n_batch=N_BATCH,
             flash_attention=self.flash_attention,
@@ -300,14 +304,14 @@ class LlamaTarget:
         """Make a context with the callback that copies hidden states, the first time they are wanted.
         Open sessions compute their tokens again. Raises ModelError."""
         check_layers(layers, self.layers, self.path)
-        if sessions > 1 and self.caps.rollback == "none":  # llama.cpp may reorder the rows of such sessions
+        if sessions > 1 and self.cache.stateful:  # llama.cpp may reorder the rows of such sessions
             raise ModelError(f"{self.path}: its hidden states can be had of one session at a time only")
         if self._decoder.capture is None:
             arch = binding.metadata(self._model, "general.architecture") or "unknown"
             capture = HiddenStateCapture(self.path, arch, self.layers, self.hidden_size, self._stop)
             self._free_context()
             self._decoder.capture = capture
-            self._make_context(self.caps.max_sessions)
+            self._make_context()
 
     def _set_equal_rows(self) -> None:
         equal = rows_are_equal(self)

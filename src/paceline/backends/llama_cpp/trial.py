@@ -18,6 +18,7 @@ from paceline.speculative.tree import EMPTY, DraftTree
 TEXT = "The\tquick (brown) fox,\r\n  12345 jumps: éß 漢字 🙂 \x00\x7f"
 N_CTX = 256
 PARENTS, SCORES, SOURCES = (-1, 0, 0, 2), (0.5,) * 4, ("trial",) * 4  # two branches
+CHAIN = (-1, 0, 1, 2)
 
 
 def main(path: str, way: dict[str, Any]) -> None:
@@ -34,7 +35,8 @@ def main(path: str, way: dict[str, Any]) -> None:
 
 def _run(target: LlamaTarget) -> None:
     prompt = (_use_tokenizer(target.text, target.vocab.size) or [0])[: N_CTX // 4]
-    drafted = DraftTree(tuple((prompt * 4)[:4]), PARENTS, SCORES, SOURCES)
+    parents = PARENTS if target.caps.max_branches > 1 else CHAIN
+    drafted = DraftTree(tuple((prompt * 4)[:4]), parents, SCORES, SOURCES)
     for engine in (target, target.with_shared_weights(n_ctx=N_CTX, flash_attention=False)):
         session = engine.open()
         session.extend(prompt)

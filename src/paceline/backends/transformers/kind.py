@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.backends.transformers.session import PassInput
+from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import ROOT
 
 MAX_PREFILL_TOKENS = 512  # in one pass
@@ -21,9 +22,9 @@ WINDOWED, WHOLE = "sliding_attention", "full_attention"
 class ArchitectureTraits:
     """Traits that an architecture declares; a probe finds which of them hold (trial.py).
     supports_custom_masks: passes take an attention mask.
-    supports_rollback: the cache can drop its last positions.
+    rollback: how the cache drops its last positions; see Caps.
     window: positions that a layer with sliding attention sees.
-    max_prefill_chunk: prefill tokens of a pass.
+    single_token_passes: the state starts anew in a pass over several tokens (Mamba).
     state_in_modules: the state is in the modules, not in a cache."""
 
     def __init__(self, model: Any, config: Any) -> None:
@@ -35,14 +36,15 @@ class ArchitectureTraits:
         layers = set(getattr(config, "layer_types", None) or ())
         window = getattr(config, "sliding_window", None)
         self.window = int(window) if window and (not layers or WINDOWED in layers) else None
-        self.supports_rollback = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
+        self.state_in_modules = hasattr(model.get_decoder(), "_setup_cache")
+        is_free = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
+        self.rollback: Rollback = "free" if is_free else "none" if self.state_in_modules else "restore"
         known = layers <= {WHOLE, WINDOWED} and attention in ("eager", "sdpa")
         self.supports_custom_masks = (
-            known and self.takes_positions and self.supports_rollback and not has_own_masks(model)
+            known and self.takes_positions and self.rollback == "free" and not has_own_masks(model)
         )
         self._mixed = layers >= {WHOLE, WINDOWED}
-        self.max_prefill_chunk = MAX_PREFILL_TOKENS
-        self.state_in_modules = hasattr(model.get_decoder(), "_setup_cache")
+        self.single_token_passes = False
 
     def mask(self, rows: Sequence[PassInput]) -> Any:
         """Return a mask that separates the rows of sessions; None for the model's default mask."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -41,6 +41,10 @@ def compute(
     model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs
 ) -> None:
     """Compute all sessions in one pass if a mask can separate them, else one by one."""
+    if kind.single_token_passes:
+        for one in due:
+            _token_by_token(model, kind, one, want)
+        return
     group, n = list[PendingForward](), 0
     for one in due:
         if group and (not kind.supports_custom_masks or n + len(one.rows.tokens) > MAX_FUSED_ROWS):
@@ -52,10 +56,20 @@ def compute(
         _pass(model, kind, group, want)
 
 
+def _token_by_token(model: Any, kind: ArchitectureTraits, due: PendingForward, want: RequiredOutputs) -> None:
+    """Compute a session's tokens in passes of one token."""
+    rows = due.rows
+    parts = [replace(due, rows=row) for row in rows.single_tokens()]
+    for part in parts:
+        _pass(model, kind, [part], want)
+    due.logits = torch.cat([part.logits for part in parts])
+    due.hidden = torch.cat([part.hidden for part in parts]) if want.layers else None
+
+
 def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], want: RequiredOutputs) -> None:
     rows = [one.rows for one in due]
     caches = [one.session.slot.cache for one in due]
-    if kind.supports_rollback:
+    if kind.rollback == "free":
         for cache, one in zip(caches, rows, strict=True):
             cache.truncate(one.start)  # a view may have written behind the text
     counts = [len(row.tokens) for row in rows]

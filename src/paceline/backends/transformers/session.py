@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.backends.common import CachedSession, CacheSlot, common_prefix, free_slots
 from paceline.backends.transformers.loading import openmp_threads
 from paceline.speculative.errors import ContractError
+from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import EMPTY, DraftTree
 
 
@@ -32,20 +33,38 @@ class PassInput:
         """Length of the cache after the pass."""
         return self.start + len(self.tokens)
 
+    def single_tokens(self) -> list[PassInput]:
+        """Return a pass for each row."""
+        first = len(self.tokens) - self.n_outputs
+        return [
+            replace(
+                self, tokens=[token], positions=[position], start=self.start + i, n_outputs=int(i >= first)
+            )
+            for i, (token, position) in enumerate(zip(self.tokens, self.positions, strict=True))
+        ]
+
 
 class HfSlot(CacheSlot):
-    """A cache and its tokens. rewinds: the last tokens can be dropped; otherwise all are."""
+    """A cache and its tokens. rollback: see Caps."""
 
-    def __init__(self, make: Callable[[], Any], rewinds: bool) -> None:
+    def __init__(self, make: Callable[[], Any], rollback: Rollback) -> None:
         super().__init__()
-        self._make, self._rewinds = make, rewinds
+        self._make, self._rollback = make, rollback
         self.cache: Any = make()
 
+    def save_checkpoint(self, n: int) -> None:
+        """Keep the state, which is that after `n` tokens, if the cache cannot drop tokens."""
+        if self._rollback == "restore":
+            self.cache.save_checkpoint(n)
+
     def trim(self, n: int) -> None:
-        """Keep at most the first `n` tokens."""
-        if self._rewinds:
+        """Keep at most the first `n` tokens. A state returns to its checkpoint, or to the start."""
+        if self._rollback == "free":
             del self.cached[n:]
             self.cache.truncate(len(self.cached))
+        elif self._rollback == "restore" and 0 < self.cache.checkpoint <= n:
+            del self.cached[self.cache.checkpoint :]
+            self.cache.restore()
         else:
             self.clear()
 
@@ -55,10 +74,11 @@ class HfSlot(CacheSlot):
 
 
 class CacheSlots:
-    """The caches of a model's sessions."""
+    """The caches of a model's sessions. rollback: see Caps."""
 
-    def __init__(self, n: int, make: Callable[[], Any], rewinds: bool) -> None:
-        self._slots = [HfSlot(make, rewinds) for _ in range(n)]
+    def __init__(self, n: int, make: Callable[[], Any], rollback: Rollback = "none") -> None:
+        self.rollback = rollback
+        self._slots = [HfSlot(make, rollback) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[HfSlot, int]:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
@@ -73,16 +93,16 @@ class CacheSlots:
 
 
 class HfSession(CachedSession[HfSlot]):
-    """A session in one of `slots`. rewinds: the cache can drop its last positions."""
+    """A session in one of `slots`."""
 
-    def __init__(self, slots: CacheSlots, n_ctx: int, rewinds: bool) -> None:
-        self.slots, self._rewinds = slots, rewinds
+    def __init__(self, slots: CacheSlots, n_ctx: int) -> None:
+        self.slots = slots
         super().__init__(n_ctx)
 
     def _begin(self, tokens: list[int]) -> None:
         self._slot, shared = self.slots.take(self, tokens)
         shared = min(shared, len(tokens) - 1)
-        if self._rewinds or shared < len(self._slot.cached):
+        if self.slots.rollback == "free" or shared < len(self._slot.cached):
             self._slot.trim(shared)
 
     def plan_prefill(self, n: int) -> PassInput:
@@ -104,8 +124,11 @@ class HfSession(CachedSession[HfSlot]):
 
     def plan(self, tree: DraftTree) -> PassInput:
         """Plan the pending tokens, the root and the new nodes of `tree`."""
-        if not (self._tree_is_cached and tree.starts_with(self._tree)):
+        grows = self._tree_is_cached and tree.starts_with(self._tree)
+        if not grows:
             self.rollback()
+        if self._needs_checkpoint(tree, grows):
+            self.slot.save_checkpoint(len(self.tokens) if grows else len(self.slot.cached))
         self._planned = True
         return self._rows(tree, len(self.slot.cached))
 
@@ -129,10 +152,10 @@ class HfSession(CachedSession[HfSlot]):
         slot, tree, base = self.slot, self._tree, len(self.tokens)
         if list(path) != list(range(len(path))):
             slot.cache.gather([base + node for node in path], base)
-        elif len(tree) > len(path):
-            slot.cache.truncate(base + len(path))
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
+        if len(tree) > len(path):
+            slot.trim(len(slot.cached))
         self._clear_tree()
 
     def rollback(self) -> None:

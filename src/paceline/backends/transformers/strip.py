@@ -1,15 +1,16 @@
 """KV caches with spare capacity: a pass writes in place, and an accepted path is moved together.
 
-The caches of transformers copy all keys and values for every token (`torch.cat`).
+The caches of transformers copy all keys and values for every token (`torch.cat`). Recurrent state cannot drop
+tokens: it returns to a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 MIN_CAPACITY = 256  # positions
 
@@ -88,6 +89,41 @@ class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped her
             for layer in self.layers:
                 if layer.is_initialized:  # a view skips some
                     layer.gather(index, start)
+
+
+class StateCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped here
+    """The cache of a sequence in a model with recurrent layers, or with others that drop positions.
+    checkpoint: number of tokens at the checkpoint; 0 if there is none."""
+
+    layers: list[Any]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config=config)
+        self.layers = [LayerCache() if type(layer) is DynamicLayer else layer for layer in self.layers]
+        self.checkpoint = 0
+        self._states: list[dict[str, Any]] = []  # attributes of the layers at the checkpoint
+
+    def save_checkpoint(self, n: int) -> None:
+        """Keep the state, which is that after `n` tokens."""
+        if self.checkpoint != n:
+            self._states, self.checkpoint = [copied_attributes(vars(layer)) for layer in self.layers], n
+
+    def restore(self) -> None:
+        """Return to the checkpoint."""
+        for layer, state in zip(self.layers, self._states, strict=True):
+            layer.__dict__.update(copied_attributes(state))
+
+
+def copied_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layer's attributes at this time. Keys and values are only appended to: recurrent states, which
+    are in dictionaries, are written in place."""
+    return {
+        name: copied_states(value) if isinstance(value, dict) else value for name, value in attributes.items()
+    }
+
+
+def copied_states(states: Mapping[int, Any]) -> dict[int, Any]:
+    return {i: state.clone() if isinstance(state, torch.Tensor) else state for i, state in states.items()}
 
 
 class BatchedCache(Cache):  # type: ignore[misc]  # transformers is untyped here

@@ -40,7 +40,7 @@ from paceline.backends.transformers.loading import (
 )
 from paceline.backends.transformers.passes import PendingForward, compute
 from paceline.backends.transformers.session import CacheSlots, HfSession
-from paceline.backends.transformers.strip import SequenceCache
+from paceline.backends.transformers.strip import SequenceCache, StateCache
 from paceline.backends.transformers.text import HfText
 from paceline.backends.transformers.trial import probe_traits
 from paceline.backends.transformers.view import (
@@ -53,13 +53,13 @@ from paceline.backends.views import ModelView
 from paceline.models.names import model_path
 from paceline.speculative.errors import ContractError, ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
+from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES, MAX_ROWS = 64, 512
-MAX_FUSED_PREFILL = 32  # prefill tokens that hardly change the time of a decode pass
 
 
 class HfTarget:
@@ -138,7 +138,7 @@ class HfTarget:
         self._view = ""  # its spec
         self._passes = 0  # to notice reads of an outdated output
         self.on_forward: Callable[[int, int, float], None] | None = None
-        self._kind, self._slots = ArchitectureTraits(self._model, config), CacheSlots(0, list, rewinds=False)
+        self._kind, self._slots = ArchitectureTraits(self._model, config), CacheSlots(0, list)
         depends_on = {name: identity[name] for name in ("model", "engine", "dtype", "attention")}
         traits = probe_traits(self, model, self._kind, depends_on | {"device": self._device})
         if traits.rejection_reason:
@@ -146,23 +146,21 @@ class HfTarget:
         traits.limit(self._kind)
         self.caps = Caps(
             max_branches=MAX_BRANCHES if self._kind.supports_custom_masks else 1,
-            rollback="free" if self._kind.supports_rollback else "none",
+            rollback=self._kind.rollback,
             max_sessions=sessions if traits.multiple_sessions else 1,
             max_batch_tokens=MAX_ROWS,
             max_prefill_tokens=MAX_PREFILL_TOKENS,
             n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
         )
-        self._slots = CacheSlots(self.caps.max_sessions, self.make_cache, self._kind.supports_rollback)
+        self._slots = CacheSlots(self.caps.max_sessions, self.make_cache, self._kind.rollback)
 
     def make_cache(self) -> Any:
-        if self._kind.supports_rollback:
+        if self._kind.rollback == "free":
             return SequenceCache()
-        from transformers import DynamicCache
-
         model = self._require_open()
         if self._kind.state_in_modules:  # reset the last session's state
             model.get_decoder()._setup_cache(model.config, 1, self._device, model.dtype)
-        return DynamicCache(config=model.config)
+        return StateCache(model.config)
 
     def _require_open(self) -> Any:
         if self._model is None:
@@ -222,11 +220,11 @@ class HfTarget:
 
     def view(self, view: ModelView) -> HfTarget:
         attention, feed_forward = view.active_blocks(self.layers)
-        if not self._kind.supports_rollback:
-            raise UsageError(f"{self.path}: its state cannot be rolled back: no part of it can draft for it")
+        if self._kind.rollback != "free":
+            raise UsageError(f"{self.path}: has recurrent layers: no part of it can draft for it")
         out = copy(self)
         out._model, out._base_target = build_view(self._model, attention, feed_forward), self
-        out._slots = CacheSlots(self.caps.max_sessions, out.make_cache, rewinds=True)
+        out._slots = CacheSlots(self.caps.max_sessions, out.make_cache, "free")
         out._view, out.weight_bytes = view.spec, int(out._model.get_memory_footprint())
         if n := view.n_skipped_blocks(self.layers):
             out.modification = f"without {n} of {2 * self.layers} blocks"
@@ -250,14 +248,14 @@ class HfTarget:
             and beside.slots is self._base_target._slots
         ):
             return ViewSession(beside, self.caps.n_ctx)
-        return HfSession(self._slots, self.caps.n_ctx, self._kind.supports_rollback)
+        return HfSession(self._slots, self.caps.n_ctx)
 
     def forget(self) -> None:
         self._slots.clear_free()
 
     def close(self) -> None:
         self._model = None
-        self._slots = CacheSlots(0, list, rewinds=False)
+        self._slots = CacheSlots(0, list)
 
     def forward(
         self, batch: Sequence[tuple[HfSession, DraftTree | int]], want: RequiredOutputs
@@ -289,10 +287,10 @@ class HfTarget:
         n = tree if isinstance(tree, int) else session.pending_tokens
         if not 0 <= n <= session.pending_tokens:
             raise ContractError(f"{n} tokens to prefill, of {session.pending_tokens} pending ones")
-        most, begin, left, hidden = self._kind.max_prefill_chunk, len(session.slot.cached), n, list[Any]()
-        beside = most if most > 1 else 0 if isinstance(tree, DraftTree) else 1
+        begin, left, hidden = len(session.slot.cached), n, list[Any]()
+        beside = MAX_FUSED_PREFILL if self._kind.rollback == "restore" else MAX_PREFILL_TOKENS
         while left > beside:
-            part = min(left, most)
+            part = min(left, MAX_PREFILL_TOKENS)
             due = PendingForward(session, part, session.plan_prefill(part), 0, begin)
             if due.rows.tokens:
                 compute(self._require_open(), self._kind, [due], want)

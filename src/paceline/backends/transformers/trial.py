@@ -17,11 +17,11 @@ from paceline.backends.transformers.kind import ArchitectureTraits
 from paceline.backends.transformers.loading import first_line, is_out_of_memory, out_of_memory_error
 from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.interfaces import RequiredOutputs, Rollback
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.system import home
 
-FOLDER, VERSION = "transformers", 2  # increase the version if results may change
+FOLDER, VERSION = "transformers", 3  # increase the version if results may change
 PROMPT, LENGTH = 3, 7  # tokens of a text
 PARENTS = (ROOT, ROOT, 1, ROOT)  # all nodes but the first must not attend to some earlier node
 
@@ -31,26 +31,25 @@ Pairs = list[tuple[Any, Any]]  # computed and expected rows of logits
 @dataclass(frozen=True)
 class ProbedTraits:
     """The result of a probe.
-    rewinds: rejected tokens can be dropped. masks: masks separate branches and sessions.
+    rollback: see Caps. masks: masks separate branches and sessions.
     rejection_reason: why the model cannot be decoded at all, or ""."""
 
-    rewinds: bool
+    rollback: Rollback
     multi_token_passes: bool
     masks: bool
     multiple_sessions: bool
     rejection_reason: str = ""
 
     def limit(self, kind: ArchitectureTraits) -> None:
-        kind.supports_rollback &= self.rewinds
+        kind.rollback = self.rollback
         kind.supports_custom_masks &= self.masks
-        if not self.multi_token_passes:
-            kind.max_prefill_chunk = 1
+        kind.single_token_passes = not self.multi_token_passes
 
 
 def probe_traits(target: Any, model: Any, kind: ArchitectureTraits, key: Mapping[str, Any]) -> ProbedTraits:
     """Return the cached result of `key`, or probe the model. target: its HfTarget, without open sessions."""
     if model.training:  # dropout makes outputs random
-        return ProbedTraits(kind.supports_rollback, True, kind.supports_custom_masks, True)
+        return ProbedTraits(kind.rollback, True, kind.supports_custom_masks, True)
     key = {**key, "trial": VERSION}
     traits = home.load_record(FOLDER, key, lambda value: ProbedTraits(**value["abilities"]))
     if traits is None:
@@ -81,41 +80,38 @@ class TraitProbe:
         except Exception as error:  # transformers raises whatever its parts raise
             return self._refused(first_line(error))
         if not torch.isfinite(logits).all():  # nothing can be compared; each row raises an error later
-            return ProbedTraits(kind.supports_rollback, True, kind.supports_custom_masks, True)
+            return ProbedTraits(kind.rollback, True, kind.supports_custom_masks, True)
         kind.supports_custom_masks = kind.supports_custom_masks and self._matches_reference(self._branches)
         several = self._matches_reference(self._several)
-        kind.supports_rollback, kind.supports_custom_masks = (
-            kind.supports_rollback and several,
-            kind.supports_custom_masks and several,
-        )
-        kind.max_prefill_chunk = kind.max_prefill_chunk if several else 1
+        if not several:
+            kind.single_token_passes, kind.supports_custom_masks = True, False
+            kind.rollback = "restore" if kind.rollback == "restore" else "none"
         both, one = self._texts, self._texts[:1]
-        together = self._matches_reference(lambda: self._check_decoding(both, drafts=kind.supports_rollback))
+        together = self._matches_reference(lambda: self._check_decoding(both, drafts=kind.rollback != "none"))
         if not together:  # find the cause
             if not self._matches_reference(lambda: self._check_decoding(one)):
                 return self._refused(self._fault or "token by token it says something else than in one pass")
-            kind.supports_rollback = kind.supports_rollback and self._matches_reference(
-                lambda: self._check_decoding(one, drafts=True)
-            )
+            if not self._matches_reference(lambda: self._check_decoding(one, drafts=True)):
+                kind.rollback = "none"
             kind.supports_custom_masks = (
                 kind.supports_custom_masks
-                and kind.supports_rollback
+                and kind.rollback == "free"
                 and self._matches_reference(lambda: self._check_decoding(both))
             )
             together = self._matches_reference(lambda: self._check_decoding(both))
-        return ProbedTraits(kind.supports_rollback, several, kind.supports_custom_masks, together)
+        return ProbedTraits(kind.rollback, several, kind.supports_custom_masks, together)
 
     def _refused(self, reason: str) -> ProbedTraits:
         import transformers
 
         kind = f"{self._model.config.model_type} of transformers {transformers.__version__}"
         message = f"{kind} cannot be decoded ({reason}): use a GGUF file of it"
-        return ProbedTraits(False, False, False, False, message)
+        return ProbedTraits("none", False, False, False, message)
 
     def _matches_reference(self, way: Callable[[], Pairs]) -> bool:
         """Return whether the rows equal those of passes without a cache.
         Fewer than half may differ, since rounding can route a token to other experts."""
-        self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.supports_rollback)
+        self._fault, self._slots = "", CacheSlots(2, self._target.make_cache, self._kind.rollback)
         try:
             errors = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
         except ModelError:  # too little memory
@@ -140,7 +136,7 @@ class TraitProbe:
         return self._known[key]
 
     def _open(self, tokens: Sequence[int]) -> HfSession:
-        session = HfSession(self._slots, 4 * LENGTH, self._kind.supports_rollback)
+        session = HfSession(self._slots, 4 * LENGTH)
         session.extend(tokens)
         return session
 

@@ -29,7 +29,7 @@ class ViewSession(HfSession):
     """A session of a view. beside: the session of the whole model, whose cache it uses."""
 
     def __init__(self, beside: HfSession, n_ctx: int) -> None:
-        super().__init__(beside.slots, n_ctx, rewinds=True)
+        super().__init__(beside.slots, n_ctx)
         self._beside = beside
 
     @property

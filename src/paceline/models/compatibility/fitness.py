@@ -60,13 +60,12 @@ def architecture(target: ModelFacts, draft: ModelFacts) -> Iterator[Compatibilit
 
 
 def memory(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
-    values = target.memory, draft.memory
     if target.memory != ATTENTION:
-        text = "the target's state cannot be rolled back yet: nothing can be drafted for it"
-        yield CompatibilityReason("memory", *values, FATAL, text, "decode it plainly (--draft none)")
-    elif draft.memory != ATTENTION:
-        text = "the draft's state cannot be rolled back yet: it cannot draft"
-        yield CompatibilityReason("memory", *values, FATAL, text, "take a draft without recurrent layers")
+        text = (
+            f"the target is {target.memory}: drafts are chains, and after a rejection accepted tokens are "
+            "computed again"
+        )
+        yield CompatibilityReason("memory", target.memory, draft.memory, NOTE, text)
 
 
 def experts(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:

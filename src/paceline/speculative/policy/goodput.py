@@ -59,6 +59,7 @@ class GoodputPolicy:
         self.costs = costs
         self._most, self._p_split = (depth, nodes, width), p_split
         self._clock = clock
+        self._recomputes = False  # whether rejected drafts were seen to leave tokens to compute again
         self.forget()
 
     def forget(self) -> None:
@@ -95,8 +96,14 @@ class GoodputPolicy:
         depth = min(depth, self._max_first_draft)
         n = len(requests)
         self._prefill_tokens = prefill_tokens
-        self._fused_prefill = sum([request.session.pending_tokens for request in requests])
-        rows = n + prefill_tokens + self._fused_prefill
+        pending = [request.session.pending_tokens for request in requests]
+        self._fused_prefill, all_pending = 0, sum(pending)
+        if all_pending:
+            self._fused_prefill = sum(
+                [m for m, r in zip(pending, requests, strict=True) if not r.stats.steps]
+            )
+            self._recomputes = self._recomputes or all_pending > self._fused_prefill
+        rows = n + prefill_tokens + all_pending
         end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
         self._context_length = max([len(request.session.tokens) for request in requests])
         pace, curve = self.costs.target.pace_factor(end, self._context_length)
@@ -106,7 +113,7 @@ class GoodputPolicy:
         rate = max([m / curve[m] for m in range(1, n + 1)]) / pace
         if self._seconds > 0.0:
             rate = max(rate, GOODPUT_DISCOUNT * self._tokens / self._seconds)
-        self._prices = RowPrices(pace, curve, rows, end, rate)
+        self._prices = RowPrices(pace, curve, rows, end, rate, self._recomputes)
         self._calls.begin(self._prices, self._plain_pass, self.costs.draft)
         credit = FREE_PASSES * self._plain_pass / n + SAVINGS_AT_RISK * max(0.0, self._calls.saved)
         ledgers = [self.ledger(request) for request in requests]
@@ -122,8 +129,9 @@ class GoodputPolicy:
                 rule=self._calls,
                 ledger=ledger,
                 is_limited=id(ledger) in self._limited,
+                pending=m,
             )
-            for ledger in ledgers
+            for ledger, m in zip(ledgers, pending, strict=True)
         ]
 
     def select(
@@ -136,25 +144,28 @@ class GoodputPolicy:
             for request, draft in zip(requests, drafts, strict=True)
         ]
         now, rows = self._calls.clock(), self._prices.rows
-        queue: list[tuple[float, int, int]] = []
+        queue: list[tuple[float, int, int, float]] = []
         for at, (draft, reach_probability, budget) in enumerate(
             zip(drafts, reach_probabilities, budgets, strict=True)
         ):
             if isinstance(budget, GoodputBudget) and budget.call.drafter:
-                self._calls.finish_call(budget, now, self._prices.worth(reach_probability))
+                self._calls.finish_call(budget, now, self._prices.worth(reach_probability, budget.pending))
             if draft.q is not None:
                 rows += len(draft)  # always verified
                 self._calls.sampling.update(draft.source)
             elif not (isinstance(budget, GoodputBudget) and budget.is_limited):
                 fitting = within_limits(by_reach_probability(draft, reach_probability), draft, budget)
-                queue += [(-reach_probability[node], at, node) for node in fitting]
+                likely = [-reach_probability[node] for node in fitting]
+                pending = budget.pending if isinstance(budget, GoodputBudget) else 0
+                net = self._prices.net_of_rejection(likely, pending)
+                queue += [(s, at, node, worth) for s, node, worth in zip(likely, fitting, net, strict=True)]
         if len(drafts) > 1:
             queue.sort()
         rows = min(rows, self._prices.end)  # sampled drafts may exceed the curve
-        likely = [entry[0] for entry in queue]
-        n = self._prices.best(likely, rows)[0] or self._retry_tokens(likely, rows)
+        n = self._prices.best([entry[3] for entry in queue], rows)[0]
+        n = n or self._retry_tokens([entry[0] for entry in queue], rows)
         taken: list[list[int]] = [[] for _ in drafts]
-        for _, at, node in queue[:n]:
+        for _, at, node, _ in queue[:n]:
             taken[at].append(node)
         return [
             draft if draft.q is not None else draft.subset(sorted(nodes), reach_probability)
@@ -174,21 +185,21 @@ class GoodputPolicy:
         rows = sum([step.batch_tokens for step in steps])
         tokens = sum([len(step.tokens) for step in steps])
         longest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
-        nodes = sum([len(step.tree) for step in steps])
         # A pass counts at its known cost, so that a hiccup does not distort the value of drafting.
         pass_ = cost.seconds(rows + self._prefill_tokens, longest)
         plain, drafting, overhead = self._plain_pass / n, 0.0, 0.0
-        base = self._plain_pass
+        base, extra_rows = self._plain_pass, [step.batch_tokens - 1 for step in steps]
         if self._fused_prefill:  # the end of a prompt is no cost of drafts
-            base = cost.seconds(rows + self._prefill_tokens - nodes, longest)
-        extra = (pass_ - base) / max(1, nodes)  # seconds per drafted row
-        for ledger, step in zip(ledgers, steps, strict=True):
+            extra_rows = [len(step.tree) for step in steps]
+            base = cost.seconds(rows + self._prefill_tokens - sum(extra_rows), longest)
+        extra = (pass_ - base) / max(1, sum(extra_rows))  # seconds per drafted or recomputed row
+        for ledger, step, more in zip(ledgers, steps, extra_rows, strict=True):
             times = step.times
             drafting += times.draft
             overhead += times.total - times.draft - times.forward
             ledger.plain_seconds += len(step.tokens) * plain
             saved = (len(step.tokens) - 1) * plain
-            self._calls.lose(ledger, extra * len(step.tree) + min(times.other, plain) - saved)
+            self._calls.lose(ledger, extra * more + min(times.other, plain) - saved)
         if self._prefill_tokens or self._fused_prefill:  # dominated by prefill
             return
         if all(request.stats.steps > 1 for request in requests):  # first steps include one-time work

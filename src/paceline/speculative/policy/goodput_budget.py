@@ -15,6 +15,7 @@ from paceline.speculative.tree import DraftTree
 
 LOOKAHEAD_LEVELS = 8  # levels a draft model looks ahead for the next edge of the cost curve
 MAX_CHEAP_CATCH_UP = 32  # pending tokens of a drafter up to which a call counts as usual
+RECOMPUTED_ROWS = 8  # rows over which the price of a recomputed one is averaged
 NEGLIGIBLE_SHARE = 0.002  # of a plain pass: cheaper drafters are always called
 
 
@@ -22,15 +23,24 @@ class RowPrices:
     """The prices of one pass.
     pace, curve: pass costs (PassCosts.pace_factor).
     rows: rows of the pass without drafts; end: with the longest drafts.
-    rate: tokens that a second has to bring."""
+    rate: tokens that a second has to bring.
+    recomputes: a rejected draft leaves accepted tokens to be computed again (rollback="restore")."""
 
-    __slots__ = ("_least", "curve", "end", "pace", "rate", "rows")
+    __slots__ = ("_least", "curve", "end", "pace", "rate", "recompute", "rows")
 
     def __init__(
-        self, pace: float = 1.0, curve: Sequence[float] = (), rows: int = 1, end: int = 1, rate: float = 0.0
+        self,
+        pace: float = 1.0,
+        curve: Sequence[float] = (),
+        rows: int = 1,
+        end: int = 1,
+        rate: float = 0.0,
+        recomputes: bool = False,
     ) -> None:
         self.pace, self.curve, self.rows, self.end, self.rate = pace, curve, rows, end, rate
-        self._least = 0.0
+        self._least = self.recompute = 0.0
+        if recomputes and (more := min(RECOMPUTED_ROWS, end - rows)) > 0:  # tokens per row of a later pass
+            self.recompute = max(0.0, rate * pace * (curve[rows + more] - curve[rows]) / more)
 
     @property
     def least(self) -> float:
@@ -41,13 +51,27 @@ class RowPrices:
             self._least = max(0.01, 0.5 * self.rate * self.pace * row)
         return self._least
 
-    def worth(self, reach_probability: Sequence[float]) -> float:
-        """Return the worth of a draft in tokens."""
-        return self.best(sorted([-s for s in reach_probability]), self.rows)[1]
+    def worth(self, reach_probability: Sequence[float], pending: int = 0) -> float:
+        """Return the worth of a draft in tokens. pending: see `net_of_rejection`."""
+        minus_reach = sorted([-s for s in reach_probability])
+        return self.best(self.net_of_rejection(minus_reach, pending), self.rows)[1]
+
+    def net_of_rejection(self, minus_reach: Sequence[float], pending: int) -> Sequence[float]:
+        """Return negated reach probabilities, less what each node of a chain adds to the expected price of a
+        rejection. If node n is the first to be rejected, a later pass computes `pending + n` tokens again:
+        those that this pass did, the root and n - 1 nodes."""
+        if not self.recompute:
+            return minus_reach
+        net, above = list[float](), -1.0
+        for n, s in enumerate(minus_reach, 1):
+            net.append(s + self.recompute * (s - above) * (pending + n))
+            above = s
+        return net
 
     def best(self, minus_reach: Sequence[float], rows: int) -> tuple[int, float]:
         """Return how many nodes to verify beside `rows` other rows, and their worth in tokens.
-        Every number is tried, as the curve has steps. minus_reach: negated reach probabilities, ascending."""
+        Every number is tried, as the curve has steps. minus_reach: negated reach probabilities, the likeliest
+        first."""
         curve, price = self.curve, self.rate * self.pace  # in tokens per unit of the curve
         best, most, gained, base = 0, 0.0, 0.0, price * curve[rows]
         for n, s in enumerate(minus_reach[: self.end - rows], 1):
@@ -98,11 +122,13 @@ class LossLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputBudget(Budget):
-    """The budget of one proposal. is_limited: the request is beyond its loss limit."""
+    """The budget of one proposal. is_limited: the request is beyond its loss limit.
+    pending: tokens that its pass computes before the root."""
 
     rule: DrafterCalls
     ledger: LossLedger
     is_limited: bool = False
+    pending: int = 0
     call: DrafterCall = field(default_factory=DrafterCall)
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
@@ -192,7 +218,8 @@ class DrafterCalls:
         last = self.values.get(budget.call.drafter, value)
         if reads or max(value.seconds, last.seconds) > NEGLIGIBLE_SHARE * self._plain_pass:
             reach = self._acceptance.reach_probabilities(budget.ledger.recent_acceptance, draft())
-            worth, kind = self.prices.worth(reach), confidence_level(max(reach, default=0.0))
+            worth = self.prices.worth(reach, budget.pending)
+            kind = confidence_level(max(reach, default=0.0))
         self.finish_call(budget, now, worth)
         return value, worth, kind
 
@@ -239,13 +266,15 @@ class DrafterCalls:
         call.levels = max(call.levels, depth)
         nodes = call.nodes
         insort(nodes, -reach_probability)
-        now = prices.best(nodes, prices.rows)[1]
+        now = prices.best(prices.net_of_rejection(nodes, budget.pending), prices.rows)[1]
         each, last = reach_probability ** (1 / depth), min(LOOKAHEAD_LEVELS, budget.depth - depth)
         further = nodes
         for m in range(1, last + 1):
             reach_probability *= each
             further = sorted([*further, -reach_probability])
             # Check only powers of two and the last level, which find the edges of the curve.
-            if (m & (m - 1) == 0 or m == last) and prices.best(further, prices.rows)[1] - m * level > now:
-                return True
+            if m & (m - 1) == 0 or m == last:
+                net = prices.net_of_rejection(further, budget.pending)
+                if prices.best(net, prices.rows)[1] - m * level > now:
+                    return True
         return False

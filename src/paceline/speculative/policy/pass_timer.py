@@ -52,11 +52,13 @@ class PassTimer:
 
     def time_pass(self, n: int) -> float:
         """Return the seconds of a forward over n rows after the current text.
-        If the target has no rollback, n is 1 and the text grows up to the end of the context."""
-        goes_back = self._target.caps.rollback != "none"
-        if goes_back:
+        After one row the text grows, up to the end of the context, unless the cache can drop it. If the
+        target has no rollback, n is 1."""
+        rollback = self._target.caps.rollback
+        grows = rollback == "none" or (rollback == "restore" and n == 1)  # an empty draft has no checkpoint
+        if rollback != "none":
             self._session.extend(())
-        elif self.context_length == len(self._text):
+        if grows and self.context_length == len(self._text):
             self._reopen()
             self._session.extend(self._text[:1])
             self.context_length = 1
@@ -64,7 +66,7 @@ class PassTimer:
         began = self._clock()
         self._target.forward([(self._session, tree)], RequiredOutputs())
         seconds = self._clock() - began
-        if not goes_back:
+        if grows:
             self._session.commit((), self._text[self.context_length])
             self.context_length += 1
         return max(MIN_SECONDS, seconds)

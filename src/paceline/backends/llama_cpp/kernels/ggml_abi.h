@@ -12,10 +12,11 @@ constexpr const char *VERSION = "0.25.3";
 constexpr size_t OBJECT_SIZE = 32;  // sizeof(ggml_object), before each tensor
 
 enum Op : int { NONE = 0, MUL_MAT = 29, MUL_MAT_ID = 30, CPY = 34, SET_ROWS = 42, FLASH_ATTN_EXT = 74, LAST_ROW_BY_ROW = 100 };
-// Operations whose rows are independent in ggml: element-wise ones, norms, softmax, rope,
-// copies, sorting.
+// Operations whose rows are independent in ggml: element-wise ones, norms, softmax, rope, copies, sorting;
+// and recurrences (SSM_CONV to GATED_DELTA_NET), which go from row to row and keep their state in F32.
 constexpr int ROW_BY_ROW[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 15, 17, 18, 20, 22, 24, 25, 27,
-                              28, 32, 33, 34, 35, 36, 37, 38, 39, 40, 42, 46, 48, 50, 64, 67, 69, 70, 71, 73, 91, 100};
+                              28, 32, 33, 34, 35, 36, 37, 38, 39, 40, 42, 46, 48, 50, 64, 67, 69, 70, 71, 73, 76, 77, 82,
+                              83, 84, 86, 91, 100};
 enum Type : int { F32 = 0, F16 = 1, I32 = 26, I64 = 27, BF16 = 30 };
 
 struct Device;
