@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import paceline
+from gguf_architectures import write_architecture
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import Corpora, make_drafter, make_policy
@@ -21,7 +22,6 @@ from paceline.speculative.interfaces import Drafter
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy
-from recurrent_files import write_recurrent
 from stage import asking
 
 
@@ -37,7 +37,7 @@ def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
 
 def test_a_recurrent_model_drafts_and_is_drafted_for(models: Path, tmp_path: Path) -> None:
     """Rejected drafts leave its state without a trace: the text is that of plain decoding."""
-    recurrent = {arch: write_recurrent(tmp_path / f"{arch}.gguf", arch) for arch in ("mamba2", "jamba")}
+    recurrent = {arch: write_architecture(tmp_path / f"{arch}.gguf", arch) for arch in ("mamba2", "jamba")}
     prompt = [65, 66, 67, 65, 66, 67, 65]
     for target, draft in (
         (recurrent["mamba2"], None),
@@ -58,7 +58,7 @@ def test_a_model_whose_state_cannot_be_rolled_back_decodes_plainly_and_cannot_dr
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.backends.llama_cpp.target.drops_rejected_drafts", lambda _: False)
-    mamba = write_recurrent(tmp_path / "mamba.gguf")
+    mamba = write_architecture(tmp_path / "mamba.gguf", "mamba")
     with paceline.load(mamba, threads=1) as llm:
         assert llm.drafting.drafters == ("none",)
         done = [llm.generate([65, 66, 67], max_tokens=9, ignore_eos=True).tokens for _ in range(2)]

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from architectures import write_gemma2
+from gguf_architectures import write_architecture
 from gguf_files import write_llama
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.llama_cpp.kernels import build
 from paceline.speculative.errors import ContractError, ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from recurrent_files import write_recurrent
 from rows import table
 
 LAYERS, WIDTH = 3, 64
@@ -299,7 +299,9 @@ def test_layers_that_the_graph_does_not_name_are_told_with_the_architecture(file
 
 def test_a_model_with_a_state_shows_one_session_at_a_time(tmp_path: Path) -> None:
     needs_library()
-    with closing(LlamaTarget(write_recurrent(tmp_path / "mamba.gguf"), n_ctx=64, sessions=2)) as target:
+    with closing(
+        LlamaTarget(write_architecture(tmp_path / "mamba.gguf", "mamba"), n_ctx=64, sessions=2)
+    ) as target:
         sessions = [target.open(), target.open()]
         for session in sessions:
             session.extend(PROMPT)

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gguf_architectures import RECURRENT, write_architecture
 from hf_models import folder_of
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.toy import ToyTarget
@@ -29,7 +30,6 @@ from paceline.speculative.errors import ContractError, LogitsError, ModelError, 
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from recurrent_files import ARCHITECTURES, write_recurrent
 from tongues import speaking, translation
 
 PROMPT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
@@ -111,7 +111,7 @@ def llama_recurrent(arch: str) -> Callable[[Path], Engine]:
     def make(models: Path) -> Engine:
         if not kernels.load_kernels().path:
             pytest.skip(kernels.load_kernels().reason)
-        path = write_recurrent(models / f"{arch}.gguf", arch)
+        path = write_architecture(models / f"{arch}.gguf", arch)
         engine = LlamaTarget(path, n_ctx=256, sessions=SESSIONS, flash_attention=True)
         assert (engine.caps.rollback, engine.caps.equal_rows) == ("restore", True)
         return Engine(engine, 0.0, CHAIN)
@@ -121,7 +121,7 @@ def llama_recurrent(arch: str) -> Callable[[Path], Engine]:
 
 
 def llama_recurrent_without_kernels(models: Path) -> Engine:
-    path = write_recurrent(models / "hybrid.gguf", "jamba")
+    path = write_architecture(models / "hybrid.gguf", "jamba")
     given: dict[str, Any] = {"cache_type": "f32", "flash_attention": False, "kernels": False}
     return Engine(LlamaTarget(path, n_ctx=256, sessions=SESSIONS, **given), ROUNDING, CHAIN)
 
@@ -169,7 +169,7 @@ def translated_toy(_: Path) -> Engine:
         llama,
         llama_kernels,
         llama_exact,
-        *map(llama_recurrent, ARCHITECTURES),
+        *map(llama_recurrent, RECURRENT),
         llama_recurrent_without_kernels,
         transformers,
         transformers_windows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,31 +74,50 @@ def write_gguf(
     tokenizer: Callable[[Any], object],
     ftype: str = "F32",
 ) -> None:
-    """Write float32 tensors with the metadata that llama.cpp and transformers read.
+    """Write float32 tensors of a Llama with the metadata that llama.cpp and transformers read."""
+    numbers = {
+        "context_length": shape.context, "embedding_length": shape.width, "block_count": shape.blocks,
+        "feed_forward_length": shape.feed_forward, "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads, "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim, "vocab_size": shape.vocab,
+        "rope.dimension_count": shape.head_dim, "rope.freq_base": shape.rope_base,
+        "attention.layer_norm_rms_epsilon": shape.eps,
+    }  # fmt: skip
+    write_model(out, "llama", numbers, tensors, name, description, tokenizer, ftype)
+
+
+def write_model(
+    out: Path,
+    arch: str,
+    numbers: Mapping[str, int | float | list[int]],
+    tensors: dict[str, Array],
+    name: str,
+    description: str,
+    tokenizer: Callable[[Any], object],
+    ftype: str = "F32",
+    kept: Sequence[str] = (),
+) -> None:
+    """Write float32 tensors of an architecture, and its keys without the architecture's name.
 
     tokenizer: adds its own to a gguf.GGUFWriter. ftype: of the matrices, one that gguf can write.
+    kept: parts of the names of tensors that stay F32, as those of a single row do.
     """
     import gguf
 
     kind = gguf.GGMLQuantizationType[ftype]
-    file_type = gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"]
-
-    writer = gguf.GGUFWriter(str(out), "llama")
-    fields = {
-        "name": name, "description": description, "license": "apache-2.0", "file_type": file_type,
-        "context_length": shape.context, "embedding_length": shape.width, "block_count": shape.blocks,
-        "feed_forward_length": shape.feed_forward, "head_count": shape.heads, "head_count_kv": shape.kv_heads,
-        "key_length": shape.head_dim, "value_length": shape.head_dim, "vocab_size": shape.vocab,
-        "rope_dimension_count": shape.head_dim, "rope_freq_base": shape.rope_base,
-        "layer_norm_rms_eps": shape.eps,
-    }  # fmt: skip
-    for field, value in fields.items():
-        getattr(writer, f"add_{field}")(value)
+    writer = gguf.GGUFWriter(str(out), arch)
+    writer.add_name(name)
+    writer.add_description(description)
+    writer.add_license("apache-2.0")
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"])
+    for key, number in numbers.items():
+        types = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+        types[type(number)](f"{arch}.{key}", number)
     if ftype not in ("F32", "F16", "BF16"):
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     tokenizer(writer)
     for key, array in tensors.items():
-        if array.ndim == 2:
+        if array.ndim > 1 and not any(part in key for part in kept):
             writer.add_tensor(key, gguf.quants.quantize(array, kind), raw_dtype=kind)
         else:
             writer.add_tensor(key, array)

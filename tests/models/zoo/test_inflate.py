@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gguf_architectures import write_architecture
 from gguf_files import convert, rewritten, write_llama
 from paceline.models.headers.gguf_file import (
     GGUFFile,
@@ -78,6 +79,27 @@ def test_other_types_load_and_generate(tmp_path: Path, ftype: str) -> None:
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+@pytest.mark.parametrize("arch", ["mamba2", "granitehybrid", "qwen3moe"])
+def test_recurrent_layers_and_experts_are_widened_too(tmp_path: Path, arch: str) -> None:
+    pytest.importorskip("llama_cpp")
+    source = write_architecture(tmp_path / "source.gguf", arch)
+    file = GGUFFile(source)
+    layout = read_layout(file)
+    mamba = layout.mamba.widened(2) if any(layout.recurrent) else layout.mamba
+    larger = replace(layout, width=128, blocks=4, mamba=mamba)
+    if layout.heads:
+        larger = replace(larger, heads=8, kv_heads=4, feed_forward=192)
+    write_widened(file, layout, larger, tmp_path / "larger.gguf", "F32")
+    said = greedy(source, 12)
+    assert len(set(said)) > 4
+    assert greedy(tmp_path / "larger.gguf", 12) == said
+    found = read_layout(GGUFFile(tmp_path / "larger.gguf"))
+    assert found.parameters == larger.parameters
+    assert [found.is_recurrent(i) for i in range(4)] == [larger.is_recurrent(i) for i in range(4)]
+    wanted = 12 * layout.parameters
+    assert abs(choose_layout(layout, wanted).parameters / wanted - 1) < 0.05
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -154,10 +176,10 @@ def rename(fields: Fields, _parts: Parts) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (bias, "blk.0.attn_q.bias of 64 weights is missing, or there is no place for it: only Llama"),
+        (bias, "blk.0.attn_q.bias of 64 weights is missing, or there is no place for it: only"),
         (lose_embedding, "has no token_embd.weight"),
         (vary, "has blocks of several kinds (llama.attention.head_count_kv)"),
-        (rename, "is a qwen2 model: only llama can be inflated"),
+        (rename, "is a qwen2 model: only these can be inflated"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

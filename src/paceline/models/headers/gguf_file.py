@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -67,7 +68,8 @@ class GGUFFile:
 
 
 class TensorRows:
-    """A tensor that is read row by row as float32; a vector has rows of one number.
+    """A tensor that is read row by row as float32; a vector has rows of one number, and the rows of experts
+    follow one another.
 
     size: rows. width: numbers in a row. Raises ModelError for an unsupported type of weights.
     """
@@ -75,8 +77,8 @@ class TensorRows:
     def __init__(self, file: GGUFFile, tensor: TensorInfo) -> None:
         import gguf
 
-        self.name, self.size = tensor.name, tensor.shape[-1]
-        self.dims = tensor.shape[:-1]
+        self.name, self.dims = tensor.name, tensor.shape[:-1]
+        self.size = math.prod(tensor.shape[1:]) if self.dims else tensor.shape[0]
         self.width = tensor.shape[0] if self.dims else 1
         elements, size = TYPES[tensor.type]
         try:

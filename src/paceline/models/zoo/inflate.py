@@ -1,9 +1,10 @@
-"""Function-preserving widening: a larger Llama model with exactly the output of a small one.
+"""Function-preserving widening: a larger model with exactly the output of a small one.
 
 After Net2Net (Chen et al. 2015, arXiv:1511.05641). The residual stream d -> D is padded with zeros. Each
 RMSNorm weight is scaled by sqrt(d/D) and its epsilon by d/D, which compensates for the longer mean. New heads
-and feed-forward columns meet zero output columns; new blocks have zero output matrices. All other new weights
-are small seeded random numbers, so that matrix products cost as much as in a real model of that size.
+and feed-forward columns, and new groups of a Mamba-2 layer, meet zero output columns; new blocks have zero
+output matrices. All other new weights are small seeded random numbers, so that matrix products cost as much
+as in a real model of that size.
 """
 
 from __future__ import annotations
@@ -21,64 +22,95 @@ from paceline.models.headers.gguf_file import (
     TensorRows,
     TensorToWrite,
     metadata_field,
+    number_list_field,
     quantise_part,
     weight_type,
     write_gguf,
 )
-from paceline.models.zoo.layout import Layout, choose_layout, read_layout, tensor_shapes
+from paceline.models.zoo.layout import Layout, choose_layout, read_layout, segments_of, tensor_shapes
 from paceline.system.whole import check_output, write_output
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[float], None]
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+SMALL = ("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm", "ffn_gate_inp")  # tensors that llama.cpp keeps in F32
 CHUNK_ROWS = 4096
 
 
 def widen_tensor(
-    name: str, shape: tuple[int, ...], old: TensorRows | None, scale: float, rng: np.random.Generator
+    name: str,
+    old_layout: Layout,
+    layout: Layout,
+    old: TensorRows | None,
+    scale: float,
+    rng: np.random.Generator,
 ) -> Iterator[Array]:
-    """Yield the widened tensor in float32 pieces of `CHUNK_ROWS` rows; `old` is None in a new block.
+    """Yield the widened tensor in float32 pieces of at most `CHUNK_ROWS` rows; `old` is None in a new block.
 
-    Embedding, attention output and feed-forward down are zero outside the old part, because only these write
-    to the residual stream.
+    What writes to the residual stream (embedding, attention output, feed-forward down, Mamba's output) is
+    zero outside the old part.
     """
-    if len(shape) == 1:
-        norm = np.ones(shape, np.float32)
+    segments = segments_of(layout, name)
+    before, after = old_layout.dimensions, layout.dimensions
+    if name.endswith("_norm.weight") and len(segments) == 1:
+        norm = np.ones(after[segments[0][0]], np.float32)
         if old is not None:
-            norm[: old.size] = old.rows(slice(None)).reshape(-1) * scale
+            norm[: old.size] = old.rows(slice(None)).reshape(-1) * (scale if segments == (("width",),) else 1)
         yield norm
         return
-    writes = any(part in name for part in ("token_embd", "attn_output", "ffn_down"))
-    for start in range(0, shape[0], CHUNK_ROWS):
-        rows = min(CHUNK_ROWS, shape[0] - start)
-        if writes:
-            piece = np.zeros((rows, shape[1]), np.float32)
-        else:
-            piece = rng.standard_normal((rows, shape[1]), np.float32) * np.float32(shape[1] ** -0.5)
-        if old is not None and start < old.size:
-            part = old.rows(slice(start, start + rows))
-            piece[: part.shape[0], : part.shape[1]] = part
-        yield piece
+    writes = any(part in name for part in ("token_embd", "attn_output", "ffn_down", "ssm_out"))
+    width = sum(after[part] for part in segments[1]) if len(segments) > 1 else 1
+    first = 0  # old row of the segment
+    for part in segments[0]:
+        for start in range(0, after[part], CHUNK_ROWS):
+            rows = min(CHUNK_ROWS, after[part] - start)
+            if writes or len(segments) == 1:
+                piece = np.zeros((rows, width), np.float32)
+            elif name.endswith(("ssm_a", "ssm_d", "ssm_norm.weight")):
+                piece = np.full((rows, width), -1.0 if name.endswith("ssm_a") else 1.0, np.float32)
+            else:
+                piece = rng.standard_normal((rows, width), np.float32) * np.float32(width**-0.5)
+            if old is not None and start < before[part]:
+                end = min(start + rows, before[part])
+                kept = old.rows(slice(first + start, first + end)).reshape(end - start, -1)
+                piece[: len(kept), : kept.shape[1]] = kept
+            yield piece if len(segments) > 1 else piece[:, 0]
+        first += before[part]
 
 
 def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: int) -> list[bytes]:
     """Return the source's metadata fields with the new dimensions."""
-    size = f"{layout.parameters / 1e6:.0f}M"
+    size, arch, m = f"{layout.parameters / 1e6:.0f}M", layout.arch, layout.mamba
     values: dict[str, str | int | float] = {
-        "general.file_type": file_type,
-        "llama.embedding_length": layout.width, "llama.block_count": layout.blocks,
-        "llama.feed_forward_length": layout.feed_forward, "llama.attention.head_count": layout.heads,
-        "llama.attention.head_count_kv": layout.kv_heads, "llama.attention.key_length": layout.head_dim,
-        "llama.attention.value_length": layout.head_dim,
-        "llama.attention.layer_norm_rms_epsilon": layout.eps * scale**2,
+        "general.file_type": file_type, f"{arch}.embedding_length": layout.width,
+        f"{arch}.block_count": layout.blocks,
+        f"{arch}.attention.layer_norm_rms_epsilon": layout.eps * scale**2,
     }  # fmt: skip
-    if "llama.rope.dimension_count" not in file.fields:
-        values["llama.rope.dimension_count"] = layout.head_dim
+    fields = dict(file.fields)
+    if layout.heads:
+        values |= {
+            f"{arch}.{'expert_' * (layout.experts > 0)}feed_forward_length": layout.feed_forward,
+            f"{arch}.attention.head_count": layout.heads, f"{arch}.attention.key_length": layout.head_dim,
+            f"{arch}.attention.value_length": layout.head_dim,
+        }  # fmt: skip
+        kv_heads = [layout.kv_heads * (not layout.is_recurrent(i)) for i in range(layout.blocks)]
+        key = f"{arch}.attention.head_count_kv"
+        if any(layout.recurrent):
+            fields[key] = number_list_field(key, kv_heads)
+        else:
+            values[key] = layout.kv_heads
+        if f"{arch}.rope.dimension_count" not in file.fields:
+            values[f"{arch}.rope.dimension_count"] = layout.head_dim
+    if m.inner:
+        values |= {
+            f"{arch}.ssm.inner_size": m.inner, f"{arch}.ssm.time_step_rank": m.steps,
+            f"{arch}.ssm.group_count": m.groups,
+        }  # fmt: skip
     if name := file.text("general.name"):
         values["general.name"] = f"{name}, inflated to {size}"
     if file.text("general.size_label"):
         values["general.size_label"] = size
-    return list((file.fields | {key: metadata_field(key, value) for key, value in values.items()}).values())
+    return list((fields | {key: metadata_field(key, value) for key, value in values.items()}).values())
 
 
 def write_widened(
@@ -97,15 +129,16 @@ def write_widened(
     tables = {name: TensorRows(source, tensor) for name, tensor in source.tensors.items()}
     output = OUTPUT if OUTPUT in dict(tensor_shapes(layout)) else EMBEDDING
 
-    def rows(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
+    def rows(name: str) -> Iterator[Array]:
         # One generator per tensor: the weights depend only on the seed and the tensor's name.
         rng = np.random.default_rng([seed, *name.encode()])
-        return widen_tensor(name, shape, tables.get(name), scale, rng)
+        return widen_tensor(name, old, layout, tables.get(name), scale, rng)
 
     def part(name: str, shape: tuple[int, ...]) -> TensorToWrite:
         # As in llama.cpp, norms stay F32, and the output matrix of a Q4_0 model has more bits.
-        kind = "F32" if len(shape) == 1 else "Q8_0" if (ftype, name) == ("Q4_0", output) else ftype
-        return quantise_part(name, shape[::-1], weight_type(kind), partial(rows, name, shape))
+        small = len(shape) == 1 or any(part in name for part in SMALL)
+        kind = "F32" if small else "Q8_0" if (ftype, name) == ("Q4_0", output) else ftype
+        return quantise_part(name, shape[::-1], weight_type(kind), partial(rows, name))
 
     parts = [part(name, shape) for name, shape in tensor_shapes(layout)]
     file_type = gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"]
@@ -123,7 +156,7 @@ def inflate(
     force: bool = False,
     progress: Progress = lambda _share: None,
 ) -> tuple[Layout, int]:
-    """Write a Llama GGUF of about `parameters` weights (60M to 2B, within 5%) with the outputs of `source`.
+    """Write a GGUF of about `parameters` weights (60M to 2B, within 5%) with the outputs of `source`.
 
     Return the layout and the file's bytes. `out` appears only when it is complete.
     ftype: one of gguf_file.WEIGHT_TYPES. progress: called with the completed share.

@@ -1,9 +1,15 @@
-"""The dimensions of a Llama GGUF file, of a widened model, and the resulting tensors."""
+"""The dimensions of a GGUF file, of a widened model, and the resulting tensors.
+
+A dimension of a tensor is a row of segments, such as the five projections of a Mamba-2 layer's input matrix
+or the experts of a mixture: each is widened by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,13 +17,64 @@ import numpy as np
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.speculative.errors import ModelError, UsageError
 
-ASPECT = 85  # typical width per block of models from 0.1B to 3B
+ASPECT = {"mamba2": 36}  # typical width per block of models from 0.1B to 3B
+USUAL_ASPECT, USUAL_FEED_FORWARD = 85, 2.75  # of a Llama; the latter times the width
 WIDEST, DEEPEST = 4096, 80  # search limits
+
+Segments = tuple[str, ...]  # names of dimensions
+# Tensors of a block: the segments of their rows and columns.
+ATTENTION: Mapping[str, tuple[Segments, ...]] = {
+    "attn_q.weight": (("query",), ("width",)),
+    "attn_k.weight": (("key",), ("width",)),
+    "attn_v.weight": (("key",), ("width",)),
+    "attn_output.weight": (("width",), ("query",)),
+}
+HEAD_NORMS: Mapping[str, tuple[Segments, ...]] = {
+    "attn_q_norm.weight": (("head",),),
+    "attn_k_norm.weight": (("head",),),
+}
+MAMBA2: Mapping[str, tuple[Segments, ...]] = {
+    "ssm_in.weight": (("inner", "inner", "states", "states", "steps"), ("width",)),
+    "ssm_conv1d.weight": (("inner", "states", "states"), ("kernel",)),
+    "ssm_conv1d.bias": (("inner", "states", "states"),),
+    "ssm_dt.bias": (("steps",),),
+    "ssm_a": (("steps",), ("one",)),
+    "ssm_d": (("steps",), ("one",)),
+    "ssm_norm.weight": (("groups",), ("group",)),
+    "ssm_out.weight": (("width",), ("inner",)),
+}
+FEED_FORWARD: Mapping[str, tuple[Segments, ...]] = {
+    "ffn_gate": (("feed",), ("width",)),
+    "ffn_up": (("feed",), ("width",)),
+    "ffn_down": (("width",), ("feed",)),
+}
+MIXERS = {"llama": ATTENTION, "qwen3moe": {**ATTENTION, **HEAD_NORMS}, "granitehybrid": ATTENTION}
+MIXERS_OF_STATE = {"mamba2": MAMBA2, "granitehybrid": MAMBA2}
+ARCHITECTURES = frozenset(MIXERS | MIXERS_OF_STATE)
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """The dimensions of Mamba-2 layers. steps: heads. states: of a group."""
+
+    inner: int
+    steps: int
+    state: int
+    groups: int
+    kernel: int
+
+    def widened(self, factor: int) -> Mamba:
+        """Return the dimensions with so many times the groups, each as it is."""
+        return replace(
+            self, inner=factor * self.inner, steps=factor * self.steps, groups=factor * self.groups
+        )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The dimensions of a Llama GGUF file. tied: the embedding is also the output matrix."""
+    """The dimensions of a GGUF file. tied: the embedding is also the output matrix.
+    feed_forward: 0 for none, and that of an expert in a mixture of `experts`.
+    recurrent: whether each block is; further blocks repeat the pattern."""
 
     width: int
     blocks: int
@@ -28,14 +85,81 @@ class Layout:
     vocab: int
     eps: float
     tied: bool = True
+    arch: str = "llama"
+    experts: int = 0
+    recurrent: tuple[bool, ...] = (False,)
+    mamba: Mamba = Mamba(0, 0, 0, 1, 0)
 
     @property
     def parameters(self) -> int:
         """Return the weights of all tensors; a tied embedding counts once."""
-        attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
-        block = attention + 3 * self.width * self.feed_forward + 2 * self.width
+        blocks = [prod_sum(block_shapes(self, recurrent)) for recurrent in (False, True)]
+        n_recurrent = sum(self.is_recurrent(i) for i in range(self.blocks))
         ends = self.vocab * self.width * (1 if self.tied else 2)
-        return ends + self.blocks * block + self.width
+        inner = (blocks[1] if n_recurrent else 0) * n_recurrent + blocks[0] * (self.blocks - n_recurrent)
+        return ends + inner + self.width
+
+    def is_recurrent(self, block: int) -> bool:
+        return self.recurrent[block % len(self.recurrent)]
+
+    @property
+    def dimensions(self) -> Mapping[str, int]:
+        """The length of each segment."""
+        m = self.mamba
+        return {
+            "width": self.width, "query": self.heads * self.head_dim, "key": self.kv_heads * self.head_dim,
+            "head": self.head_dim, "feed": self.feed_forward, "experts": self.experts, "one": 1,
+            "inner": m.inner, "states": m.groups * m.state, "steps": m.steps, "groups": m.groups,
+            "group": m.inner // m.groups, "kernel": m.kernel, "vocab": self.vocab,
+        }  # fmt: skip
+
+
+def prod_sum(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(prod(shape) for shape in shapes.values())
+
+
+def segments_of(layout: Layout, name: str) -> tuple[Segments, ...]:
+    """Return the segments of a tensor's rows and columns. The rows of all experts follow one another."""
+    if name in ("token_embd.weight", "output.weight"):
+        return ("vocab",), ("width",)
+    part = name.split(".", 2)[2] if name.startswith("blk.") else name
+    if part.startswith("ffn_") and "norm" not in part:
+        if part == "ffn_gate_inp.weight":
+            return ("experts",), ("width",)
+        rows, columns = FEED_FORWARD[part.removesuffix(".weight").removesuffix("_exps")]
+        return rows * max(1, layout.experts), columns
+    known = {**ATTENTION, **HEAD_NORMS, **MAMBA2}
+    return known.get(part, (("width",),))
+
+
+def block_shapes(layout: Layout, recurrent: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a block's tensors in file order."""
+    mixer = (MIXERS_OF_STATE if recurrent else MIXERS).get(layout.arch, {})
+    names = ["attn_norm.weight", *mixer]
+    if layout.arch != "mamba2":
+        names += ["ffn_norm.weight", *(["ffn_gate_inp.weight"] if layout.experts else [])]
+        names += [f"{name}{'_exps' if layout.experts else ''}.weight" for name in FEED_FORWARD]
+    return {name: shape_of(layout, f"blk.0.{name}") for name in names}
+
+
+def shape_of(layout: Layout, name: str) -> tuple[int, ...]:
+    """Return a tensor's shape, (rows, columns), (width,) or (experts, rows, columns)."""
+    dimensions = layout.dimensions
+    shape = tuple(sum(dimensions[part] for part in segments) for segments in segments_of(layout, name))
+    if "_exps" in name:
+        return layout.experts, shape[0] // max(1, layout.experts), shape[1]
+    return shape
+
+
+def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield each tensor's name and shape in file order."""
+    yield "token_embd.weight", (layout.vocab, layout.width)
+    kinds = [block_shapes(layout, recurrent) for recurrent in (False, True)]
+    for i in range(layout.blocks):
+        yield from ((f"blk.{i}.{name}", shape) for name, shape in kinds[layout.is_recurrent(i)].items())
+    yield "output_norm.weight", (layout.width,)
+    if not layout.tied:
+        yield "output.weight", (layout.vocab, layout.width)
 
 
 def read_layout(file: GGUFFile) -> Layout:
@@ -44,41 +168,61 @@ def read_layout(file: GGUFFile) -> Layout:
 
     def value(key: str) -> Any:
         if key not in file.values:
-            raise ModelError(f"{path} has no {key}: not a complete Llama model")
+            raise ModelError(f"{path} has no {key}: not a complete model")
         return file.values[key]
 
-    if value("general.architecture") != "llama":
-        raise ModelError(f"{path} is a {value('general.architecture')} model: only llama can be inflated")
+    arch = value("general.architecture")
+    if arch not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ModelError(f"{path} is a {arch} model: only these can be inflated: {known}")
 
-    def number(key: str) -> int:
-        found = value(f"llama.{key}")
+    def number(key: str, least: int = 1) -> int:
+        found = value(f"{arch}.{key}")
         if not isinstance(found, int):
-            raise ModelError(f"{path} has blocks of several kinds (llama.{key}): it can't be inflated")
-        if found < 1:
-            raise ModelError(f"{path} is damaged: llama.{key} is {found}")
+            raise ModelError(f"{path} has blocks of several kinds ({arch}.{key}): it can't be inflated")
+        if found < least:
+            raise ModelError(f"{path} is damaged: {arch}.{key} is {found}")
         return found
 
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
-        raise ModelError(f"{path} has no token_embd.weight: not a complete Llama model")
-    width, heads = number("embedding_length"), number("attention.head_count")
-    has_length = "llama.attention.key_length" in file.values
+        raise ModelError(f"{path} has no token_embd.weight: not a complete model")
+    width, blocks = number("embedding_length"), number("block_count")
+    heads = kv_heads = head_dim = 0
+    recurrent = (arch == "mamba2",)
+    if arch != "mamba2":
+        heads = number("attention.head_count")
+        has_length = f"{arch}.attention.key_length" in file.values
+        head_dim = number("attention.key_length") if has_length else width // heads
+        if arch == "granitehybrid":  # its number of key/value heads is a list
+            recurrent = tuple(f"blk.{i}.ssm_in.weight" in file.tensors for i in range(blocks))
+            keys = [t for name, t in file.tensors.items() if name.endswith("attn_k.weight")]
+            kv_heads = keys[0].shape[1] // head_dim if keys else 1
+        else:
+            kv_heads = number("attention.head_count_kv")
+    is_mixture = arch == "qwen3moe"
     layout = Layout(
         width=width,
-        blocks=number("block_count"),
+        blocks=blocks,
         heads=heads,
-        kv_heads=number("attention.head_count_kv"),
-        head_dim=number("attention.key_length") if has_length else width // heads,
-        feed_forward=number("feed_forward_length"),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        feed_forward=0 if arch == "mamba2" else number(f"{'expert_' * is_mixture}feed_forward_length"),
         vocab=embedding.shape[1],
-        eps=float(value("llama.attention.layer_norm_rms_epsilon")),
+        eps=float(value(f"{arch}.attention.layer_norm_rms_epsilon")),
         tied="output.weight" not in file.tensors,
+        arch=arch,
+        experts=number("expert_count") if is_mixture else 0,
+        recurrent=recurrent,
     )
+    if any(recurrent):
+        sizes = ("inner_size", "time_step_rank", "state_size", "group_count", "conv_kernel")
+        layout = replace(layout, mamba=Mamba(*(number(f"ssm.{key}") for key in sizes)))
     shapes = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
     for name, shape in shapes.items() ^ dict(tensor_shapes(layout)).items():
         raise ModelError(
             f"{path}: {name} of {' x '.join(map(str, shape))} weights is missing, or there is no place "
-            "for it: only Llama models without biases, experts or other additions can be inflated"
+            "for it: only models without biases, shared experts or other additions can be inflated"
         )
     return layout
 
@@ -88,22 +232,24 @@ def choose_layout(source: Layout, parameters: int) -> Layout:
 
     Raises UsageError if none comes within 5%.
     """
-    group = source.heads // source.kv_heads
-    step = source.head_dim * group  # width of one more key/value head
+    proportion = source.feed_forward / source.width if source.arch != "llama" else USUAL_FEED_FORWARD
     best: tuple[float, Layout] | None = None
-    for kv_heads in range(max(source.kv_heads, -(-source.width // step)), max(64, WIDEST // step) + 1):
-        width = kv_heads * step
-        for blocks in range(source.blocks, max(DEEPEST, source.blocks + 1)):
-            shape = (width, blocks, kv_heads * group, kv_heads, source.head_dim)
-            rest = (source.vocab, source.eps, source.tied)
-            wanted = (parameters - Layout(*shape, 0, *rest).parameters) / (3 * width * blocks)
+    period = len(source.recurrent)
+    depths = range(source.blocks, max(DEEPEST, source.blocks + 1), period)
+    for wider, blocks in product(_wider(source), depths):
+        empty = replace(wider, blocks=blocks, feed_forward=0)
+        layout, ratio = empty, 0.0
+        if source.feed_forward:
+            each = 3 * wider.width * blocks * max(1, source.experts)
+            wanted = (parameters - empty.parameters) / each
             feed_forward = max(source.feed_forward, round(wanted / 64) * 64)
-            layout = Layout(*shape, feed_forward, *rest)
-            ratio = np.log(feed_forward / width / 2.75)
-            miss = abs(layout.parameters / parameters - 1)
-            cost = abs(np.log(width / blocks / ASPECT)) + 2 * abs(ratio) + 4 * miss
-            if miss < 0.05 and (best is None or cost < best[0]):
-                best = (cost, layout)
+            layout = replace(empty, feed_forward=feed_forward)
+            ratio = np.log(feed_forward / wider.width / proportion)
+        miss = abs(layout.parameters / parameters - 1)
+        aspect = ASPECT.get(source.arch, USUAL_ASPECT)
+        cost = abs(np.log(wider.width / blocks / aspect)) + 2 * abs(ratio) + 4 * miss
+        if miss < 0.05 and (best is None or cost < best[0]):
+            best = (cost, layout)
     if best is None:
         raise UsageError(
             f"cannot make a model of {parameters:,} parameters from one of {source.parameters:,}: "
@@ -112,17 +258,16 @@ def choose_layout(source: Layout, parameters: int) -> Layout:
     return best[1]
 
 
-def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield each tensor's name and shape, (rows, columns) or (width,), in file order."""
-    d, f = layout.width, layout.feed_forward
-    q, kv = layout.heads * layout.head_dim, layout.kv_heads * layout.head_dim
-    yield "token_embd.weight", (layout.vocab, d)
-    block: dict[str, tuple[int, ...]] = {
-        "attn_norm": (d,), "attn_q": (q, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, q),
-        "ffn_norm": (d,), "ffn_gate": (f, d), "ffn_up": (f, d), "ffn_down": (d, f),
-    }  # fmt: skip
-    for i in range(layout.blocks):
-        yield from ((f"blk.{i}.{name}.weight", shape) for name, shape in block.items())
-    yield "output_norm.weight", (d,)
-    if not layout.tied:
-        yield "output.weight", (layout.vocab, d)
+def _wider(source: Layout) -> Iterator[Layout]:
+    """Yield layouts of growing widths."""
+    if source.heads:
+        group = source.heads // source.kv_heads
+        step = source.head_dim * group  # width of one more key/value head
+        for kv_heads in range(max(source.kv_heads, -(-source.width // step)), max(64, WIDEST // step) + 1):
+            wider = replace(source, width=kv_heads * step, heads=kv_heads * group, kv_heads=kv_heads)
+            yield replace(wider, mamba=source.mamba.widened(max(1, round(wider.width / source.width))))
+    else:
+        for width in range(source.width, WIDEST + 1, 64):
+            yield replace(
+                source, width=width, mamba=source.mamba.widened(max(1, round(width / source.width)))
+            )

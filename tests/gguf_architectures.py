@@ -1,4 +1,4 @@
-"""Tiny random GGUF models with recurrent layers, of the shapes that llama.cpp's graphs ask for."""
+"""Tiny random GGUF models with recurrent layers or experts, of the shapes that llama.cpp's graphs ask for."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ DELTA_NET: Shapes = {
 }  # fmt: skip
 GATED_ATTENTION: Shapes = {**ATTENTION, **QK_NORMS, "attn_q.weight": (2 * HEADS * HEAD, WIDTH)}
 POST_NORM: Shapes = {"post_attention_norm.weight": (WIDTH,)}
-MIXTURE: Shapes = {
+EXPERTS_ONLY: Shapes = {
     "ffn_gate_inp.weight": (EXPERTS, WIDTH), "ffn_gate_exps.weight": (EXPERTS, FEED, WIDTH),
     "ffn_up_exps.weight": (EXPERTS, FEED, WIDTH), "ffn_down_exps.weight": (EXPERTS, WIDTH, FEED),
-    "ffn_gate_inp_shexp.weight": (WIDTH,), "ffn_gate_shexp.weight": (FEED, WIDTH),
+}  # fmt: skip
+MIXTURE: Shapes = {
+    **EXPERTS_ONLY, "ffn_gate_inp_shexp.weight": (WIDTH,), "ffn_gate_shexp.weight": (FEED, WIDTH),
     "ffn_up_shexp.weight": (FEED, WIDTH), "ffn_down_shexp.weight": (WIDTH, FEED),
 }  # fmt: skip
 RELU_MLP: Shapes = {
@@ -114,6 +116,10 @@ ARCHITECTURES: Mapping[str, tuple[tuple[Shapes, ...], Mapping[str, int | list[in
         ),
         {**DELTA_SSM, "rope.dimension_sections": [8, 4, 4, 0]},
     ),
+    "qwen3moe": (
+        ({**ATTENTION, **QK_NORMS, "ffn_norm.weight": (WIDTH,), **EXPERTS_ONLY},) * 2,
+        {"expert_count": EXPERTS, "expert_used_count": 2, "expert_feed_forward_length": FEED},
+    ),
     "rwkv7": (
         (RWKV7, RWKV7),
         {
@@ -124,7 +130,10 @@ ARCHITECTURES: Mapping[str, tuple[tuple[Shapes, ...], Mapping[str, int | list[in
 }  # fmt: skip
 
 
-def write_recurrent(path: Path, arch: str = "mamba", *, seed: int = 0) -> Path:
+RECURRENT = tuple(arch for arch in ARCHITECTURES if arch != "qwen3moe")
+
+
+def write_architecture(path: Path, arch: str, *, seed: int = 0) -> Path:
     """A model with the vocabulary of `write_llama`'s."""
     layers, keys = ARCHITECTURES[arch]
     tokens, random = byte_vocabulary(), np.random.default_rng(seed)
