@@ -189,7 +189,7 @@ def read_layout(file: GGUFFile) -> Layout:
         raise ModelError(f"{path} has no token_embd.weight: not a complete model")
     width, blocks = number("embedding_length"), number("block_count")
     heads = kv_heads = head_dim = 0
-    recurrent = (arch == "mamba2",)
+    recurrent: tuple[bool, ...] = (arch == "mamba2",)
     if arch != "mamba2":
         heads = number("attention.head_count")
         has_length = f"{arch}.attention.key_length" in file.values
