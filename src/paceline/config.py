@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users, uses_draft
+from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import MAX_LOGIT
@@ -161,3 +162,11 @@ def validate_drafting(kind: type[T], values: Mapping[str, Any]) -> T:
     if unknown := sorted(set(values) - known):
         raise UsageError(f"unknown setting {', '.join(unknown)}: known are {', '.join(sorted(known))}")
     return kind(**values)
+
+
+def parse_lossy(text: str) -> int:
+    """Return the number of experts of "experts=N", 0 for "". Raises UsageError for anything else."""
+    name, _, value = typed.text("lossy", text).partition("=")
+    if text and (name != "experts" or not value.isdecimal() or not int(value)):
+        raise UsageError(f"lossy {text!r}: write experts=N, the number of experts that a token uses")
+    return int(value or 0)

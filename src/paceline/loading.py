@@ -10,7 +10,7 @@ from typing import Any
 from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.backends.registry import backend_build, open_engine, resolve_kernels
-from paceline.config import Drafting, validate_drafting
+from paceline.config import Drafting, parse_lossy, validate_drafting
 from paceline.drafter_factory import (
     Corpora,
     PathLike,
@@ -47,6 +47,7 @@ def load(
     flash_attention: bool | None = None,
     cache_type: str = "f16",
     kernels: str = "auto",
+    lossy: str = "",
     device: str = "auto",
     dtype: str = "auto",
     attention: str = "auto",
@@ -74,6 +75,7 @@ def load(
     cache_type: f32, f16, bf16 or q8_0.
     kernels: "auto" uses Paceline's kernels for GGUF models if they can be compiled (docs/kernels.md), "off"
     llama.cpp only.
+    lossy: runs another target, which says other things: "experts=N" uses N experts of a mixture a token.
     device: cpu, cuda, mps or auto, for a transformers model.
     dtype: float32, bfloat16, float16 or auto (as stored), for a transformers model.
     attention: transformers' name of an implementation, or auto.
@@ -125,6 +127,7 @@ def load(
         "dtype": dtype,
         "attention": attention,
         "sessions": sessions,
+        "experts": parse_lossy(lossy),
     }
     with contextlib.ExitStack() as undo:
         rows = 1 + one_shape.n_draft if exact_greedy else 0
@@ -168,6 +171,7 @@ def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) ->
     """Open a draft model, or a part of the target (view:...). Close it before the target.
 
     Raises UsageError, ModelError or MissingExtraError. settings: those of the target's engine."""
+    settings = {**settings, "experts": 0}
     if is_view(draft):
         return resolve_view(draft, target, to_stderr)
     if (parallel := open_parallel_draft(draft, target, settings)) is not None:

@@ -44,6 +44,16 @@ def check_exit(n: int, layers: int, path: Path) -> None:
         raise UsageError(f"{path}: its first {n} layers: must be 1 to {layers - 1} of its {layers}")
 
 
+def check_experts(n: int, used: int, experts: int, path: Path) -> None:
+    """Raise UsageError unless a mixture that uses `used` of its experts for a token can use `n` instead."""
+    if not used or not experts:
+        raise UsageError(f"{path}: is no mixture of experts, or does not say how many a token uses")
+    if not 1 <= n <= experts or n == used:
+        raise UsageError(
+            f"{path}: experts={n}: a token uses {used} of {experts}; give another number from 1 to {experts}"
+        )
+
+
 def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
     """Raise UsageError unless all tokens are in the vocabulary."""
     if wrong := [token for token in tokens if not 0 <= token < n_vocab]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.common import check_exit
+from paceline.backends.common import check_exit, check_experts
 from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus, OutputHead
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContractError, UsageError
@@ -319,7 +319,9 @@ class ToyForward(LogitsOutput):
         return self._target.logits(self._states[row][0])
 
 
-def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyTarget:
+def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, experts: int = 0, **_: Any) -> ToyTarget:
+    if experts:
+        check_experts(experts, 0, 0, path)
     given: dict[str, Any] = {"n_ctx": n_ctx} if n_ctx else {}
     return ToyTarget(path=path, sessions=sessions, **given, **parse_toy_reference(path))
 

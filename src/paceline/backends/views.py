@@ -20,17 +20,22 @@ from paceline.backends.interface import Backend
 from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError
 
-SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, or view: for the one kept"
+SYNTAX = (
+    "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, view:experts=N, or view: for the "
+    "one kept"
+)
 
 
 @dataclass(frozen=True)
 class ModelView:
-    """The blocks that a view skips.
-    exit_layer: number of layers, 0 for all. attention, feed_forward: layers without these blocks."""
+    """What a view leaves out.
+    exit_layer: number of layers, 0 for all. attention, feed_forward: layers without these blocks.
+    experts: of a mixture, used for each token; 0 for all that the model uses."""
 
     exit_layer: int = 0
     attention: frozenset[int] = frozenset()
     feed_forward: frozenset[int] = frozenset()
+    experts: int = 0
 
     @property
     def spec(self) -> str:
@@ -39,6 +44,7 @@ class ModelView:
         for name in ("attention", "feed_forward"):
             if layers := getattr(self, name):
                 parts.append(f"{name}={'.'.join(map(str, sorted(layers)))}")
+        parts += [f"experts={self.experts}"] if self.experts else []
         return ",".join(parts)
 
     def active_blocks(self, layers: int) -> tuple[frozenset[int], frozenset[int]]:
@@ -56,14 +62,19 @@ class ModelView:
 
 @runtime_checkable
 class SupportsViews(Protocol):
-    """A backend that can skip blocks of its model."""
+    """A backend that can leave out parts of its model."""
 
     @property
     def layers(self) -> int: ...
 
     def view(self, view: ModelView) -> Backend:
-        """Return a model of the same weights without some blocks; close it first. Raises UsageError.
-        Sessions opened beside one of this model use its cache."""
+        """Return a model of the same weights without some parts; close it first. Raises UsageError.
+        Sessions opened beside one of this model may use its cache."""
+
+
+@runtime_checkable
+class SearchesViews(SupportsViews, Protocol):
+    """A backend that finds layers to skip."""
 
     def search_skipped_layers(self, tokens: Sequence[int], n_outputs: int, most: int) -> list[frozenset[int]]:
         """For 1 to `most` skipped layers, return those that change the last hidden states least."""
@@ -95,13 +106,18 @@ def parse_view(reference: str | os.PathLike[str], layers: int) -> ModelView | No
         data[name] = value
     if data.keys() == {"skip"} and data["skip"].isdigit():
         return evenly_spaced_view(layers, int(data["skip"]))
-    if data.keys() - {"exit", "attention", "feed_forward"} or not data.get("exit", "1").isdigit():
+    numbers = data.get("exit", "1"), data.get("experts", "1")
+    known = {"exit", "attention", "feed_forward", "experts"}
+    if data.keys() - known or not all(number.isdigit() for number in numbers):
         raise UsageError(f"{text}: {SYNTAX}")
     view = ModelView(
-        int(data.get("exit", 0)), _layers(data.get("attention")), _layers(data.get("feed_forward"))
+        int(data.get("exit", 0)),
+        _layers(data.get("attention")),
+        _layers(data.get("feed_forward")),
+        int(data.get("experts", 0)),
     )
-    if "exit" in data and not view.exit_layer:
-        raise UsageError(f"{text}: a view has at least one layer")
+    if ("exit" in data and not view.exit_layer) or ("experts" in data and not view.experts):
+        raise UsageError(f"{text}: a view has at least one layer and one expert")
     view.active_blocks(layers)
     return view
 

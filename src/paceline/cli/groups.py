@@ -107,6 +107,8 @@ MODEL_OPTIONS = OptionGroup(
         ("cache_type", str, "f16", "--cache-type", "TYPE", "KV cache: f32, f16, bf16 or q8_0."),
         ("kernels", Literal["auto", "off"], "auto", "--kernels", "MODE",
          "Paceline's CPU kernels for GGUF models: auto (compiled once, if possible) or off."),
+        ("lossy", str, "", "--lossy", "experts=N",
+         "Change what the target says, for speed: a mixture of experts with N experts a token."),
         ("device", str, "auto", "--device", "NAME",
          "Device of a transformers model: cpu, cuda, cuda:1, mps or auto."),
         ("dtype", str, "auto", "--dtype", "TYPE",

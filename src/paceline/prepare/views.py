@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.backends.views import ModelView, SupportsViews, evenly_spaced_view
+from paceline.backends.views import ModelView, SearchesViews, evenly_spaced_view
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.loading import load
@@ -167,7 +167,7 @@ def search_views(
     suite_items = short_items(suite, 2 * items)
     with load(**given, drafters="none", sessions=max(1, len(suite_items))) as llm:
         whole: Any = llm.target
-        if not isinstance(whole, SupportsViews):
+        if not isinstance(whole, SearchesViews):
             raise UsageError(
                 f"{whole.path}: its engine cannot leave blocks out: views are for transformers models "
                 "(hf:FILE reads a GGUF file with transformers)"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
+from paceline.backends.llama_cpp.experts import overrides
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.forks import ForkGuard
@@ -112,8 +113,9 @@ def _first_log_line() -> str:
     return next(filter(None, _log), "")
 
 
-def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> Any:
-    """Load a causal language model. Raises UsageError for no file, and ModelError for other models."""
+def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, experts: int = 0) -> Any:
+    """Load a causal language model. experts: of a mixture, that each token uses; 0 for the file's number.
+    Raises UsageError for no file, and ModelError for other models."""
     gate.require_gguf_path(path)
     cpp = llama_cpp()
     gate.validate_gguf(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
@@ -121,6 +123,8 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
     params.progress_callback = cpp.llama_progress_callback(_loading)
+    if experts:
+        params.kv_overrides = overrides(cpp, path, experts)
     with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model:

@@ -20,12 +20,15 @@ from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import drops_rejected_drafts, require_exact, rows_are_equal
+from paceline.backends.llama_cpp.experts import expert_counts
 from paceline.backends.llama_cpp.hidden_states import HiddenStateCapture
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.backends.llama_cpp.weights import ModelWeights
+from paceline.backends.views import ModelView
+from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.request import MAX_FUSED_PREFILL
@@ -43,6 +46,7 @@ SETTINGS: Mapping[str, Any] = {
     "cache_type": "f16",
     "exact_rows": 0,
     "kernels": True,
+    "experts": 0,
 }  # LlamaTarget's defaults
 
 
@@ -55,7 +59,7 @@ def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
         "model": model,
         "features": binding.llama_cpp().llama_print_system_info().decode(errors="replace"),
         "engine": f"llama-cpp-python {version('llama-cpp-python')}",
-        **given,
+        **{name: value for name, value in given.items() if name != "experts" or value},
         "kernels": own_kernels.load_kernels().path if given["kernels"] else "",
     }
 
@@ -68,9 +72,9 @@ class LlamaTarget:
     decoding then run the same kernels and give the same bits (0: do not fill).
     weights: a target of the same file that shares its weights; close it later.
     kernels: use Paceline's kernels if there are any and memory is large enough.
-    stop: the layer before which passes end, 0 for none; see SupportsExits."""
+    stop: the layer before which passes end, 0 for none; see SupportsExits.
+    experts: of a mixture, used for each token; 0 for as many as the file says."""
 
-    modification = ""
     caps: Caps
 
     def __init__(
@@ -87,6 +91,7 @@ class LlamaTarget:
         weights: LlamaTarget | None = None,
         kernels: bool = True,
         stop: int = 0,
+        experts: int = 0,
     ) -> None:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
@@ -95,11 +100,12 @@ class LlamaTarget:
         self.path = path
         self.threads = threads
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
-        self._owns_model, self._stop = weights is None, stop
+        self._owns_model, self._stop, self.experts = weights is None, stop, experts
         if weights is None:
             self.kernels: bool = kernels and own_kernels.fits_memory(gate.sizes(path), path)
             own_kernels.set_enabled(self.kernels)
-            self._model: Any = binding.load_model(path, gpu_layers=gpu_layers)
+            with own_kernels.sharing(path):
+                self._model: Any = binding.load_model(path, gpu_layers=gpu_layers, experts=experts)
         else:
             self.kernels, self._model = kernels and weights.kernels, weights._model
         self._context: Any = None
@@ -186,7 +192,29 @@ class LlamaTarget:
 
     @property
     def origin(self) -> str:
-        return str(self.path)
+        return f"{self.path} {self.modification}".rstrip()
+
+    @cached_property
+    def modification(self) -> str:
+        if not self.experts:
+            return ""
+        _, used, _ = expert_counts(self.path)
+        return f"with {self.experts} experts a token instead of {used}"
+
+    def view(self, view: ModelView) -> LlamaTarget:
+        """Load the file again with fewer experts; repacked weights and pages of the file are shared."""
+        self._require_open()
+        if not view.experts or replace(view, experts=0) != ModelView():
+            raise UsageError(
+                f"{VIEW_PREFIX}{view.spec}: no such part of {self.path} can draft for it as it is loaded: it "
+                "has view:experts=N, other views are for transformers models (hf:FILE reads a GGUF file "
+                "with transformers); or write the part to a file of its own (paceline views materialise)"
+            )
+        _, used, _ = expert_counts(self.path)
+        if view.experts >= (self.experts or used):
+            raise UsageError(f"{VIEW_PREFIX}{view.spec}: {self.path} has no more experts a token itself")
+        caps, given = self.caps, {**self.settings, "exact_rows": 0, "experts": view.experts}
+        return LlamaTarget(self.path, n_ctx=caps.n_ctx, sessions=caps.max_sessions, **given)
 
     @property
     def text(self) -> LlamaText:

@@ -17,7 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.backends.common import check_exit, check_layers, check_tokens, make_token_trie, parameters
+from paceline.backends.common import (
+    check_exit,
+    check_experts,
+    check_layers,
+    check_tokens,
+    make_token_trie,
+    parameters,
+)
 from paceline.backends.interface import OutputHead
 from paceline.backends.transformers import weights
 from paceline.backends.transformers.forward import HfForward, features_of
@@ -47,6 +54,7 @@ from paceline.backends.transformers.view import (
     ViewSession,
     build_view,
     search_skipped_layers,
+    with_experts,
     without_output,
 )
 from paceline.backends.views import ModelView
@@ -73,6 +81,7 @@ class HfTarget:
     path: Path
     settings: Mapping[str, Any]
     _text: HfText | None = None
+    _experts = 0  # a token, instead of the model's own number
 
     def __init__(
         self,
@@ -85,6 +94,7 @@ class HfTarget:
         dtype: str = "auto",
         attention: str = "auto",
         exact_rows: int = 0,
+        experts: int = 0,
         **_: Any,
     ) -> None:
         if sessions < 1:
@@ -103,6 +113,8 @@ class HfTarget:
         with cache_gguf_reader(path):
             tokenizer = load_tokenizer(path)
             model = load_model(path, device=self._device, dtype=dtype, attention=attention)
+        if experts:
+            model = self._reduced(path, model, experts)
         torch.set_num_threads(threads)
         self._use(path, model, sessions, n_ctx, identity(path, self.settings))
         self._text = HfText(tokenizer, self.vocab.size)
@@ -196,6 +208,7 @@ class HfTarget:
             base = identity(self.path, self.settings)
         else:
             base = identity_of(self._require_open(), self.settings)
+        base |= {"experts": self._experts} if self._experts else {}
         return base | ({"view": self._view} if self._view else {})
 
     @property
@@ -224,11 +237,23 @@ class HfTarget:
             raise UsageError(f"{self.path}: has recurrent layers: no part of it can draft for it")
         out = copy(self)
         out._model, out._base_target = build_view(self._model, attention, feed_forward), self
+        if view.experts:
+            out._model = out._reduced(self.path, out._model, view.experts)
         out._slots = CacheSlots(self.caps.max_sessions, out.make_cache, "free")
         out._view, out.weight_bytes = view.spec, int(out._model.get_memory_footprint())
         if n := view.n_skipped_blocks(self.layers):
             out.modification = f"without {n} of {2 * self.layers} blocks"
         return out
+
+    def _reduced(self, path: Path, model: Any, experts: int) -> Any:
+        """Return the model with another number of experts a token. Raises UsageError."""
+        config = text_config(model.config)
+        used = int(getattr(config, "num_experts_per_tok", 0) or 0)
+        names = ("num_local_experts", "num_experts", "n_routed_experts")
+        known = next((int(n) for name in names if (n := getattr(config, name, 0))), 0)
+        check_experts(experts, used, known, path)
+        self._experts, self.modification = experts, f"with {experts} experts a token instead of {used}"
+        return with_experts(model, used, experts)
 
     def first_layers(self, n: int) -> HfTarget:
         check_exit(n, self.layers, self.path)

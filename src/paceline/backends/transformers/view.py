@@ -148,6 +148,22 @@ def build_view(model: Any, attention: Collection[int], feed_forward: Collection[
     return with_submodule(model, [part for part in way.split(".") if part], inner)
 
 
+def with_experts(model: Any, used: int, n: int) -> Any:
+    """Return the model with routers that choose `n` experts instead of `used`. Raises UsageError if it has no
+    such routers."""
+    routers = [
+        (way, module) for way, module in model.named_modules() if getattr(module, "top_k", None) == used
+    ]
+    if not routers:
+        raise UsageError(f"{type(model).__name__}: has no routers whose number of experts can be set (top_k)")
+    for way, _ in routers:  # a block and its router may both have the number
+        parts = way.split(".")
+        router = shallow_copy(model.get_submodule(way))
+        router.top_k = n
+        model = with_submodule(model, parts, router)
+    return model
+
+
 class FirstColumn(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """In place of an output layer whose logits nobody reads."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def _load_library(file: Path) -> ctypes.CDLL:
         library.paceline_kernels_seconds.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_char_p]
         library.paceline_kernels_seconds.restype = ctypes.c_double
         library.paceline_kernels_leave.argtypes = library.paceline_kernels_use.argtypes = [ctypes.c_int]
-        for name in ("use", "leave", "watch"):
+        library.paceline_kernels_load.argtypes = [ctypes.c_char_p]
+        for name in ("use", "leave", "watch", "load"):
             getattr(library, f"paceline_kernels_{name}").restype = None
         library.paceline_hidden_states_enter.restype = ctypes.c_char_p
         library.paceline_hidden_states_enter.argtypes = [ctypes.c_void_p]
@@ -115,6 +117,21 @@ def fits_memory(sizes: Sequence[int], name: object) -> bool:
         "weights out anew: this model runs with llama.cpp's kernels"
     )
     return False
+
+
+@contextmanager
+def sharing(path: Path) -> Iterator[None]:
+    """Let the model that this thread loads share repacked weights with other loads of the file."""
+    if _library is None:
+        yield
+        return
+    stat = path.stat()
+    key = f"{path.resolve()} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+    _library.paceline_kernels_load(key.encode())
+    try:
+        yield
+    finally:
+        _library.paceline_kernels_load(b"")
 
 
 def set_enabled(on: bool) -> None:

@@ -22,6 +22,7 @@
 
 #include "calls.h"
 #include "ggml_product.h"
+#include "sharing.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -127,9 +128,9 @@ size_t get_alloc_size(BufferType *, const Tensor *t) {
     return kind ? repacked_size(*kind, t) : 0;
 }
 
-void set_tensor(Buffer *, Tensor *t, const void *data, size_t offset, size_t) {
+void set_tensor(Buffer *buffer, Tensor *t, const void *data, size_t offset, size_t) {
     if (offset != 0) abort();  // the loader gives whole tensors
-    repack(*kind_of(*active, t), t, data);
+    if (!refer_to_shared(buffer, t)) repack(*kind_of(*active, t), t, data);
 }
 
 Buffer *alloc_buffer(BufferType *type, size_t size) {
@@ -141,6 +142,7 @@ Buffer *alloc_buffer(BufferType *type, size_t size) {
     buffer->iface.set_tensor_2d = nullptr;
     buffer->iface.get_tensor_2d = nullptr;
     buffer->iface.cpy_tensor = nullptr;
+    watch_free(buffer);
     return buffer;
 }
 
@@ -282,6 +284,9 @@ API const char *paceline_kernels_paths() {
 }
 
 API void paceline_kernels_use(int on) { paceline::wanted = on != 0; }
+
+// The file that this thread loads from now on, "" for none; see sharing.h.
+API void paceline_kernels_load(const char *file) { paceline::set_loaded_file(file); }
 
 // Seconds of a product with `columns` rows of activations and weights in the named buffer type; ""
 // for our kernels. Negative if it does not exist or rejects the weights.
