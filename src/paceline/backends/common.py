@@ -44,10 +44,15 @@ def check_exit(n: int, layers: int, path: Path) -> None:
         raise UsageError(f"{path}: its first {n} layers: must be 1 to {layers - 1} of its {layers}")
 
 
-def check_experts(n: int, used: int, experts: int, path: Path) -> None:
-    """Raise UsageError unless a mixture that uses `used` of its experts for a token can use `n` instead."""
+def require_experts(used: int, experts: int, path: Path) -> None:
+    """Raise UsageError unless both numbers are known."""
     if not used or not experts:
         raise UsageError(f"{path}: is no mixture of experts, or does not say how many a token uses")
+
+
+def check_experts(n: int, used: int, experts: int, path: Path) -> None:
+    """Raise UsageError unless a mixture that uses `used` of its experts for a token can use `n` instead."""
+    require_experts(used, experts, path)
     if not 1 <= n <= experts or n == used:
         raise UsageError(
             f"{path}: experts={n}: a token uses {used} of {experts}; give another number from 1 to {experts}"

@@ -34,6 +34,14 @@ class ModelSetup(Protocol):
         `model`: fingerprint of the weights. `engine`: name and version. Others: settings and build."""
 
 
+@runtime_checkable
+class HasExperts(Protocol):
+    """A model that may be a mixture of experts."""
+
+    def expert_counts(self) -> tuple[int, int]:
+        """Return the experts that a token uses, and those that there are. Raises UsageError if unknown."""
+
+
 class Backend(Target, ModelSetup, Protocol):
     """A loaded model."""
 

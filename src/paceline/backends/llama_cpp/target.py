@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.common import check_exit, check_layers, check_tokens, make_token_trie
+from paceline.backends.common import check_exit, check_layers, check_tokens, make_token_trie, require_experts
 from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
@@ -198,8 +198,12 @@ class LlamaTarget:
     def modification(self) -> str:
         if not self.experts:
             return ""
-        _, used, _ = expert_counts(self.path)
-        return f"with {self.experts} experts a token instead of {used}"
+        return f"with {self.experts} experts a token instead of {expert_counts(self.path)[1]}"
+
+    def expert_counts(self) -> tuple[int, int]:
+        _, used, experts = expert_counts(self.path)
+        require_experts(used, experts, self.path)
+        return self.experts or used, experts
 
     def view(self, view: ModelView) -> LlamaTarget:
         """Load the file again with fewer experts; repacked weights and pages of the file are shared."""
@@ -210,8 +214,7 @@ class LlamaTarget:
                 "has view:experts=N, other views are for transformers models (hf:FILE reads a GGUF file "
                 "with transformers); or write the part to a file of its own (paceline views materialise)"
             )
-        _, used, _ = expert_counts(self.path)
-        if view.experts >= (self.experts or used):
+        if view.experts >= self.expert_counts()[0]:
             raise UsageError(f"{VIEW_PREFIX}{view.spec}: {self.path} has no more experts a token itself")
         caps, given = self.caps, {**self.settings, "exact_rows": 0, "experts": view.experts}
         return LlamaTarget(self.path, n_ctx=caps.n_ctx, sessions=caps.max_sessions, **given)

@@ -84,6 +84,13 @@ def text_config(config: Any) -> Any:
     return config.get_text_config(decoder=True)
 
 
+def experts_of(config: Any) -> tuple[int, int]:
+    """Return the experts that a token uses, and those that there are; 0 where the configuration is silent."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    experts = next((int(n) for name in names if (n := getattr(config, name, 0))), 0)
+    return int(getattr(config, "num_experts_per_tok", 0) or 0), experts
+
+
 def eos_token_ids(config: Any, generation: Any) -> Collection[int]:
     """Return the EOS tokens of both of a model's configurations."""
     ids: set[int] = set()

@@ -24,6 +24,7 @@ from paceline.backends.common import (
     check_tokens,
     make_token_trie,
     parameters,
+    require_experts,
 )
 from paceline.backends.interface import OutputHead
 from paceline.backends.transformers import weights
@@ -32,6 +33,7 @@ from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
     ArchitectureTraits,
     eos_token_ids,
+    experts_of,
     text_config,
 )
 from paceline.backends.transformers.loading import (
@@ -245,12 +247,14 @@ class HfTarget:
             out.modification = f"without {n} of {2 * self.layers} blocks"
         return out
 
+    def expert_counts(self) -> tuple[int, int]:
+        used, experts = experts_of(text_config(self._require_open().config))
+        require_experts(used, experts, self.path)
+        return self._experts or used, experts
+
     def _reduced(self, path: Path, model: Any, experts: int) -> Any:
         """Return the model with another number of experts a token. Raises UsageError."""
-        config = text_config(model.config)
-        used = int(getattr(config, "num_experts_per_tok", 0) or 0)
-        names = ("num_local_experts", "num_experts", "n_routed_experts")
-        known = next((int(n) for name in names if (n := getattr(config, name, 0))), 0)
+        used, known = experts_of(text_config(model.config))
         check_experts(experts, used, known, path)
         self._experts, self.modification = experts, f"with {experts} experts a token instead of {used}"
         return with_experts(model, used, experts)

@@ -1,0 +1,178 @@
+"""What a mixture of experts says, and how fast, with fewer experts a token.
+
+Each number of experts is another target (`lossy`): its perplexity on a text and its agreement with the whole
+model are measured beside its speed, plain and with drafters. All are loaded at once, as they share their
+weights, and answer in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.api import LLM
+from paceline.backends.interface import HasExperts
+from paceline.bench.suites import workload
+from paceline.loading import load
+from paceline.prepare.views import generate_answers, short_items
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import RequiredOutputs, Target
+from paceline.speculative.tree import chain
+
+LOADING, SCORING, ANSWERS = "loading", "scoring", "answers"  # phases
+SCORED_ROWS = 64  # rows of a pass over a text
+TRIED = 6  # most numbers of experts tried without a choice
+
+Scores = tuple[NDArray[np.float64], NDArray[np.int64]]  # nats of each token, and the likeliest token
+
+
+@dataclass(frozen=True)
+class ExpertsPlan:
+    """What to measure. counts: numbers of experts; all below the model's own, if empty.
+    text_tokens: tokens of the text. items, n: answers, and tokens of each. bound: most rise of perplexity."""
+
+    counts: tuple[int, ...] = ()
+    text: str = ""
+    text_tokens: int = 512
+    suite: str = "real"
+    items: int = 4
+    n: int = 64
+    bound: float = 0.02
+
+
+def measure_experts(
+    given: Mapping[str, Any], plan: ExpertsPlan, begin: Callable[[Mapping[str, int]], Callable[[str], None]]
+) -> dict[str, Any]:
+    """Measure the model with each number of experts. Return a record for `paceline experts --json`.
+
+    given: arguments of `load`. begin: called with the steps of each phase, and returns a function to call
+    after each step. Raises UsageError for a model without experts or an impossible plan."""
+    items = short_items(plan.suite, plan.items)
+    drafters = ("none", "lookup", *(["model"] if given.get("draft") is not None else []))
+    with ExitStack() as opened:
+
+        def open_with(count: int, name: str) -> LLM:
+            lossy = f"experts={count}" if count != used else ""
+            needs_draft = {"draft": given["draft"]} if name == "model" else {}
+            rest = {key: value for key, value in given.items() if key != "draft"}
+            return opened.enter_context(load(**rest, **needs_draft, drafters=name, lossy=lossy))
+
+        used = 0
+        whole = open_with(0, "none")
+        if not isinstance(whole.target, HasExperts):
+            raise UsageError(f"{whole.target.path}: has no experts to leave out")
+        used, experts = whole.target.expert_counts()
+        counts = [used, *(plan.counts or usual_counts(used))]
+        if wrong := [n for n in counts[1:] if not 1 <= n <= experts or n == used]:
+            raise UsageError(
+                f"experts {wrong[0]}: a token uses {used}; give other numbers from 1 to {experts}"
+            )
+        tick = begin(
+            {
+                LOADING: len(counts) * len(drafters),
+                SCORING: len(counts),
+                ANSWERS: len(counts) * len(drafters) * len(items),
+            }
+        )
+        models = dict[tuple[int, str], LLM]()
+        for count in counts:
+            for name in drafters:
+                at = count, name
+                models[at] = whole if at == (used, "none") else open_with(count, name)
+                tick(LOADING)
+        text = text_of(whole, plan, items)
+        scores = dict[int, Scores]()
+        for count in counts:
+            scores[count] = score_text(models[count, "none"].target, text)
+            tick(SCORING)
+        seconds: dict[tuple[int, str], list[float]] = {at: [] for at in models}
+        for item in items:
+            for at, llm in models.items():
+                ((prompt, _),) = generate_answers(llm, [item], 1)
+                answer = llm.generate(prompt, max_tokens=plan.n, ignore_eos=True)
+                seconds[at].append(1 / answer.tokens_per_second)
+                tick(ANSWERS)
+        return {
+            "model": str(whole.target.path),
+            "experts": experts,
+            "used": used,
+            "bound": plan.bound,
+            "text_tokens": len(text),
+            "answers": len(items),
+            "rows": (rows := [row(count, drafters, scores, seconds, used) for count in counts]),
+            "recommended": recommend(rows, plan.bound),
+        }
+
+
+def usual_counts(used: int) -> tuple[int, ...]:
+    """Return numbers below `used`: all, or at most TRIED spread evenly."""
+    found = np.unique(np.linspace(1, used - 1, min(TRIED, used - 1)).round().astype(int)) if used > 1 else ()
+    return tuple(int(n) for n in reversed(found))
+
+
+def text_of(llm: LLM, plan: ExpertsPlan, items: Sequence[workload.Item]) -> list[int]:
+    """Return the tokens of the text; without one, prompts of the suite and the whole model's answers."""
+    if plan.text:
+        tokens = llm.target.text.encode(plan.text)
+    else:
+        tokens = [
+            token
+            for prompt, answer in generate_answers(llm, list(items), plan.n)
+            for token in prompt + answer
+        ]
+    tokens = tokens[: min(plan.text_tokens, llm.target.caps.n_ctx)]
+    if len(tokens) < 2:
+        raise UsageError("the text has fewer than two tokens")
+    return tokens
+
+
+def score_text(target: Target, tokens: Sequence[int]) -> Scores:
+    """Return the nats of each token of a text but the first, and the token that is likeliest there."""
+    nats, likeliest = list[float](), list[int]()
+    target.forget()
+    with closing(target.open()) as session:
+        session.extend(tokens[:1])
+        for start in range(1, len(tokens), SCORED_ROWS):
+            right = list(tokens[start : start + SCORED_ROWS])
+            out = target.forward([(session, chain(right[:-1], "text"))], RequiredOutputs())[0]
+            for row, token in enumerate(right):
+                logits = np.asarray(out.logits(row), np.float64)
+                most = logits.max()
+                nats.append(float(most + np.log(np.exp(logits - most).sum()) - logits[token]))
+                likeliest.append(int(logits.argmax()))
+            session.commit(range(len(right) - 1), right[-1])
+    return np.array(nats), np.array(likeliest)
+
+
+def row(
+    count: int,
+    drafters: Sequence[str],
+    scores: Mapping[int, Scores],
+    seconds: Mapping[tuple[int, str], Sequence[float]],
+    used: int,
+) -> dict[str, Any]:
+    """Return the figures of one number of experts. Speeds are over the whole model's plain decoding."""
+    nats, likeliest = scores[count]
+    base = np.array(seconds[used, "none"])
+    return {
+        "experts": count,
+        "perplexity": float(np.exp(nats.mean())),
+        "rise": float(np.exp(nats.mean() - scores[used][0].mean()) - 1),
+        "agreement": float((likeliest == scores[used][1]).mean()),
+        "speed": {name: float(np.mean(base / np.array(seconds[count, name]))) for name in drafters},
+    }
+
+
+def recommend(rows: Sequence[Mapping[str, Any]], bound: float) -> dict[str, Any]:
+    """Return the fastest number of experts and drafter whose rise of perplexity is within the bound."""
+    speed, count, name = max(
+        (speed, row["experts"], name)
+        for row in rows
+        if row["rise"] <= bound
+        for name, speed in row["speed"].items()
+    )
+    return {"experts": count, "drafter": name, "speed": speed}

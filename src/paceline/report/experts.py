@@ -1,0 +1,41 @@
+"""The report of a mixture with fewer experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+from paceline.report.table import write_table
+from paceline.speculative.printable import printable
+
+
+def write(record: Mapping[str, Any], file: IO[str]) -> None:
+    """Write the report. record: the output of `paceline experts --json`."""
+    drafters = list(record["rows"][0]["speed"])
+    names = ("plain" if name == "none" else name for name in drafters)
+    columns = ("experts", *names, "perplexity", "agreement")
+    rows = [
+        (
+            f"{row['experts']} of {record['experts']}",
+            *(f"{row['speed'][name]:.2f}x" for name in drafters),
+            f"{row['perplexity']:.3f}",
+            f"{row['agreement']:.3f}",
+        )
+        for row in record["rows"]
+    ]
+    write_table(columns, rows, file, 1)
+    best, used = record["recommended"], record["used"]
+    drafter = "" if best["drafter"] == "none" else f" --draft {best['drafter']}"
+    file.write(
+        f"\nSpeeds over plain decoding with {used} experts, {record['answers']} answers each; perplexity and "
+        f"agreement with the whole model's likeliest tokens over {record['text_tokens']:,} tokens.\n"
+    )
+    if best["experts"] == used:
+        file.write(f"No number of experts is faster within {record['bound']:.0%} of the perplexity.\n")
+    else:
+        file.write(
+            f"Within {record['bound']:.0%} of the perplexity, {best['experts']} experts are the fastest "
+            f"({best['speed']:.2f}x). This changes what the model says:\n"
+        )
+    lossy = "" if best["experts"] == used else f" --lossy experts={best['experts']}"
+    file.write(f"\n    paceline run -m {printable(record['model'])}{lossy}{drafter} PROMPT\n")
