@@ -52,6 +52,7 @@ class LLM:
         self.draft = draft
         self.drafter = drafter
         self.drafting = drafting
+        self.role = ""  # see loading.load
         self.history = remembered
         self.corpora = corpora  # of the drafter, for further drafters
         self.policy = policy or FixedPolicy(drafting.budget)

@@ -22,6 +22,7 @@ MAX_TOKENS = 4096  # of any setting in tokens
 POLICY_CHOSEN_FIELDS = {"rate": (31, 4, 0.3), "p_min": (7, 1, 0.1), "fixed": (7, 1, 0.1)}
 VERIFY = ("auto", *VERIFICATION_RULES)
 CROSS_VOCAB = ("off", "tli", "slem", "auto")
+ROLES = ("", "quality", "speed")
 
 
 @dataclass(frozen=True)

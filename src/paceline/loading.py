@@ -9,8 +9,8 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.backends.interface import Backend
-from paceline.backends.registry import backend_build, open_engine, resolve_kernels
-from paceline.config import Drafting, parse_lossy, validate_drafting
+from paceline.backends.registry import BackendSpec, backend_build, open_engine, resolve_kernels
+from paceline.config import ROLES, Drafting, parse_lossy, validate_drafting
 from paceline.drafter_factory import (
     Corpora,
     PathLike,
@@ -33,6 +33,7 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
+from paceline.storage.experts import load_experts
 from paceline.storage.remembered import AnswerHistory, project_of
 
 
@@ -48,6 +49,7 @@ def load(
     cache_type: str = "f16",
     kernels: str = "auto",
     lossy: str = "",
+    role: str = "",
     device: str = "auto",
     dtype: str = "auto",
     attention: str = "auto",
@@ -76,6 +78,8 @@ def load(
     kernels: "auto" uses Paceline's kernels for GGUF models if they can be compiled (docs/kernels.md), "off"
     llama.cpp only.
     lossy: runs another target, which says other things: "experts=N" uses N experts of a mixture a token.
+    role: "quality" refuses `lossy`. "speed" uses the number of experts that `paceline experts` recommended
+    for the model, within the bound of quality given there, if it has.
     device: cpu, cuda, mps or auto, for a transformers model.
     dtype: float32, bfloat16, float16 or auto (as stored), for a transformers model.
     attention: transformers' name of an implementation, or auto.
@@ -129,6 +133,12 @@ def load(
         "sessions": sessions,
         "experts": parse_lossy(lossy),
     }
+    if role not in ROLES:
+        raise typed.invalid("role", role, f"one of {', '.join(ROLES[1:])}")
+    if role == "quality" and lossy:
+        raise UsageError(f"role quality: lossy {lossy} changes what the model says; leave one of them out")
+    if role == "speed" and not lossy:
+        engine_settings["experts"] = recommended_experts(Path(target), engine_settings)
     with contextlib.ExitStack() as undo:
         rows = 1 + one_shape.n_draft if exact_greedy else 0
         engine = open_engine(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
@@ -160,11 +170,24 @@ def load(
         remembered = learn_past_answers(engine.vocab, drafter, remember) if remember else None
         policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
+        llm.role = role
         undo.pop_all()
     if costs is not None:
         refresh(costs, small)
         llm.on_close(lambda: save(engine, small, costs))
     return llm
+
+
+def recommended_experts(target: Path, settings: Mapping[str, Any]) -> int:
+    """Return the stored number of experts for the role speed, 0 for the model's own, and say so."""
+    found = load_experts(BackendSpec(target, settings).identity()["model"], to_stderr)
+    if found is None or not found.experts:
+        return 0
+    to_stderr(
+        f"role speed: {found.experts} experts a token change what {target} says (perplexity {found.rise:+.1%}, "
+        f"at most {found.bound:+.0%} allowed; {found.agreement:.0%} of {found.tokens:,} likeliest tokens agree)"
+    )
+    return found.experts
 
 
 def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) -> Backend:

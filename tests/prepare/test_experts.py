@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import paceline
 from gguf_architectures import write_architecture
 from paceline.backends.logit_drift import teacher_forced_logits
+from paceline.bench.provenance import provenance
 from paceline.cli.app import app
 from paceline.prepare.experts import ExpertsPlan, measure_experts, recommend, score_text, usual_counts
 from paceline.report.experts import write
@@ -83,6 +84,25 @@ def test_the_fastest_within_the_bound_is_recommended() -> None:
     assert recommend(rows, 0.02) == {"experts": 4, "drafter": "lookup", "speed": 1.5}
     assert recommend(rows, 0.01) == {"experts": 8, "drafter": "lookup", "speed": 1.4}
     assert (usual_counts(1), usual_counts(4), usual_counts(8)) == ((), (3, 2, 1), (7, 6, 5, 3, 2, 1))
+
+
+def test_the_role_speed_uses_what_was_recommended(
+    mixture: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ExpertsPlan(text=TEXT, suite="chat", items=1, n=4, bound=1e9)
+    monkeypatch.setattr("paceline.prepare.experts.recommend", lambda *_: {"experts": 1})
+    measure_experts({"target": mixture, "threads": 1}, plan, no_progress)
+    capsys.readouterr()
+    with paceline.load(mixture, threads=1, drafters="none", role="speed") as llm:
+        assert llm.target.modification == "with 1 experts a token instead of 2"
+        assert provenance(llm, {})["role"] == "speed"
+    assert "role speed: 1 experts a token change what" in capsys.readouterr().err
+    with paceline.load(mixture, threads=1, drafters="none", role="quality") as llm:
+        assert llm.target.modification == ""
+    with pytest.raises(UsageError, match="role quality: lossy experts=1 changes"):
+        paceline.load(mixture, threads=1, lossy="experts=1", role="quality")
+    with pytest.raises(UsageError, match="role"):
+        paceline.load(mixture, threads=1, role="both")
 
 
 def test_impossible_plans_are_refused(mixture: Path) -> None:

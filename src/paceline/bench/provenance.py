@@ -28,6 +28,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
             "logical_cores": logical_cores(),
             "python": platform.python_version(),
         },
+        "role": llm.role,
         "threads": settings["threads"],
         "flash_attention": settings.get("flash_attention"),
         "kernels": identity.get("kernels") or "off",

@@ -109,6 +109,8 @@ MODEL_OPTIONS = OptionGroup(
          "Paceline's CPU kernels for GGUF models: auto (compiled once, if possible) or off."),
         ("lossy", str, "", "--lossy", "experts=N",
          "Change what the target says, for speed: a mixture of experts with N experts a token."),
+        ("role", Literal["", "quality", "speed"], "", "--role", "ROLE",
+         "quality refuses --lossy; speed uses what `paceline experts` recommended for the model."),
         ("device", str, "auto", "--device", "NAME",
          "Device of a transformers model: cpu, cuda, cuda:1, mps or auto."),
         ("dtype", str, "auto", "--dtype", "TYPE",

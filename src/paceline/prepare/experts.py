@@ -19,9 +19,11 @@ from paceline.backends.interface import HasExperts
 from paceline.bench.suites import workload
 from paceline.loading import load
 from paceline.prepare.views import generate_answers, short_items
+from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
+from paceline.storage.experts import MeasuredExperts, store_experts
 
 LOADING, SCORING, ANSWERS = "loading", "scoring", "answers"  # phases
 SCORED_ROWS = 64  # rows of a pass over a text
@@ -50,7 +52,8 @@ def measure_experts(
     """Measure the model with each number of experts. Return a record for `paceline experts --json`.
 
     given: arguments of `load`. begin: called with the steps of each phase, and returns a function to call
-    after each step. Raises UsageError for a model without experts or an impossible plan."""
+    after each step. The recommended number is stored for the role "speed". Raises UsageError for a model
+    without experts or an impossible plan."""
     items = short_items(plan.suite, plan.items)
     drafters = ("none", "lookup", *(["model"] if given.get("draft") is not None else []))
     with ExitStack() as opened:
@@ -96,6 +99,12 @@ def measure_experts(
                 answer = llm.generate(prompt, max_tokens=plan.n, ignore_eos=True)
                 seconds[at].append(1 / answer.tokens_per_second)
                 tick(ANSWERS)
+        rows = [row(count, drafters, scores, seconds, used) for count in counts]
+        best = recommend(rows, plan.bound)
+        found = next(row for row in rows if row["experts"] == best["experts"])
+        chosen = 0 if best["experts"] == used else best["experts"]
+        measured = MeasuredExperts(chosen, found["rise"], plan.bound, found["agreement"], len(text))
+        store_experts(whole.target.identity()["model"], measured, to_stderr)
         return {
             "model": str(whole.target.path),
             "experts": experts,
@@ -103,8 +112,8 @@ def measure_experts(
             "bound": plan.bound,
             "text_tokens": len(text),
             "answers": len(items),
-            "rows": (rows := [row(count, drafters, scores, seconds, used) for count in counts]),
-            "recommended": recommend(rows, plan.bound),
+            "rows": rows,
+            "recommended": best,
         }
 
 
