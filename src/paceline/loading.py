@@ -184,8 +184,9 @@ def recommended_experts(target: Path, settings: Mapping[str, Any]) -> int:
     if found is None or not found.experts:
         return 0
     to_stderr(
-        f"role speed: {found.experts} experts a token change what {target} says (perplexity {found.rise:+.1%}, "
-        f"at most {found.bound:+.0%} allowed; {found.agreement:.0%} of {found.tokens:,} likeliest tokens agree)"
+        f"role speed: {found.experts} experts a token change what {target} says (perplexity "
+        f"{found.rise:+.1%}, at most {found.bound:+.0%} allowed; {found.agreement:.0%} of {found.tokens:,} "
+        "likeliest tokens are the same)"
     )
     return found.experts
 

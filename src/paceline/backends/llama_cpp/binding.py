@@ -222,7 +222,7 @@ def make_context(
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
     ggml_type, element_bytes = CACHE_TYPES[cache_type]
-    check_memory(model, path, n_ctx, element_bytes)
+    check_memory(model, path, n_ctx, element_bytes, sequences)
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
@@ -249,8 +249,23 @@ def make_context(
     return context
 
 
-def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
-    """Raise ModelError if the KV cache exceeds free memory: Linux grants it, and kills the process later."""
+def state_bytes(model: Any) -> int:
+    """Return the bytes of a recurrent model's state, 0 for others."""
+
+    def number(key: str) -> int:
+        value = metadata(model, f"{arch}.{key}")
+        return int(value) if value is not None and value.isdecimal() else 0
+
+    cpp, arch = llama_cpp(), metadata(model, "general.architecture")
+    inner, state = number("ssm.inner_size"), number("ssm.state_size")
+    conv = max(0, number("ssm.conv_kernel") - 1) * (inner + 2 * number("ssm.group_count") * state)
+    wkv = number("wkv.head_size") * int(cpp.llama_model_n_embd(model))
+    return 4 * int(cpp.llama_model_n_layer(model)) * (inner * state + conv + wkv)
+
+
+def check_memory(model: Any, path: Path, n_ctx: int, size: float, sequences: int) -> None:
+    """Raise ModelError if the KV cache, or the states of the sequences, exceed free memory: Linux grants it,
+    and kills the process later."""
     import psutil
 
     if n_ctx > MAX_POSITIONS:
@@ -258,14 +273,21 @@ def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
             f"a context of {n_ctx:,} tokens: at most {MAX_POSITIONS:,}; ask for fewer (n_ctx, -c)"
         )
     cpp = llama_cpp()
-    if cpp.llama_supports_gpu_offload() or cpp.llama_model_is_hybrid(model):
-        return  # the cache is on the GPU, or only some layers have one
+    if cpp.llama_supports_gpu_offload():
+        return  # the cache is on the GPU
+    free = psutil.virtual_memory().available + psutil.swap_memory().free
+    if (states := state_bytes(model) * sequences) > free:
+        raise ModelError(
+            f"{path}: {sequences} states, of sessions and their checkpoints, need {format_bytes(states)} of "
+            f"memory, {format_bytes(free)} are free: ask for fewer sessions (--sessions)"
+        )
+    if cpp.llama_model_is_hybrid(model):
+        return  # only some layers have a cache
     head = cpp.llama_model_n_embd(model) // max(1, cpp.llama_model_n_head(model))
     arch = metadata(model, "general.architecture")
     lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]
     width = cpp.llama_model_n_head_kv(model) * sum(int(n) if n else head for n in lengths)
     needed = size * width * cpp.llama_model_n_layer(model) * n_ctx
-    free = psutil.virtual_memory().available + psutil.swap_memory().free
     if needed > free:
         raise ModelError(
             f"{path}: a context of {n_ctx:,} tokens needs {format_bytes(needed)} of memory, "

@@ -123,6 +123,11 @@ class LlamaTarget:
                 self.caps = replace(self.caps, rollback="none")
             self._set_equal_rows()
             if exact_rows and not self.caps.exact:
+                if self.cache.stateful:
+                    raise ModelError(
+                        f"{path}: a recurrent model has no exact greedy output without Paceline's kernels; "
+                        "leave out exact_greedy (--exact-greedy)"
+                    )
                 self._set_up(n_ctx, sessions, exact_rows)
                 require_exact(self)
         except BaseException:
