@@ -286,17 +286,27 @@ def keys_of(variant: str) -> dict[str, int | float | list[int]]:
     return keys
 
 
+def write_variant(variant: str, model: Variant, tokenizer: Path, out: Path, ftype: str) -> None:
+    """Write the model as a GGUF file. tokenizer: a file of `tokenizers`. ftype: of the matrices."""
+    write_model(
+        out,
+        ARCHITECTURES[variant],
+        keys_of(variant),
+        tensors_of(model, variant == "hybrid"),
+        f"Paceline zoo {variant}",
+        "A variant of the zoo's target; a test model, not an assistant",
+        partial(add_tokenizer, path=tokenizer),
+        ftype,
+        kept=("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm", "ffn_gate_inp"),
+    )
+
+
 def export(variant: str, run: Path) -> Path:
     """Write the run's checkpoint as `paceline-VARIANT.gguf`, with matrices in Q8_0."""
     model, out = Variant(variant), run / f"paceline-{variant}.gguf"
     model.load_state_dict(torch.load(run / "checkpoint.pt", map_location="cpu")["model"])
     with atomic_write(out) as part:
-        write_model(
-            part, ARCHITECTURES[variant], keys_of(variant), tensors_of(model, variant == "hybrid"),
-            f"Paceline zoo {variant}", "A variant of the zoo's target; a test model, not an assistant",
-            partial(add_tokenizer, path=run / "tokenizer.json"), "Q8_0",
-            kept=("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm", "ffn_gate_inp"),
-        )  # fmt: skip
+        write_variant(variant, model, run / "tokenizer.json", part, "Q8_0")
     return out
 
 
