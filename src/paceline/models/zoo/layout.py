@@ -265,7 +265,10 @@ def _wider(source: Layout) -> Iterator[Layout]:
         step = source.head_dim * group  # width of one more key/value head
         for kv_heads in range(max(source.kv_heads, -(-source.width // step)), max(64, WIDEST // step) + 1):
             wider = replace(source, width=kv_heads * step, heads=kv_heads * group, kv_heads=kv_heads)
-            yield replace(wider, mamba=source.mamba.widened(max(1, round(wider.width / source.width))))
+            if not any(source.recurrent):
+                yield wider
+            elif wider.width % source.width == 0:  # llama.cpp wants Mamba layers of twice the width
+                yield replace(wider, mamba=source.mamba.widened(wider.width // source.width))
     else:
         for width in range(source.width, WIDEST + 1, 64):
             yield replace(
