@@ -13,6 +13,7 @@ import pytest
 
 import broken
 from command_line import Done, command
+from gguf_architectures import write_architecture
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.cache import LlamaKvCache
 from paceline.backends.llama_cpp.session import LlamaSession
@@ -123,13 +124,21 @@ def test_plain_decoding_has_nothing_to_certify(capsys: Capture, pair: tuple[str,
     certify(capsys, *pair, "--draft", "none").refused(2, "--draft none: nothing to certify")
 
 
-def test_a_recurrent_model_is_refused(
-    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_certified_is_refused(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.backends.llama_cpp.binding import llama_cpp
+    mixture = str(write_architecture(tmp_path / "moe.gguf", "qwen3moe"))
+    certify(capsys, "-m", mixture, "--lossy", "experts=1").refused(2, "--lossy experts=1: changes the output")
+    monkeypatch.setattr("paceline.backends.llama_cpp.target.drops_rejected_drafts", lambda _: False)
+    mamba = str(write_architecture(tmp_path / "mamba.gguf", "mamba"))
+    certify(capsys, "-m", mamba).refused(2, "the model's state cannot be rolled back")
 
-    monkeypatch.setattr(llama_cpp(), "llama_model_is_recurrent", lambda model: True)
-    certify(capsys, *pair).refused(2, "a recurrent model's state cannot be rolled back yet")
+
+def test_a_recurrent_model_is_certified_with_a_recurrent_draft(capsys: Capture, tmp_path: Path) -> None:
+    target, draft = (str(write_architecture(tmp_path / f"{arch}.gguf", arch)) for arch in ("jamba", "mamba"))
+    record = certify(capsys, "-m", target, "-md", draft, "--draft", "lookup,model", "--json").json
+    assert record["certified"]
+    assert record["state"]["rows"] > 100
 
 
 @pytest.mark.slow
