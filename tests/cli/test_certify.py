@@ -15,7 +15,7 @@ import broken
 from command_line import Done, command
 from gguf_architectures import write_architecture
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.llama_cpp.cache import LlamaKvCache
+from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench.certify import certificate
 from paceline.cli.texts import read_prompts
@@ -228,9 +228,10 @@ def test_rejected_cells_that_stay_are_a_defect_of_the_state(
     """The target's rejected cells stay in its cache, at the positions before them."""
     commit = LlamaSession._commit
 
-    def shifted(cache: LlamaKvCache, sequence: int, start: int) -> None:
-        n = cache._cpp.llama_memory_seq_pos_max(cache._memory, sequence) + 1 - start
-        cache._cpp.llama_memory_seq_add(cache._memory, sequence, start, -1, -n)
+    def shifted(cache: LlamaKvCache, slot: SequenceSlot) -> None:
+        start = len(slot.cached)
+        n = cache._cpp.llama_memory_seq_pos_max(cache._memory, slot.sequence) + 1 - start
+        cache._cpp.llama_memory_seq_add(cache._memory, slot.sequence, start, -1, -n)
 
     def commits(session: LlamaSession, path: Sequence[int]) -> None:
         with monkeypatch.context() as patch:
