@@ -90,7 +90,10 @@ def free_slots(slots: Sequence[S]) -> list[S]:
 
 
 class CachedSession(Generic[S]):
-    """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree."""
+    """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
+    _keeps_root: a state cannot go back from the root."""
+
+    _keeps_root = False
 
     def __init__(self, n_ctx: int) -> None:
         self._n_ctx = n_ctx
@@ -155,7 +158,10 @@ class CachedSession(Generic[S]):
 
     def close(self) -> None:
         if self._slot is not None:
-            self.rollback()
+            if self._keeps_root and self._tree_is_cached:
+                self._commit(())  # the state with the root is that of committed tokens, too
+            else:
+                self.rollback()
             self._slot.owner = None
             self._slot = None
             self._release()

@@ -119,8 +119,14 @@ class LlamaKvCache:
     def save_checkpoint(self, slot: SequenceSlot, n: int) -> None:
         """Keep the state, which is that after `n` tokens, if the model cannot drop tokens from it."""
         if self.stateful and slot.checkpoint != n:
+            self._drop_checkpoint(slot)
             self.share(slot.sequence, self._sessions + slot.sequence, -1)
             slot.checkpoint = n
+
+    def _drop_checkpoint(self, slot: SequenceSlot) -> None:
+        if slot.checkpoint:
+            slot.checkpoint = 0  # first, in case of an interrupt
+            self._remove(self._sessions + slot.sequence, 0)
 
     def move_branch(self, branch: int, main: int, start: int, end: int) -> None:
         """Let a main sequence have the branch's cells from `start` on."""
@@ -132,11 +138,15 @@ class LlamaKvCache:
         without one; `cached` becomes shorter then."""
         if self._memory is None or self._remove(slot.sequence, len(slot.cached)):
             return
-        n = slot.checkpoint if self.stateful and slot.checkpoint <= len(slot.cached) else 0
-        del slot.cached[n:]
+        n = slot.checkpoint if slot.checkpoint <= len(slot.cached) else 0
+        tokens = slot.cached[:n]
+        slot.cached.clear()  # first, in case of an interrupt
         self._remove(slot.sequence, 0)
         if n:
             self.share(self._sessions + slot.sequence, slot.sequence, -1)
+            slot.cached += tokens
+        else:
+            self._drop_checkpoint(slot)
 
     def trim(self, slot: SequenceSlot, keep: int) -> None:
         """Keep at most the first `keep` positions. `cached` shrinks first, in case of an interrupt."""
@@ -148,8 +158,7 @@ class LlamaKvCache:
             slot.cached.clear()
             self._remove(slot.sequence, 0)
         if slot.checkpoint > len(slot.cached):  # of another text
-            self._remove(self._sessions + slot.sequence, 0)
-            slot.checkpoint = 0
+            self._drop_checkpoint(slot)
         slot.prompt_length = slot.prompt_length if slot.prompt_length <= len(slot.cached) else 0
 
     def _remove(self, sequence: int, start: int) -> bool:

@@ -70,6 +70,7 @@ def drops_rejected_drafts(target: LlamaTarget) -> bool:
     target.forget()
     with closing(target.open()) as session:
         session.extend(begin)
+        target.forward([(session, session.pending_tokens)], RequiredOutputs())  # for a checkpoint behind it
         target.forward([(session, chain([*accepted, *rejected], "trial"))], RequiredOutputs())
         session.commit([0], *last)
         out = target.forward([(session, EMPTY)], RequiredOutputs())[0]

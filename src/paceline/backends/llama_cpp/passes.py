@@ -67,7 +67,8 @@ class PassRunner:
         prefills: the tokens to prefill of each session. They have their own passes if they do not fit, or
         would change the shape of a pass."""
         fits = self._fits(sum(prefills), (tree for _, tree in batch), want)
-        if fits and not (self._exact_rows and any(prefills)):
+        apart = bool(self._exact_rows) or any(map(self._needs_checkpoint, batch))
+        if fits and not (apart and any(prefills)):
             return self._run(batch, want)
         starts = [len(session.slot.cached) for session, _ in batch]
         hidden = [self._read(session, n, want) for (session, _), n in zip(batch, prefills, strict=True)]
@@ -75,6 +76,12 @@ class PassRunner:
         for out, n, start, states in zip(outs, prefills, starts, hidden, strict=True):
             out.add_prefill(n, start, states)
         return outs
+
+    def _needs_checkpoint(self, part: tuple[LlamaSession, DraftTree | int]) -> bool:
+        """Return whether a prompt should be in the checkpoint that a draft may return to."""
+        session, tree = part
+        drafts = isinstance(tree, DraftTree) and len(tree) > 0
+        return self._cache.stateful and drafts and not session.slot.checkpoint
 
     def _fits(self, n_prefill: int, trees: Iterable[DraftTree | int], want: RequiredOutputs) -> bool:
         """Return whether one pass has room for so many prefill tokens beside these trees."""

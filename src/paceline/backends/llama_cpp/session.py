@@ -23,6 +23,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
 
     def __init__(self, cache: LlamaKvCache, *, as_prompts: bool = False) -> None:
         self._cache, self._as_prompts = cache, as_prompts
+        self._keeps_root = cache.stateful
         super().__init__(cache.n_ctx)
 
     def _clear_tree(self) -> None:
@@ -47,6 +48,11 @@ class LlamaSession(CachedSession[SequenceSlot]):
         start, main = len(self.slot.cached), [self.slot.sequence]
         for pos in range(start, start + n):
             batch.add(self.tokens[pos], pos, main, False)
+
+    def drop_other_tree(self, tree: DraftTree | int) -> None:
+        """Roll back before pending tokens are counted, unless `tree` grows the last one."""
+        if self._tree_is_cached and (isinstance(tree, int) or not tree.starts_with(self._tree)):
+            self.rollback()
 
     def plan(self, tree: DraftTree, batch: Batch) -> int:
         """Add the tokens and nodes that are not cached to `batch`; return the first output's row."""

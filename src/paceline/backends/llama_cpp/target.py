@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
@@ -48,6 +50,9 @@ SETTINGS: Mapping[str, Any] = {
     "kernels": True,
     "experts": 0,
 }  # LlamaTarget's defaults
+
+
+_with_kernels: Counter[bytes] = Counter()  # open loads by file (kernels.sharing_key)
 
 
 def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
@@ -101,11 +106,17 @@ class LlamaTarget:
         self.threads = threads
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._owns_model, self._stop, self.experts = weights is None, stop, experts
+        self._sharing_key = b""
         if weights is None:
-            self.kernels: bool = kernels and own_kernels.fits_memory(gate.sizes(path), path)
+            key = own_kernels.sharing_key(path) if kernels else b""
+            shares = bool(_with_kernels[key])
+            self.kernels: bool = kernels and own_kernels.fits_memory(gate.sizes(path), path, shares=shares)
             own_kernels.set_enabled(self.kernels)
-            with own_kernels.sharing(path):
+            with own_kernels.sharing(path) if self.kernels else nullcontext():
                 self._model: Any = binding.load_model(path, gpu_layers=gpu_layers, experts=experts)
+            if self.kernels:
+                self._sharing_key = key
+                _with_kernels[key] += 1
         else:
             self.kernels, self._model = kernels and weights.kernels, weights._model
         self._context: Any = None
@@ -145,6 +156,10 @@ class LlamaTarget:
         self.exact_rows = exact_rows
         self._free_context()
         self._cells = per_session * sessions + exact_rows  # filler rows need cells, too
+        if stateful and 2 * sessions > binding.MAX_SEQUENCES:  # each has a checkpoint
+            raise UsageError(
+                f"{sessions} sessions of a recurrent model: must be at most {binding.MAX_SEQUENCES // 2}"
+            )
         self.cache = LlamaKvCache(
             self.path,
             sessions,
@@ -311,6 +326,8 @@ class LlamaTarget:
         if self._model is not None:
             if self._owns_model and self._process.is_current:
                 self._cpp.llama_model_free(self._model)
+            if self._sharing_key:
+                _with_kernels[self._sharing_key] -= 1
             self._model = None
 
     def _free_context(self) -> None:
@@ -328,6 +345,9 @@ class LlamaTarget:
             want = RequiredOutputs(layers=(self._stop,))
         if want.layers:
             self._show_hidden_states(len(batch), want.layers)
+        if self.cache.stateful:
+            for session, tree in batch:
+                session.drop_other_tree(tree)
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
         outs = self._decoder.forward(batch, prefills, want)

@@ -51,6 +51,7 @@ class HfSlot(CacheSlot):
         super().__init__()
         self._make, self._rollback = make, rollback
         self.cache: Any = make()
+        self.is_ahead = False  # the cache may hold more than `cached`
 
     def save_checkpoint(self, n: int) -> None:
         """Keep the state, which is that after `n` tokens, if the cache cannot drop tokens."""
@@ -59,6 +60,7 @@ class HfSlot(CacheSlot):
 
     def trim(self, n: int) -> None:
         """Keep at most the first `n` tokens. A state returns to its checkpoint, or to the start."""
+        self.is_ahead = True
         if self._rollback == "free":
             del self.cached[n:]
             self.cache.truncate(len(self.cached))
@@ -67,6 +69,7 @@ class HfSlot(CacheSlot):
             self.cache.restore()
         else:
             self.clear()
+        self.is_ahead = False
 
     def clear(self) -> None:
         self.cached.clear()
@@ -97,12 +100,13 @@ class HfSession(CachedSession[HfSlot]):
 
     def __init__(self, slots: CacheSlots, n_ctx: int) -> None:
         self.slots = slots
+        self._keeps_root = slots.rollback == "restore"
         super().__init__(n_ctx)
 
     def _begin(self, tokens: list[int]) -> None:
         self._slot, shared = self.slots.take(self, tokens)
         shared = min(shared, len(tokens) - 1)
-        if self.slots.rollback == "free" or shared < len(self._slot.cached):
+        if self.slots.rollback == "free" or shared < len(self._slot.cached) or self._slot.is_ahead:
             self._slot.trim(shared)
 
     def plan_prefill(self, n: int) -> PassInput:
@@ -111,7 +115,7 @@ class HfSession(CachedSession[HfSlot]):
             raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
         if self._tree_is_cached:
             self.rollback()
-        self._planned = True
+        self._planned = self.slot.is_ahead = True
         start = len(self.slot.cached)
         end = start + n
         return PassInput(
@@ -120,7 +124,7 @@ class HfSession(CachedSession[HfSlot]):
 
     def read(self, n: int) -> None:
         super().read(n)
-        self._planned = False
+        self._planned = self.slot.is_ahead = False
 
     def plan(self, tree: DraftTree) -> PassInput:
         """Plan the pending tokens, the root and the new nodes of `tree`."""
@@ -129,7 +133,7 @@ class HfSession(CachedSession[HfSlot]):
             self.rollback()
         if self._needs_checkpoint(tree, grows):
             self.slot.save_checkpoint(len(self.tokens) if grows else len(self.slot.cached))
-        self._planned = True
+        self._planned = self.slot.is_ahead = True
         return self._rows(tree, len(self.slot.cached))
 
     def _rows(self, tree: DraftTree, cached: int) -> PassInput:
@@ -156,6 +160,7 @@ class HfSession(CachedSession[HfSlot]):
         slot.cached += [tree.tokens[node] for node in path]
         if len(tree) > len(path):
             slot.trim(len(slot.cached))
+        slot.is_ahead = False
         self._clear_tree()
 
     def rollback(self) -> None:

@@ -30,6 +30,7 @@ class PassTimer:
         self._text: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
         self._session = target.open()
         self.context_length = 0  # tokens in the session, root included
+        self._depth = 1  # as it was filled
 
     def close(self) -> None:
         self._session.close()
@@ -44,6 +45,7 @@ class PassTimer:
         If it holds more already, the text is computed again from the start."""
         if depth < self.context_length:
             self._reopen()
+        self._depth = depth
         began = self._clock()
         self._session.extend(self._text[self.context_length : depth])
         self.context_length = depth
@@ -58,7 +60,11 @@ class PassTimer:
         grows = rollback == "none" or (rollback == "restore" and n == 1)  # an empty draft has no checkpoint
         if rollback != "none":
             self._session.extend(())
-        if grows and self.context_length == len(self._text):
+        if rollback == "restore" and self.context_length + n > len(self._text):
+            self._reopen()
+            self.prefill(self._depth)
+            self._session.extend(())
+        elif grows and self.context_length == len(self._text):
             self._reopen()
             self._session.extend(self._text[:1])
             self.context_length = 1

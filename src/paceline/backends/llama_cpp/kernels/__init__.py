@@ -15,6 +15,7 @@ from typing import Any
 from paceline.backends.interface import KernelStatus
 from paceline.backends.llama_cpp.kernels import amx, build, matrices
 from paceline.hardware.probe import free_memory
+from paceline.models.headers.header import split_part_paths
 from paceline.speculative.errors import KernelError, MissingExtraError
 
 # The kernels copy weights into another layout. Unlike a mapped file, the copy cannot leave memory under
@@ -104,11 +105,14 @@ def _load_library(file: Path) -> ctypes.CDLL:
     return library
 
 
-def fits_memory(sizes: Sequence[int], name: object) -> bool:
+def fits_memory(sizes: Sequence[int], name: object, *, shares: bool = False) -> bool:
     """Return whether a model with files of these sizes can use the kernels.
+    shares: another load of the files is open that uses them.
     A line on stderr reports too little memory."""
     if not load_kernels().path:
         return False
+    if shares:  # another load has laid the weights out
+        return True
     size, free = sum(sizes), free_memory()
     if size <= MEMORY_SHARE * free:
         return True
@@ -119,15 +123,25 @@ def fits_memory(sizes: Sequence[int], name: object) -> bool:
     return False
 
 
+def sharing_key(path: Path) -> bytes:
+    """Return what the loads of a file are known by, b"" for no file."""
+    try:
+        stats = [part.stat() for part in split_part_paths(path)]
+    except OSError:
+        return b""
+    return (
+        os.fsencode(path.resolve())
+        + repr([(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in stats]).encode()
+    )
+
+
 @contextmanager
 def sharing(path: Path) -> Iterator[None]:
     """Let the model that this thread loads share repacked weights with other loads of the file."""
     if _library is None:
         yield
         return
-    stat = path.stat()
-    key = f"{path.resolve()} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-    _library.paceline_kernels_load(key.encode())
+    _library.paceline_kernels_load(sharing_key(path))
     try:
         yield
     finally:

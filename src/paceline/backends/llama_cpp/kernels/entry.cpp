@@ -130,7 +130,9 @@ size_t get_alloc_size(BufferType *, const Tensor *t) {
 
 void set_tensor(Buffer *buffer, Tensor *t, const void *data, size_t offset, size_t) {
     if (offset != 0) abort();  // the loader gives whole tensors
-    if (!refer_to_shared(buffer, t)) repack(*kind_of(*active, t), t, data);
+    if (refer_to_shared(buffer, t)) return;
+    repack(*kind_of(*active, t), t, data);
+    share(buffer, t);
 }
 
 Buffer *alloc_buffer(BufferType *type, size_t size) {

@@ -55,6 +55,8 @@ void free_buffer(Buffer *buffer) {
     free_of_ggml(buffer);
 }
 
+std::string key_of(const Tensor *t) { return loaded_file + '\n' + t->name + '\n' + std::to_string(t->type); }
+
 }  // namespace
 
 void set_loaded_file(const char *file) { loaded_file = file; }
@@ -62,17 +64,19 @@ void set_loaded_file(const char *file) { loaded_file = file; }
 bool refer_to_shared(Buffer *buffer, Tensor *t) {
     if (loaded_file.empty()) return false;
     const std::lock_guard<std::mutex> held(lock);
-    const std::string key = loaded_file + '\n' + t->name + '\n' + std::to_string(t->type);
-    const auto found = repacked.find(key);
-    if (found == repacked.end()) {
-        repacked[key] = {buffer, t->data};
-        owners[buffer];
-        return false;
-    }
+    const auto found = repacked.find(key_of(t));
+    if (found == repacked.end()) return false;
     t->data = found->second.data;
     owners[found->second.owner].borrowers++;
     borrowed[buffer].push_back(found->second.owner);
     return true;
+}
+
+void share(Buffer *buffer, const Tensor *t) {
+    if (loaded_file.empty()) return;
+    const std::lock_guard<std::mutex> held(lock);
+    repacked[key_of(t)] = {buffer, t->data};
+    owners[buffer];
 }
 
 void watch_free(Buffer *buffer) {

@@ -14,6 +14,9 @@ void set_loaded_file(const char *file);
 // True if `t` now refers to weights that another load has repacked. Otherwise `t` is to be repacked.
 bool refer_to_shared(ggml::Buffer *buffer, ggml::Tensor *t);
 
+// Let later loads of the file refer to the repacked weights of `t`.
+void share(ggml::Buffer *buffer, const ggml::Tensor *t);
+
 // Let ggml free a buffer only after the last one that refers to it.
 void watch_free(ggml::Buffer *buffer);
 
