@@ -11,8 +11,11 @@ import pytest
 
 from gguf_architectures import INNER, KERNEL, STATE, write_architecture
 from paceline.backends.llama_cpp import LlamaTarget, binding
-from paceline.speculative.errors import ModelError
+from paceline.backends.llama_cpp.cache import LlamaKvCache
+from paceline.backends.llama_cpp.exactness import drops_rejected_drafts
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.policy.cost_measurement import measure
 from paceline.speculative.tree import EMPTY, chain
 
 TEXT = list(range(5, 60))
@@ -69,6 +72,56 @@ def test_a_later_text_goes_on_from_the_checkpoint(mamba: Path) -> None:
         with closing(target.open()) as session:
             session.extend([*TEXT, 9, 9, 9])  # other tokens than the accepted ones
             assert session.pending_tokens == 3  # all but the last are behind the checkpoint
+
+
+def test_the_trial_at_load_would_notice_a_state_that_does_not_come_back(
+    mamba: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(LlamaTarget(mamba, n_ctx=64)) as target:
+        assert drops_rejected_drafts(target)
+        share = LlamaKvCache.share
+
+        def wrong(cache: LlamaKvCache, source: int, branch: int, end: int, start: int = 0) -> None:
+            if source < branch:  # the state does not come back from the checkpoint
+                share(cache, source, branch, end, start)
+
+        monkeypatch.setattr(LlamaKvCache, "share", wrong)
+        assert not drops_rejected_drafts(target)
+
+
+def test_a_closed_draft_keeps_the_state_of_its_text(mamba: Path) -> None:
+    with closing(LlamaTarget(mamba, n_ctx=128)) as target:
+        with closing(target.open()) as session:
+            session.extend(TEXT)
+            for n in range(3):  # as a draft model grows a draft
+                target.forward([(session, chain([1, 2][:n], "test"))], RequiredOutputs())
+        with closing(target.open()) as session:
+            session.extend([*TEXT, 9, 9])
+            assert session.pending_tokens == 1
+
+
+def test_another_draft_on_the_same_root_is_computed_from_the_checkpoint(mamba: Path) -> None:
+    with closing(LlamaTarget(mamba, n_ctx=128)) as target, closing(target.open()) as session:
+        session.extend(TEXT)
+        rows = []
+        for tokens in ([1, 2], [3, 4], [1, 2]):
+            out = target.forward([(session, chain(tokens, "test"))], RequiredOutputs())[0]
+            rows.append([np.array(out.logits(row)) for row in range(3)])
+        assert all(map(np.array_equal, rows[0], rows[2]))
+        assert np.array_equal(rows[0][0], rows[1][0])
+
+
+@pytest.mark.parametrize("n_ctx", [64, 256])
+def test_costs_are_measured_within_a_small_context(mamba: Path, n_ctx: int, tmp_path: Path) -> None:
+    for path in (mamba, write_architecture(tmp_path / "jamba.gguf", "jamba")):
+        with closing(LlamaTarget(path, n_ctx=n_ctx)) as target:
+            costs = measure(target, seconds=0.3)
+            assert {1, 2, 8} <= set(costs.rows)
+
+
+def test_each_session_has_two_sequences(mamba: Path) -> None:
+    with pytest.raises(UsageError, match="129 sessions of a recurrent model: must be at most 128"):
+        LlamaTarget(mamba, n_ctx=8, sessions=129)
 
 
 def test_states_that_do_not_fit_are_refused_before_they_are_made(
