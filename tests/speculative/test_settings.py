@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from paceline.config import Drafting, validate_drafting
+from paceline.config import Drafting, parse_lossy, validate_drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
@@ -102,3 +102,10 @@ def test_what_is_left_open_depends_on_who_decides(
 @pytest.mark.parametrize("values", [{"verify": "token"}, {"verify": "block"}, {"cross_vocab": "slem"}])
 def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None:
     assert Drafting(drafters=("auto",), **values).width == 1  # type: ignore[arg-type]
+
+
+def test_a_lossy_choice_is_a_number_of_experts() -> None:
+    assert (parse_lossy(""), parse_lossy("experts=3")) == (0, 3)
+    for text in ("experts", "experts=0", "experts=-1", "experts=1.5", "prefill=0.2"):
+        with pytest.raises(UsageError, match="write experts=N"):
+            parse_lossy(text)

@@ -35,6 +35,19 @@ def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_it
     assert target.longest == 6
 
 
+def test_a_target_with_checkpoints_is_filled_again_where_its_context_ends() -> None:
+    """One row moves the text on; several come back to the checkpoint."""
+    target = TimedTarget(lambda n, _: float(n), rollback="restore", n_ctx=8)
+    with closing(PassTimer(target, target.clock)) as timer:
+        timer.prefill(3)
+        depths = []
+        for n in (1, 3, 3, 1, 1, 3, 1):
+            assert timer.time_pass(n) == float(n)
+            depths.append(timer.context_length)
+    assert depths == [5, 5, 5, 6, 7, 4, 5]
+    assert target.longest <= 8
+
+
 @pytest.mark.parametrize("step", [0.0, -1.0, float("nan")])
 def test_on_a_clock_that_does_not_work_everything_takes_a_moment(step: float) -> None:
     now = iter(i * step for i in range(99))

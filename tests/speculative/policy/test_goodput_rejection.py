@@ -1,0 +1,55 @@
+"""The price of a rejection where the state returns to a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.compose import PortfolioDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.speculative.interfaces import Rollback
+from paceline.speculative.loop import decode, start_request
+from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.goodput_budget import RowPrices
+from paceline.speculative.request import GenerationRequest
+
+CURVE = [0.0, *(1.0 + 0.1 * (n - 1) for n in range(1, 40))]
+
+
+def recomputed(reach: Sequence[float], pending: int) -> float:
+    """The expected rows of a later pass: `pending + n` if node n is the first to be wrong."""
+    first_wrong = -np.diff([1.0, *reach])
+    return float(sum(p * (pending + n) for n, p in enumerate(first_wrong, 1)))
+
+
+@pytest.mark.parametrize("pending", [0, 3])
+def test_nodes_pay_for_the_rows_that_they_are_expected_to_repeat(pending: int) -> None:
+    prices = RowPrices(2.0, CURVE, 1, 30, rate=1.5, recomputes=True)
+    assert prices.recompute == pytest.approx(1.5 * 2.0 * 0.1)  # tokens of a row
+    reach = [0.9, 0.7, 0.6, 0.1]
+    net = prices.net_of_rejection([-s for s in reach], pending)
+    for n in range(1, len(reach) + 1):
+        expected = sum(reach[:n]) - prices.recompute * recomputed(reach[:n], pending)
+        assert -sum(net[:n]) == pytest.approx(expected)
+    free = RowPrices(2.0, CURVE, 1, 30, rate=1.5)
+    assert free.worth(reach, pending) > prices.worth(reach, pending)
+    assert RowPrices(2.0, CURVE, 30, 30, rate=1.5, recomputes=True).recompute == 0.0
+
+
+@pytest.mark.parametrize("rollback", ["free", "restore"])
+def test_it_is_learned_from_the_first_rejection(rollback: Rollback) -> None:
+    target = ToyTarget(6, seed=1, rollback=rollback)
+    policy = GoodputPolicy(DecodingCosts(PassCosts.flat(1.0, 0.05)), clock=lambda: 0.0)
+    drafter = PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=1, noise=0.4), 6)])
+    request = start_request(
+        target, drafter, GenerationRequest(prompt=(1, 2, 3), max_tokens=60, ignore_eos=True)
+    )
+    steps = [step for _, step in decode(target, drafter, policy, [request])]
+    request.close()
+    assert any(len(step.path) < len(step.tree) for step in steps)
+    assert policy._recomputes == (rollback == "restore")
+    assert (policy._prices.recompute > 0) == (rollback == "restore")
