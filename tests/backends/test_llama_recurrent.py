@@ -116,7 +116,7 @@ def test_costs_are_measured_within_a_small_context(mamba: Path, n_ctx: int, tmp_
     for path in (mamba, write_architecture(tmp_path / "jamba.gguf", "jamba")):
         with closing(LlamaTarget(path, n_ctx=n_ctx)) as target:
             costs = measure(target, seconds=0.3)
-            assert {1, 2, 8} <= set(costs.rows)
+            assert {1, 2} <= set(costs.rows)
 
 
 def test_each_session_has_two_sequences(mamba: Path) -> None:
