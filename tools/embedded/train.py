@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,17 @@ def update(optimizers: Sequence[Any], rates: Sequence[float], *networks: Llama) 
         optimizer.zero_grad(set_to_none=True)
 
 
+def window_logits(
+    data: np.ndarray[Any, Any], rows: int, length: int, *networks: Llama
+) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """Yield evenly spaced windows of length + 1 tokens, and each network's logits after all but the last."""
+    for start in np.linspace(0, len(data) - length - 1, rows, dtype=int):
+        ids = torch.from_numpy(data[start : start + length + 1].astype(np.int64))
+        with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
+            logits = [network(ids[None, :-1])[0].float() for network in networks]
+        yield ids, logits
+
+
 class Trainer:
     """Owns both models, their optimisers and the run's clock."""
 
@@ -199,12 +210,8 @@ class Trainer:
     @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped here
     def evaluate(self, rows: int = 48, length: int = 512) -> str:
         """Held-out loss of both and their greedy agreement, over evenly spaced windows."""
-        data = self.data["held_out"]
         totals = np.zeros(3)
-        for start in np.linspace(0, len(data) - length - 1, rows, dtype=int):
-            ids = torch.from_numpy(data[start : start + length + 1].astype(np.int64))
-            with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
-                p, q = (model(ids[None, :-1])[0].float() for model in (self.target, self.draft))
+        for ids, (p, q) in window_logits(self.data["held_out"], rows, length, self.target, self.draft):
             same = (p.argmax(-1) == q.argmax(-1)).float().mean()
             totals += [float(F.cross_entropy(p, ids[1:])), float(F.cross_entropy(q, ids[1:])), float(same)]
         big, small, same_share = totals / rows

@@ -26,7 +26,16 @@ from tools.embedded.mixers import Experts, Mamba2, MambaShape
 from tools.embedded.muon import MATMUL
 from tools.embedded.network import TARGET, Llama, RMSNorm, rotate
 from tools.embedded.restore import tokenizer_of, weights_of
-from tools.embedded.train import LONGEST_STEP, Batches, Plan, optimizers_of, parser_of, prepare, update
+from tools.embedded.train import (
+    LONGEST_STEP,
+    Batches,
+    Plan,
+    optimizers_of,
+    parser_of,
+    prepare,
+    update,
+    window_logits,
+)
 
 WIDTH, HEADS, KV_HEADS, HEAD = TARGET.width, TARGET.heads, TARGET.kv_heads, TARGET.head_dim
 MAMBA = MambaShape(inner=2 * WIDTH, heads=2 * WIDTH // 64)
@@ -196,11 +205,8 @@ class Trainer:
     @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped here
     def evaluate(self, rows: int = 32, length: int = 512) -> str:
         """Held-out loss of the variant and of the target, over evenly spaced windows."""
-        data, totals = self.data["held_out"], np.zeros(2)
-        for start in np.linspace(0, len(data) - length - 1, rows, dtype=int):
-            ids = torch.from_numpy(data[start : start + length + 1].astype(np.int64))
-            with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
-                found = [model(ids[None, :-1])[0].float() for model in (self.model, self.target)]
+        totals = np.zeros(2)
+        for ids, found in window_logits(self.data["held_out"], rows, length, self.model, self.target):
             totals += [float(F.cross_entropy(logits, ids[1:])) for logits in found]
         return f"held-out {totals[0] / rows:.3f} nats/token, target {totals[1] / rows:.3f}"
 

@@ -59,6 +59,11 @@ def check_experts(n: int, used: int, experts: int, path: Path) -> None:
         )
 
 
+def describe_experts(n: int, used: int) -> str:
+    """Return the `modification` of a mixture that uses `n` experts instead of `used`."""
+    return f"with {n} experts a token instead of {used}"
+
+
 def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
     """Raise UsageError unless all tokens are in the vocabulary."""
     if wrong := [token for token in tokens if not 0 <= token < n_vocab]:
@@ -151,10 +156,12 @@ class CachedSession(Generic[S]):
         self._commit(path)
         self.tokens += [*emitted, root]
 
-    def _needs_checkpoint(self, tree: DraftTree, grows: bool) -> bool:
-        """Return whether `tree` has nodes to compute, and none was since the last commit. The state before is
-        that of committed tokens: without the root, or with it if the tree grows an empty one."""
-        return len(tree) > 0 and not (grows and len(self._tree))
+    def _checkpoint_length(self, tree: DraftTree, grows: bool) -> int | None:
+        """Return the tokens in the state before `tree` if it has the first nodes since the last commit: all
+        committed ones if it grows an empty tree, else those in the cache. None if no checkpoint is due."""
+        if not len(tree) or (grows and len(self._tree)):
+            return None
+        return len(self.tokens) if grows else len(self.slot.cached)
 
     def close(self) -> None:
         if self._slot is not None:

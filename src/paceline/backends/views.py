@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from paceline.backends.interface import Backend
@@ -53,6 +54,11 @@ class ModelView:
             raise UsageError(f"{VIEW_PREFIX}{self.spec}: the model has {layers} layers, numbered from 0")
         left = frozenset(range(self.exit_layer or layers))
         return left - self.attention, left - self.feed_forward
+
+    def require_fewer_experts(self, used: int, path: Path) -> None:
+        """Raise UsageError unless the view has fewer experts than the `used` ones of the model."""
+        if self.experts >= used:
+            raise UsageError(f"{VIEW_PREFIX}{self.spec}: {path} has no more experts a token itself")
 
     def n_skipped_blocks(self, layers: int) -> int:
         """Return the number of skipped blocks, of two per layer."""

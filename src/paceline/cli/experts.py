@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli import options
-from paceline.cli.groups import OptionGroup, model_options, option_table, with_option_groups
+from paceline.cli.groups import LOSSLESS_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.output import print_json
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
 
-MODELS = model_options(
-    "model", "model_draft", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels",
-    "device", "dtype", "attention",
-)  # fmt: skip
 PLAN_OPTIONS = OptionGroup(option_table(
     "Measuring",
     ("experts", str, "", "--experts", "N,M", "Numbers of experts a token. Default: all below the model's."),
@@ -34,7 +30,7 @@ PLAN_OPTIONS = OptionGroup(option_table(
 ))  # fmt: skip
 
 
-@with_option_groups(models=MODELS, plan=PLAN_OPTIONS)
+@with_option_groups(models=LOSSLESS_OPTIONS, plan=PLAN_OPTIONS)
 def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     """Measure a mixture of experts with fewer experts a token: speed, perplexity, agreement.
 

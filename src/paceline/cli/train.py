@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from paceline.cli import options
-from paceline.cli.groups import OptionGroup, model_options, option_table, with_option_groups
+from paceline.cli.groups import LOSSLESS_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
 from paceline.cli.output import print_json, print_note
@@ -18,10 +18,6 @@ from paceline.cli.references import resolve_models
 
 DATA, TRAINING = "Data", "Training"
 Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "draft", "pard", "confidence"]
-MODELS = model_options(
-    "model", "model_draft", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels",
-    "device", "dtype", "attention",
-)  # fmt: skip
 DATA_OPTIONS = OptionGroup(option_table(
     DATA,
     ("data", list[Path] | None, None, "--data", "FILE",
@@ -57,7 +53,7 @@ TRAINING_OPTIONS = OptionGroup(option_table(
 ))  # fmt: skip
 
 
-@with_option_groups(models=MODELS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
+@with_option_groups(models=LOSSLESS_OPTIONS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
 def train(
     *,
     kind: Annotated[

@@ -18,7 +18,7 @@ from paceline.api import LLM
 from paceline.backends.interface import HasExperts
 from paceline.bench.suites import workload
 from paceline.loading import load
-from paceline.prepare.views import generate_answers, short_items
+from paceline.prepare.views import generate_answers, short_items, tokenise_prompts
 from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, Target
@@ -58,14 +58,12 @@ def measure_experts(
     drafters = ("none", "lookup", *(["model"] if given.get("draft") is not None else []))
     with ExitStack() as opened:
 
-        def open_with(count: int, name: str) -> LLM:
-            lossy = f"experts={count}" if count != used else ""
+        def open_with(lossy: str, name: str) -> LLM:
             needs_draft = {"draft": given["draft"]} if name == "model" else {}
             rest = {key: value for key, value in given.items() if key != "draft"}
             return opened.enter_context(load(**rest, **needs_draft, drafters=name, lossy=lossy))
 
-        used = 0
-        whole = open_with(0, "none")
+        whole = open_with("", "none")
         if not isinstance(whole.target, HasExperts):
             raise UsageError(f"{whole.target.path}: has no experts to leave out")
         used, experts = whole.target.expert_counts()
@@ -84,8 +82,9 @@ def measure_experts(
         models = dict[tuple[int, str], LLM]()
         for count in counts:
             for name in drafters:
-                at = count, name
-                models[at] = whole if at == (used, "none") else open_with(count, name)
+                lossy = f"experts={count}" if count != used else ""
+                is_whole = (count, name) == (used, "none")
+                models[count, name] = whole if is_whole else open_with(lossy, name)
                 tick(LOADING)
         text = text_of(whole, plan, items)
         scores = dict[int, Scores]()
@@ -93,9 +92,9 @@ def measure_experts(
             scores[count] = score_text(models[count, "none"].target, text)
             tick(SCORING)
         seconds: dict[tuple[int, str], list[float]] = {at: [] for at in models}
-        for item in items:
+        for prompt in tokenise_prompts(whole, items, plan.n):
             for at, llm in models.items():
-                ((prompt, _),) = generate_answers(llm, [item], 1)
+                llm.generate(prompt, max_tokens=1, ignore_eos=True)  # the prompt is in the cache then
                 answer = llm.generate(prompt, max_tokens=plan.n, ignore_eos=True)
                 seconds[at].append(1 / answer.tokens_per_second)
                 tick(ANSWERS)
@@ -129,9 +128,7 @@ def text_of(llm: LLM, plan: ExpertsPlan, items: Sequence[workload.Item]) -> list
         tokens = llm.target.text.encode(plan.text)
     else:
         tokens = [
-            token
-            for prompt, answer in generate_answers(llm, list(items), plan.n)
-            for token in prompt + answer
+            token for prompt, answer in generate_answers(llm, items, plan.n) for token in prompt + answer
         ]
     tokens = tokens[: min(plan.text_tokens, llm.target.caps.n_ctx)]
     if len(tokens) < 2:

@@ -226,9 +226,14 @@ def short_items(suite: str, n_items: int) -> list[workload.Item]:
     return workload.sample_items(short, n_items)
 
 
-def generate_answers(llm: Any, items: list[workload.Item], n: int) -> Iterator[Text]:
-    """Yield the prompt of each item, and the model's n tokens after it."""
+def tokenise_prompts(llm: Any, items: Sequence[workload.Item], n: int) -> Iterator[list[int]]:
+    """Yield the tokens of each item's prompt, which must leave room for n more."""
     prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
     for item in items:
-        prompt = list(prompts.ask(item, {}).tokens)
+        yield list(prompts.ask(item, {}).tokens)
+
+
+def generate_answers(llm: Any, items: Sequence[workload.Item], n: int) -> Iterator[Text]:
+    """Yield the prompt of each item, and the model's n tokens after it."""
+    for prompt in tokenise_prompts(llm, items, n):
         yield prompt, list(llm.generate(prompt, max_tokens=n, ignore_eos=True).tokens)

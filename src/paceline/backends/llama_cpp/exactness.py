@@ -15,11 +15,11 @@ from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
 
-TRIAL_TOKENS = 12
-MAX_TRACE, ROUNDING = 0.1, 1e-6  # of the change of logits by rejected tokens; of logits
-
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.target import LlamaTarget
+
+TRIAL_TOKENS = 12
+MAX_TRACE, ROUNDING = 0.1, 1e-6  # of the change of logits by rejected tokens; of logits
 
 
 def rows_are_equal(target: LlamaTarget) -> bool:

@@ -67,8 +67,7 @@ class PassRunner:
         prefills: the tokens to prefill of each session. They have their own passes if they do not fit, or
         would change the shape of a pass."""
         fits = self._fits(sum(prefills), (tree for _, tree in batch), want)
-        apart = bool(self._exact_rows) or any(map(self._needs_checkpoint, batch))
-        if fits and not (apart and any(prefills)):
+        if fits and not (any(prefills) and (self._exact_rows or any(map(self._needs_checkpoint, batch)))):
             return self._run(batch, want)
         starts = [len(session.slot.cached) for session, _ in batch]
         hidden = [self._read(session, n, want) for (session, _), n in zip(batch, prefills, strict=True)]

@@ -61,8 +61,8 @@ class LlamaSession(CachedSession[SequenceSlot]):
         if not grows:
             self.rollback()
         base = len(self.tokens) - 1
-        if self._needs_checkpoint(tree, grows):
-            self._cache.save_checkpoint(slot, base + 1 if grows else len(slot.cached))
+        if (n := self._checkpoint_length(tree, grows)) is not None:
+            self._cache.save_checkpoint(slot, n)
         self._planned = True
         fresh: dict[int, list[int]] = {}
         if not grows:

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.common import check_exit, check_layers, check_tokens, make_token_trie, require_experts
+from paceline.backends.common import (
+    check_exit,
+    check_layers,
+    check_tokens,
+    describe_experts,
+    make_token_trie,
+    require_experts,
+)
 from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
@@ -50,7 +57,6 @@ SETTINGS: Mapping[str, Any] = {
     "kernels": True,
     "experts": 0,
 }  # LlamaTarget's defaults
-
 
 _with_kernels: Counter[bytes] = Counter()  # open loads by file (kernels.sharing_key)
 
@@ -112,7 +118,7 @@ class LlamaTarget:
             shares = bool(_with_kernels[key])
             self.kernels: bool = kernels and own_kernels.fits_memory(gate.sizes(path), path, shares=shares)
             own_kernels.set_enabled(self.kernels)
-            with own_kernels.sharing(path) if self.kernels else nullcontext():
+            with own_kernels.sharing(key) if self.kernels else nullcontext():
                 self._model: Any = binding.load_model(path, gpu_layers=gpu_layers, experts=experts)
             if self.kernels:
                 self._sharing_key = key
@@ -218,7 +224,7 @@ class LlamaTarget:
     def modification(self) -> str:
         if not self.experts:
             return ""
-        return f"with {self.experts} experts a token instead of {expert_counts(self.path)[1]}"
+        return describe_experts(self.experts, expert_counts(self.path)[1])
 
     def expert_counts(self) -> tuple[int, int]:
         _, used, experts = expert_counts(self.path)
@@ -234,8 +240,7 @@ class LlamaTarget:
                 "has view:experts=N, other views are for transformers models (hf:FILE reads a GGUF file "
                 "with transformers); or write the part to a file of its own (paceline views materialise)"
             )
-        if view.experts >= self.expert_counts()[0]:
-            raise UsageError(f"{VIEW_PREFIX}{view.spec}: {self.path} has no more experts a token itself")
+        view.require_fewer_experts(self.expert_counts()[0], self.path)
         caps, given = self.caps, {**self.settings, "exact_rows": 0, "experts": view.experts}
         return LlamaTarget(self.path, n_ctx=caps.n_ctx, sessions=caps.max_sessions, **given)
 

@@ -131,8 +131,8 @@ class HfSession(CachedSession[HfSlot]):
         grows = self._tree_is_cached and tree.starts_with(self._tree)
         if not grows:
             self.rollback()
-        if self._needs_checkpoint(tree, grows):
-            self.slot.save_checkpoint(len(self.tokens) if grows else len(self.slot.cached))
+        if (n := self._checkpoint_length(tree, grows)) is not None:
+            self.slot.save_checkpoint(n)
         self._planned = self.slot.is_ahead = True
         return self._rows(tree, len(self.slot.cached))
 

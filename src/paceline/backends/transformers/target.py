@@ -22,6 +22,7 @@ from paceline.backends.common import (
     check_experts,
     check_layers,
     check_tokens,
+    describe_experts,
     make_token_trie,
     parameters,
     require_experts,
@@ -60,7 +61,7 @@ from paceline.backends.transformers.view import (
     without_output,
 )
 from paceline.backends.views import ModelView
-from paceline.models.names import VIEW_PREFIX, model_path
+from paceline.models.names import model_path
 from paceline.speculative.errors import ContractError, ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.request import MAX_FUSED_PREFILL
@@ -239,9 +240,8 @@ class HfTarget:
             raise UsageError(f"{self.path}: has recurrent layers: no part of it can draft for it")
         out = copy(self)
         out._model, out._base_target = build_view(self._model, attention, feed_forward), self
-        if view.experts and view.experts >= self.expert_counts()[0]:
-            raise UsageError(f"{VIEW_PREFIX}{view.spec}: {self.path} has no more experts a token itself")
         if view.experts:
+            view.require_fewer_experts(self.expert_counts()[0], self.path)
             out._model = out._reduced(self.path, out._model, view.experts)
         out._slots = CacheSlots(self.caps.max_sessions, out.make_cache, "free")
         out._view, out.weight_bytes = view.spec, int(out._model.get_memory_footprint())
@@ -259,7 +259,7 @@ class HfTarget:
         used, known = experts_of(text_config(model.config))
         check_experts(experts, used, known, path)
         used = self._experts or used
-        self._experts, self.modification = experts, f"with {experts} experts a token instead of {used}"
+        self._experts, self.modification = experts, describe_experts(experts, used)
         return with_experts(model, used, experts)
 
     def first_layers(self, n: int) -> HfTarget:
@@ -321,9 +321,8 @@ class HfTarget:
             raise ContractError(f"{n} tokens to prefill, of {session.pending_tokens} pending ones")
         begin, left, hidden = len(session.slot.cached), n, list[Any]()
         beside = MAX_PREFILL_TOKENS
-        if (
-            self._kind.rollback == "restore"
-        ):  # a prompt should be in the checkpoint that a draft may return to
+        if self._kind.rollback == "restore":
+            # A prompt should be in the checkpoint that a draft may return to.
             drafts = isinstance(tree, DraftTree) and len(tree) > 0
             beside = 0 if drafts and not session.slot.cache.checkpoint else MAX_FUSED_PREFILL
         while left > beside:

@@ -6,6 +6,7 @@ or the experts of a mixture: each is widened by itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -93,11 +94,10 @@ class Layout:
     @property
     def parameters(self) -> int:
         """Return the weights of all tensors; a tied embedding counts once."""
-        blocks = [prod_sum(block_shapes(self, recurrent)) for recurrent in (False, True)]
-        n_recurrent = sum(self.is_recurrent(i) for i in range(self.blocks))
+        kinds = Counter(map(self.is_recurrent, range(self.blocks)))
+        blocks = sum(n * sum(map(prod, block_shapes(self, kind).values())) for kind, n in kinds.items())
         ends = self.vocab * self.width * (1 if self.tied else 2)
-        inner = (blocks[1] if n_recurrent else 0) * n_recurrent + blocks[0] * (self.blocks - n_recurrent)
-        return ends + inner + self.width
+        return ends + blocks + self.width
 
     def is_recurrent(self, block: int) -> bool:
         return self.recurrent[block % len(self.recurrent)]
@@ -112,10 +112,6 @@ class Layout:
             "inner": m.inner, "states": m.groups * m.state, "steps": m.steps, "groups": m.groups,
             "group": m.inner // m.groups, "kernel": m.kernel, "vocab": self.vocab,
         }  # fmt: skip
-
-
-def prod_sum(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(prod(shape) for shape in shapes.values())
 
 
 def segments_of(layout: Layout, name: str) -> tuple[Segments, ...]:

@@ -136,12 +136,13 @@ def sharing_key(path: Path) -> bytes:
 
 
 @contextmanager
-def sharing(path: Path) -> Iterator[None]:
-    """Let the model that this thread loads share repacked weights with other loads of the file."""
+def sharing(key: bytes) -> Iterator[None]:
+    """Let the model that this thread loads share repacked weights with other loads of the file.
+    key: its `sharing_key`."""
     if _library is None:
         yield
         return
-    _library.paceline_kernels_load(sharing_key(path))
+    _library.paceline_kernels_load(key)
     try:
         yield
     finally:
