@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -165,9 +166,28 @@ def validate_drafting(kind: type[T], values: Mapping[str, Any]) -> T:
     return kind(**values)
 
 
-def parse_lossy(text: str) -> int:
-    """Return the number of experts of "experts=N", 0 for "". Raises UsageError for anything else."""
-    name, _, value = typed.text("lossy", text).partition("=")
-    if text and (name != "experts" or not value.isdecimal() or not int(value)):
-        raise UsageError(f"lossy {text!r}: write experts=N, the number of experts that a token uses")
-    return int(value or 0)
+@dataclass(frozen=True)
+class LossyChoices:
+    """What makes the target say other things, for speed.
+    experts: of a mixture, that a token uses; 0 for the model's number.
+    prefill: share of a long prompt that is computed; 0 for all."""
+
+    experts: int = 0
+    prefill: float = 0.0
+
+
+def parse_lossy(text: str) -> LossyChoices:
+    """Read "experts=4", "prefill=0.2" or both with a comma between them. Raises UsageError."""
+    experts, prefill = 0, 0.0
+    for part in filter(None, typed.text("lossy", text).split(",")):
+        name, _, value = part.partition("=")
+        if name == "experts" and value.isdecimal() and int(value):
+            experts = int(value)
+        elif name == "prefill" and re.fullmatch(r"0?\.\d*[1-9]\d*", value):
+            prefill = float(value)
+        else:
+            raise UsageError(
+                f"lossy {text!r}: write experts=N, the number of experts that a token uses, or prefill=0.2, "
+                "the share of a long prompt that is computed"
+            )
+    return LossyChoices(experts, prefill)

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.backends.registry import BackendSpec, backend_build, open_engine, resolve_kernels
+from paceline.backends.speculative_prefill import compute_part_of_prompts
 from paceline.config import ROLES, Drafting, parse_lossy, validate_drafting
 from paceline.drafter_factory import (
     Corpora,
@@ -33,8 +34,9 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
-from paceline.storage.experts import load_experts
+from paceline.storage.lossy import load_recommendation
 from paceline.storage.remembered import AnswerHistory, project_of
+from paceline.vocab.shared import check_shared
 
 
 def load(
@@ -77,9 +79,10 @@ def load(
     cache_type: f32, f16, bf16 or q8_0.
     kernels: "auto" uses Paceline's kernels for GGUF models if they can be compiled (docs/kernels.md), "off"
     llama.cpp only.
-    lossy: runs another target, which says other things: "experts=N" uses N experts of a mixture a token.
-    role: "quality" refuses `lossy`. "speed" uses the number of experts that `paceline experts` recommended
-    for the model, within the bound of quality given there, if it has.
+    lossy: runs another target, which says other things: "experts=N" uses N experts of a mixture a token,
+    "prefill=0.2" computes a fifth of each long prompt, which the draft model chooses.
+    role: "quality" refuses `lossy`. "speed" uses what `paceline experts` and `paceline prefill` recommended
+    for the models, within the bound of quality given there.
     device: cpu, cuda, mps or auto, for a transformers model.
     dtype: float32, bfloat16, float16 or auto (as stored), for a transformers model.
     attention: transformers' name of an implementation, or auto.
@@ -107,7 +110,13 @@ def load(
         one_shape = validate_drafting(Drafting, {"drafters": chains, **settings})
     source = "" if draft is None else draft_source(draft)
     check_needs(drafting, [*available, *filter(None, [source])])
-    require_drafter_inputs(drafting, available, source, bool(remember))
+    if role not in ROLES:
+        raise typed.invalid("role", role, f"one of {', '.join(ROLES[1:])}")
+    if role == "quality" and lossy:
+        raise UsageError(f"role quality: lossy {lossy} changes what the model says; leave one of them out")
+    choices = parse_lossy(lossy)
+    drafts = source if not (choices.prefill and drafting.plain) else ""
+    require_drafter_inputs(drafting, available, drafts, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if {device, dtype, attention} != {"auto"} and not is_transformers(Path(target)):
@@ -131,14 +140,10 @@ def load(
         "dtype": dtype,
         "attention": attention,
         "sessions": sessions,
-        "experts": parse_lossy(lossy),
     }
-    if role not in ROLES:
-        raise typed.invalid("role", role, f"one of {', '.join(ROLES[1:])}")
-    if role == "quality" and lossy:
-        raise UsageError(f"role quality: lossy {lossy} changes what the model says; leave one of them out")
     if role == "speed" and not lossy:
-        engine_settings["experts"] = recommended_experts(Path(target), engine_settings)
+        choices = parse_lossy(recommended(Path(target), draft if source == DRAFT else None, engine_settings))
+    engine_settings["experts"] = choices.experts
     with contextlib.ExitStack() as undo:
         rows = 1 + one_shape.n_draft if exact_greedy else 0
         engine = open_engine(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
@@ -164,6 +169,11 @@ def load(
         if draft is not None:
             small = open_draft(draft, engine, engine_settings)
             undo.callback(small.close)
+        if choices.prefill:
+            if small is not None and source == DRAFT:
+                check_shared(engine.vocab, small.vocab)
+            shows = None if draft is None or is_view(draft) else small
+            compute_part_of_prompts(engine, shows, choices.prefill)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr, confidence)
@@ -171,6 +181,8 @@ def load(
         policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
         llm.role = role
+        if small is not None and not users(drafting.drafters, source):
+            llm.on_close(small.close)  # it only chooses prompt tokens
         undo.pop_all()
     if costs is not None:
         refresh(costs, small)
@@ -178,17 +190,17 @@ def load(
     return llm
 
 
-def recommended_experts(target: Path, settings: Mapping[str, Any]) -> int:
-    """Return the stored number of experts for the role speed, 0 for the model's own, and say so."""
-    found = load_experts(BackendSpec(target, settings).identity()["model"], to_stderr)
-    if found is None or not found.experts:
-        return 0
-    to_stderr(
-        f"role speed: {found.experts} experts a token change what {target} says (perplexity "
-        f"{found.rise:+.1%}, at most {found.bound:+.0%} allowed; {found.agreement:.0%} of {found.tokens:,} "
-        "likeliest tokens are the same)"
-    )
-    return found.experts
+def recommended(target: Path, draft: PathLike | None, settings: Mapping[str, Any]) -> str:
+    """Return the stored lossy choices for the role speed, and say what they change. draft: a draft model."""
+    models = {"model": BackendSpec(target, settings).identity()["model"]}
+    found = [load_recommendation("experts", models, to_stderr)]
+    if draft is not None and not is_view(draft):
+        models = {**models, "draft": BackendSpec(Path(draft), settings).identity()["model"]}
+        found.append(load_recommendation("prefill", models, to_stderr))
+    chosen = [one for one in found if one is not None and one.lossy]
+    for one in chosen:
+        to_stderr(f"role speed: {one.lossy} changes what {target} says ({one.effect})")
+    return ",".join(one.lossy for one in chosen)
 
 
 def open_draft(draft: PathLike, target: Backend, settings: Mapping[str, Any]) -> Backend:

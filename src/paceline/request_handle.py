@@ -22,7 +22,7 @@ log = logging.getLogger("paceline.engine")
 class Finish:
     """The end of an answer, with a reason or an error; without both if it was cancelled.
 
-    n_cached: tokens of the prompt that were in the KV cache.
+    n_cached: tokens of the prompt that were in the KV cache. n_skipped: those left out (lossy prefill).
     queue_seconds, first_token_seconds: since arrival, until it left the queue and until its first token.
     decode_seconds: from the first token to the last."""
 
@@ -30,6 +30,7 @@ class Finish:
     error: Exception | None
     n_prompt: int
     n_cached: int
+    n_skipped: int
     n_tokens: int
     queue_seconds: float
     first_token_seconds: float
@@ -71,8 +72,8 @@ class Generation:
 
     stop_reason: None if the answer has not ended.
     n_prompt: tokens of the prompt.
-    n_prefilled: prompt tokens that were prefilled before the first draft; the others were in the KV cache, or
-    shared the first draft's pass.
+    n_prefilled: prompt tokens that were prefilled before the first draft; the others were in the KV cache,
+    shared the first draft's pass, or were left out. n_skipped: those left out (lossy prefill).
     prompt_seconds: time of those prefill passes.
     seconds: from the first draft to the last token.
     logprobs: one for each token, if the request has `logprobs`.
@@ -91,6 +92,7 @@ class Generation:
     complete: bool | None = None
     drafting_summary: DraftingSummary | None = field(default=None, repr=False)
     n_prefilled: int = 0
+    n_skipped: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -184,6 +186,7 @@ class RequestHandle:
             error=error,
             n_prompt=len(self.request.prompt),
             n_cached=0 if active is None else active.n_cached,
+            n_skipped=0 if active is None else active.n_skipped,
             n_tokens=len(self.tokens),
             queue_seconds=(now if self.started is None else self.started) - self.arrived,
             first_token_seconds=first - self.arrived,
@@ -226,4 +229,5 @@ class RequestHandle:
             complete=None if grammar is None else grammar.matches(text),
             drafting_summary=summary,
             n_prefilled=self.n_prefilled,
+            n_skipped=0 if active is None else active.n_skipped,
         )

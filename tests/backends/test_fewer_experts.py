@@ -94,7 +94,7 @@ def test_numbers_that_cannot_be_are_refused(mixture: Path, tmp_path: Path) -> No
                 target.view(view)
         with pytest.raises(UsageError, match="view:experts=N"):
             target.view(ModelView(1))
-    for text in ("experts", "experts=0", "experts=1,x=2", "prefill=0.1"):
+    for text in ("experts", "experts=0", "experts=1,x=2"):
         with pytest.raises(UsageError, match="write experts=N"):
             paceline.load(mixture, lossy=text)
     with pytest.raises(UsageError, match="is no mixture"):

@@ -96,7 +96,7 @@ def test_the_role_speed_uses_what_was_recommended(
     with paceline.load(mixture, threads=1, drafters="none", role="speed") as llm:
         assert llm.target.modification == "with 1 experts a token instead of 2"
         assert provenance(llm, {})["role"] == "speed"
-    assert "role speed: 1 experts a token change what" in capsys.readouterr().err
+    assert "role speed: experts=1 changes what" in capsys.readouterr().err
     with paceline.load(mixture, threads=1, drafters="none", role="quality") as llm:
         assert llm.target.modification == ""
     with pytest.raises(UsageError, match="role quality: lossy experts=1 changes"):

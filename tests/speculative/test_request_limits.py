@@ -118,3 +118,29 @@ def test_a_request_refuses_values_that_no_model_can_take(name: str, value: Any) 
     values: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 4} | {name: value}
     with pytest.raises(UsageError, match="empty" if value in ([], [""]) else name):
         GenerationRequest(**values)
+
+
+class Shortened(ToySession):
+    """A toy session that has only some of the prompt in its context."""
+
+    def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
+        self.extend([prompt[at] for at in positions])
+
+
+class EverySecond:
+    description = "with every second token"
+
+    def select(self, prompt: Sequence[int]) -> Sequence[int]:
+        return range(1, len(prompt), 2)
+
+
+def test_a_target_may_leave_out_prompt_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = ToyTarget(V, seed=1)
+    drafter, request = LookupDrafter(1, 3), GenerationRequest(prompt=PROMPT, max_tokens=9)
+    target.prompt_selector = None
+    assert start_request(target, drafter, request).n_skipped == 0
+    target.prompt_selector = EverySecond()
+    monkeypatch.setattr(target, "open", lambda: Shortened(target))
+    active = start_request(target, drafter, request)
+    assert (active.n_skipped, active.n_cached) == (len(PROMPT) // 2, 0)
+    assert active.session.tokens == PROMPT[1::2]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from paceline.config import Drafting, parse_lossy, validate_drafting
+from paceline.config import Drafting, LossyChoices, parse_lossy, validate_drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
@@ -104,8 +104,14 @@ def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None
     assert Drafting(drafters=("auto",), **values).width == 1  # type: ignore[arg-type]
 
 
-def test_a_lossy_choice_is_a_number_of_experts() -> None:
-    assert (parse_lossy(""), parse_lossy("experts=3")) == (0, 3)
-    for text in ("experts", "experts=0", "experts=-1", "experts=1.5", "prefill=0.2"):
-        with pytest.raises(UsageError, match="write experts=N"):
+def test_lossy_choices_are_experts_and_a_share_of_the_prompt() -> None:
+    assert parse_lossy("") == LossyChoices()
+    assert parse_lossy("experts=3") == LossyChoices(experts=3)
+    assert parse_lossy("prefill=.25") == LossyChoices(prefill=0.25)
+    assert parse_lossy("prefill=0.2,experts=3") == LossyChoices(3, 0.2)
+    for text in (
+        "experts", "experts=0", "experts=-1", "experts=1.5", "prefill", "prefill=0.0", "prefill=1",
+        "prefill=1.5", "prefill=nan", "draft=0.2",
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=r"write experts=N.* or prefill=0\.2"):
             parse_lossy(text)

@@ -2,8 +2,10 @@
 
 mamba2: Mamba-2 blocks only. hybrid: Mamba-2 in place of most attention layers (of llama.cpp's granitehybrid).
 moe: 16 experts, 4 a token (of qwen3moe). Each begins with what it can take over from the embedded target, and
-learns from the text and from the target's distribution, as the draft did (train.py). The schedule runs on the
-clock; a run goes on from its last checkpoint, and writes `paceline-VARIANT.gguf` at the end.
+learns from the text and from the target's distribution, as the draft did (train.py). Blocks of mamba2 can
+take over nothing; each first learns to do what one of the target's layers does, attention or feed-forward (as
+in MOHAWK: Bick et al. 2024, arXiv:2408.10189, section 3.2). The schedule runs on the clock; a run goes on
+from its last checkpoint, and writes `paceline-VARIANT.gguf` at the end.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ WIDTH, HEADS, KV_HEADS, HEAD = TARGET.width, TARGET.heads, TARGET.kv_heads, TARG
 MAMBA = MambaShape(inner=2 * WIDTH, heads=2 * WIDTH // 64)
 EXPERTS, USED, INNER = 16, 4, 128
 BALANCE = 0.01  # weight of the balance loss
+IMITATION = 0.35  # share of the minutes in which mamba2's blocks imitate layers
 # Variant: the mixer of each block.
 VARIANTS = {
-    "mamba2": ("mamba",) * 10,
+    "mamba2": ("mamba",) * 2 * TARGET.blocks,  # for the attention and feed-forward layers of the target
     "hybrid": ("mamba", "mamba", "attention", "mamba", "mamba", "attention"),
     "moe": ("attention",) * 6,
 }
@@ -140,6 +143,10 @@ def begin(variant: str) -> Variant:
             own[name].copy_(torch.from_numpy(known[name]))
         if variant == "moe":
             split_feed_forward(model, known)
+        if variant == "mamba2":
+            for i, block in enumerate(model.blk):
+                norm = known[f"blk.{i // 2}.{('attn', 'ffn')[i % 2]}_norm.weight"]
+                block.attn_norm.weight.copy_(torch.from_numpy(norm))
     return model
 
 
@@ -157,6 +164,40 @@ def split_feed_forward(model: Variant, known: dict[str, Any]) -> None:
             block.ffn.ffn_down_exps[expert].copy_(torch.from_numpy(np.ascontiguousarray(down)))
 
 
+def layer_inputs(target: Llama, ids: Tensor) -> list[Tensor]:
+    """Return the inputs (batch, length, width) of the target's attention and feed-forward layers, and the
+    last layer's output."""
+    found = list[Tensor]()
+    norms = [norm for block in target.blk for norm in (block.attn_norm, block.ffn_norm)]
+    hooks = [
+        norm.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+        for norm in (*norms, target.output_norm)
+    ]
+    with torch.no_grad():
+        target.hidden(ids)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def imitation_loss(model: Variant, states: list[Tensor]) -> Tensor:
+    """Return the mean squared error of the blocks, as a share of what the imitated layers add."""
+    shares = [
+        (block(x, None, None) - y).float().square().mean() / (y - x).float().square().mean()
+        for block, x, y in zip(model.blk, states[:-1], states[1:], strict=True)
+    ]
+    return torch.stack(shares).mean()
+
+
+def distillation_loss(
+    model: Variant, x: Tensor, y: Tensor, p: Tensor, distil: float
+) -> tuple[Tensor, Tensor]:
+    """Return (sum to minimise, cross-entropy in nats a token). p: [tokens, vocab], the target's."""
+    q = model(x).flatten(0, 1).float().log_softmax(-1)
+    text, soft = F.nll_loss(q, y), -(p * q).sum(-1).mean()
+    return distil * soft + (1 - distil) * text + BALANCE * model.balance(), text
+
+
 class Trainer:
     """Owns a variant, the target it learns from, and the run's clock."""
 
@@ -169,7 +210,11 @@ class Trainer:
         self.target = Llama(TARGET)
         known = weights_of(MODELS / "paceline-target.gguf", TARGET)
         self.target.load_state_dict({name: torch.from_numpy(array) for name, array in known.items()})
-        self.model = begin(variant)
+        self.model, self.imitation = begin(variant), IMITATION * (variant == "mamba2")
+        self.loss: Any = distillation_loss  # the rows of an expert vary, so nothing is compiled for moe
+        if variant != "moe":
+            self.loss = torch.compile(distillation_loss, dynamic=False)
+        self.imitation_loss: Any = torch.compile(imitation_loss, dynamic=False)
         self.optimizers = optimizers_of(plan.rates, self.model)
         self.seconds, self.steps = 0.0, 0
         if (out / "checkpoint.pt").exists():
@@ -187,20 +232,20 @@ class Trainer:
         with atomic_write(self.out / "checkpoint.pt") as part:
             torch.save(state, part)
 
-    def step(self, ids: Tensor, rate: float) -> float:
-        """One update; returns the cross-entropy in nats a token."""
+    def step(self, ids: Tensor, rate: float, imitates: bool) -> float:
+        """One update; returns the cross-entropy in nats a token, or the imitation loss."""
         x, y = ids[:, :-1], ids[:, 1:].reshape(-1)
         with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
-            with torch.no_grad():
-                p = self.target(x).flatten(0, 1).float().softmax(-1)
-            q = self.model(x).flatten(0, 1)
-        q = q.float().log_softmax(-1)
-        text = F.nll_loss(q, y)
-        soft = -(p * q).sum(-1).mean()
-        (self.plan.distil * soft + (1 - self.plan.distil) * text + BALANCE * self.model.balance()).backward()
+            if imitates:
+                loss = shown = self.imitation_loss(self.model, layer_inputs(self.target, x))
+            else:
+                with torch.no_grad():
+                    p = self.target(x).flatten(0, 1).float().softmax(-1)
+                loss, shown = self.loss(self.model, x, y, p, self.plan.distil)
+        loss.backward()
         update(self.optimizers, [lr * rate for lr in self.plan.rates], self.model)
         self.steps += 1
-        return float(text.detach())
+        return float(shown.detach())
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped here
     def evaluate(self, rows: int = 32, length: int = 512) -> str:
@@ -221,7 +266,8 @@ class Trainer:
         while self.seconds < total:
             began, done = time.monotonic(), self.seconds / total
             batches = long if done > plan.long_from else short
-            losses.append(self.step(batches.next(plan.batch_tokens // batches.length), plan.rate(done)))
+            ids = batches.next(plan.batch_tokens // batches.length)
+            losses.append(self.step(ids, plan.rate(done), imitates=done < self.imitation))
             self.seconds += min(time.monotonic() - began, LONGEST_STEP)
             if self.steps % 20 == 0:
                 each = (time.monotonic() - began) / plan.batch_tokens

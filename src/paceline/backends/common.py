@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paceline.speculative.errors import BusyError, ContractError, UsageError
+from paceline.speculative.interfaces import PromptSelector
 from paceline.speculative.resumable_session import common_prefix as common_prefix
 from paceline.speculative.tree import EMPTY, DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -64,6 +65,11 @@ def describe_experts(n: int, used: int) -> str:
     return f"with {n} experts a token instead of {used}"
 
 
+def describe_changes(parts: str, selector: PromptSelector | None) -> str:
+    """Return a target's `modification`. parts: changes of the model itself, or ""."""
+    return ", ".join(filter(None, [parts, selector.description if selector is not None else ""]))
+
+
 def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
     """Raise UsageError unless all tokens are in the vocabulary."""
     if wrong := [token for token in tokens if not 0 <= token < n_vocab]:
@@ -76,11 +82,21 @@ class CacheSlot:
 
     def __init__(self) -> None:
         self.cached: list[int] = []
+        self.skipped = 0  # prompt tokens that the cache leaves out
         self.owner: weakref.ref[Any] | None = None
 
     @property
     def is_free(self) -> bool:
         return self.owner is None or self.owner() is None
+
+    def common_prefix(self, tokens: Sequence[int]) -> int:
+        """Return how many of the tokens are in the cache, each at its position."""
+        return 0 if self.skipped else common_prefix(self.cached, tokens)
+
+
+def dense_prefix(positions: Sequence[int]) -> int:
+    """Return how many positions there are before the first gap."""
+    return next((i for i, position in enumerate(positions) if i != position), len(positions))
 
 
 S = TypeVar("S", bound=CacheSlot)
@@ -96,15 +112,38 @@ def free_slots(slots: Sequence[S]) -> list[S]:
 
 class CachedSession(Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
-    _keeps_root: a state cannot go back from the root."""
+
+    _keeps_root: a state cannot go back from the root.
+    _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some are left
+    out. _prompt_positions: the positions of its first tokens; a further token's is its place in `tokens`."""
 
     _keeps_root = False
 
     def __init__(self, n_ctx: int) -> None:
         self._n_ctx = n_ctx
         self._slot: S | None = None
-        self.tokens: list[int] = []
+        self._clear_tokens()
         self._clear_tree()
+
+    def _clear_tokens(self) -> None:
+        self.tokens: list[int] = []
+        self._context = self.tokens
+        self._prompt_positions: Sequence[int] = ()
+
+    @property
+    def n_skipped(self) -> int:
+        """Prompt tokens that are left out."""
+        return len(self.tokens) - len(self._context)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that the next one attends to."""
+        return len(self._context)
+
+    def _positions(self, start: int, end: int) -> list[int]:
+        """Return the positions of the tokens at the places [start, end) of the cache."""
+        known, skipped = self._prompt_positions[start:end], self.n_skipped
+        return [*known, *range(start + len(known) + skipped, end + skipped)]
 
     def _clear_tree(self) -> None:
         self._tree: DraftTree = EMPTY
@@ -119,7 +158,7 @@ class CachedSession(Generic[S]):
 
     @property
     def pending_tokens(self) -> int:
-        return 0 if self._slot is None else max(0, len(self.tokens) - 1 - len(self._slot.cached))
+        return 0 if self._slot is None else max(0, len(self._context) - 1 - len(self._slot.cached))
 
     def extend(self, tokens: Sequence[int]) -> None:
         n = len(self.tokens) + len(tokens)
@@ -130,22 +169,41 @@ class CachedSession(Generic[S]):
                 f"{n:,} tokens do not fit the context of {self._n_ctx:,}: take a larger one (n_ctx, -c)"
             )
         if self._slot is None:
-            self._begin(list(tokens))
+            self._begin(list(tokens[:-1]))
         elif self._tree_is_cached and tokens:
             self._commit(self._tree.path_of(tokens[:-1]))  # the last one is the new root
         else:
             self.rollback()
+        self._append(tokens)
+
+    def _append(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
+        if self._context is not self.tokens:
+            self._context += tokens
+
+    def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
+        """See SparseSession."""
+        if self.tokens or not positions or positions[-1] != len(prompt) - 1:
+            raise ContractError("a sparse prompt begins a session, and has its last token")
+        if len(positions) == len(prompt):
+            self.extend(prompt)
+            return
+        if len(prompt) > self._n_ctx:
+            raise UsageError(f"{len(prompt):,} tokens do not fit the context of {self._n_ctx:,} (n_ctx, -c)")
+        context = [prompt[position] for position in positions]
+        self._begin(context[: dense_prefix(positions)])
+        self.tokens, self._context, self._prompt_positions = list(prompt), context, positions
+        self.slot.skipped = self.n_skipped
 
     def read(self, n: int) -> None:
         """Record that the next `n` tokens are in the cache."""
         cached = self.slot.cached
-        cached += self.tokens[len(cached) : len(cached) + n]
+        cached += self._context[len(cached) : len(cached) + n]
 
     def mark_computed(self) -> None:
         """Record that the cache holds the planned pass."""
         cached = self.slot.cached
-        cached += self.tokens[len(cached) : -1]
+        cached += self._context[len(cached) : -1]
         self._tree_is_cached = True
 
     def commit(self, path: Sequence[int], root: int) -> None:
@@ -154,14 +212,14 @@ class CachedSession(Generic[S]):
         self._tree.check_path(path)
         emitted = [self._tree.tokens[node] for node in path]
         self._commit(path)
-        self.tokens += [*emitted, root]
+        self._append([*emitted, root])
 
     def _checkpoint_length(self, tree: DraftTree, grows: bool) -> int | None:
         """Return the tokens in the state before `tree` if it has the first nodes since the last commit: all
         committed ones if it grows an empty tree, else those in the cache. None if no checkpoint is due."""
         if not len(tree) or (grows and len(self._tree)):
             return None
-        return len(self.tokens) if grows else len(self.slot.cached)
+        return len(self._context) if grows else len(self.slot.cached)
 
     def close(self) -> None:
         if self._slot is not None:
@@ -169,14 +227,20 @@ class CachedSession(Generic[S]):
                 self._commit(())  # the state with the root is that of committed tokens, too
             else:
                 self.rollback()
+            if self.n_skipped:
+                self._drop_context()
             self._slot.owner = None
             self._slot = None
             self._release()
-        self.tokens = []
+        self._clear_tokens()
 
     @abstractmethod
     def _begin(self, tokens: list[int]) -> None:
-        """Take a slot and reuse its common prefix with `tokens`."""
+        """Take a slot and reuse its common prefix with `tokens`, which are those before the root."""
+
+    @abstractmethod
+    def _drop_context(self) -> None:
+        """Empty the slot: another session cannot use a context that leaves out tokens."""
 
     @abstractmethod
     def _commit(self, path: Sequence[int]) -> None:

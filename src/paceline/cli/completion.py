@@ -200,6 +200,7 @@ def as_record(generation: Generation) -> dict[str, Any]:
         "stop_reason": generation.stop_reason or "interrupted",
         "n_prompt": generation.n_prompt,
         "n_read": generation.n_prefilled,
+        "n_skipped": generation.n_skipped,
         "n_tokens": generation.n_tokens,
         "prompt_seconds": generation.prompt_seconds,
         "prompt_tokens_per_second": generation.prompt_tokens_per_second,

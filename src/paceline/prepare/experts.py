@@ -22,8 +22,9 @@ from paceline.prepare.views import generate_answers, short_items, tokenise_promp
 from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, Target
+from paceline.speculative.request import extend_with_prompt
 from paceline.speculative.tree import chain
-from paceline.storage.experts import MeasuredExperts, store_experts
+from paceline.storage.lossy import Recommendation, store_recommendation
 
 LOADING, SCORING, ANSWERS = "loading", "scoring", "answers"  # phases
 SCORED_ROWS = 64  # rows of a pass over a text
@@ -101,9 +102,13 @@ def measure_experts(
         rows = [row(count, drafters, scores, seconds, used) for count in counts]
         best = recommend(rows, plan.bound)
         found = next(row for row in rows if row["experts"] == best["experts"])
-        chosen = 0 if best["experts"] == used else best["experts"]
-        measured = MeasuredExperts(chosen, found["rise"], plan.bound, found["agreement"], len(text))
-        store_experts(whole.target.identity()["model"], measured, to_stderr)
+        chosen = "" if best["experts"] == used else f"experts={best['experts']}"
+        effect = (
+            f"perplexity {found['rise']:+.1%}, at most {plan.bound:+.0%} allowed; {found['agreement']:.0%} "
+            f"of {len(text):,} likeliest tokens are the same"
+        )
+        measured = {"model": whole.target.identity()["model"]}
+        store_recommendation("experts", measured, Recommendation(chosen, effect), to_stderr)
         return {
             "model": str(whole.target.path),
             "experts": experts,
@@ -136,13 +141,13 @@ def text_of(llm: LLM, plan: ExpertsPlan, items: Sequence[workload.Item]) -> list
     return tokens
 
 
-def score_text(target: Target, tokens: Sequence[int]) -> Scores:
-    """Return the nats of each token of a text but the first, and the token that is likeliest there."""
+def score_text(target: Target, tokens: Sequence[int], n_prompt: int = 1) -> Scores:
+    """Return the nats of each token of a text after its prompt, and the token that is likeliest there."""
     nats, likeliest = list[float](), list[int]()
     target.forget()
     with closing(target.open()) as session:
-        session.extend(tokens[:1])
-        for start in range(1, len(tokens), SCORED_ROWS):
+        extend_with_prompt(target, session, tokens[:n_prompt])
+        for start in range(n_prompt, len(tokens), SCORED_ROWS):
             right = list(tokens[start : start + SCORED_ROWS])
             out = target.forward([(session, chain(right[:-1], "text"))], RequiredOutputs())[0]
             for row, token in enumerate(right):

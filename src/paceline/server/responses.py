@@ -201,7 +201,7 @@ def finish_reason(end: Finish, calls: int) -> str:
 
 def timings(ends: Sequence[Finish]) -> Json:
     """Return llama-server's timings, summed over the answers."""
-    n_prefill = sum(end.n_prompt - end.n_cached for end in ends)
+    n_prefill = sum(end.n_prompt - end.n_cached - end.n_skipped for end in ends)
     prefill_seconds = sum(max(0.0, end.first_token_seconds - end.queue_seconds) for end in ends)
     n_tokens, decode_seconds = sum(end.n_tokens for end in ends), sum(end.decode_seconds for end in ends)
     n_after_first = sum(max(0, end.n_tokens - 1) for end in ends)

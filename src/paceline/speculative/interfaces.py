@@ -36,7 +36,8 @@ class Caps:
     n_ctx: positions per session.
     max_tree_nodes: nodes of one tree.
     exact: rows are bitwise equal however decoding is divided into passes.
-    equal_rows: rows depend on the tokens alone, not on chunks, batch, cache or threads."""
+    equal_rows: rows depend on the tokens alone, not on chunks, batch, cache or threads.
+    sparse_prompts: sessions can leave out prompt tokens (SparseSession)."""
 
     max_branches: int
     rollback: Rollback
@@ -47,6 +48,7 @@ class Caps:
     max_tree_nodes: int = UNLIMITED
     exact: bool = False
     equal_rows: bool = False
+    sparse_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,32 @@ class Session(Protocol):
         """Commit the nodes on `path` of the last tree, then `root`; drop all other branches."""
 
     def close(self) -> None: ...
+
+
+class SparseSession(Session, Protocol):
+    """A session that can leave out prompt tokens, which changes what the model says."""
+
+    def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
+        """Append a prompt of which only the tokens at these positions are computed, where they are.
+        positions: ascending, the last one being that of the root. Raises as `extend` does."""
+
+
+class PromptSelector(Protocol):
+    """Chooses the prompt tokens that are computed. Lossy: what is left out is never verified."""
+
+    @property
+    def description(self) -> str:
+        """The change of the model, for records."""
+
+    def select(self, prompt: Sequence[int]) -> Sequence[int]:
+        """Return the positions of the prompt's tokens to compute; see SparseSession."""
+
+
+@runtime_checkable
+class SelectsPromptTokens(Protocol):
+    """A target that may be set to leave out prompt tokens; `caps.sparse_prompts` says whether it can."""
+
+    prompt_selector: PromptSelector | None
 
 
 class Target(Protocol):

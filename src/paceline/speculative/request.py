@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContextError, UsageError
@@ -17,6 +17,7 @@ from paceline.speculative.interfaces import (
     DrafterState,
     Features,
     Grammar,
+    SelectsPromptTokens,
     Session,
     Target,
 )
@@ -126,7 +127,7 @@ class ActiveRequest:
     rule: the verification rule.
     grammar: the compiled constraint; safe_grammar: the same for drafting, with errors caught.
     gumbel_noise: the noise that a drafter may know; None if greedy.
-    n_cached: prompt tokens taken from the cache.
+    n_cached: prompt tokens taken from the cache. n_skipped: prompt tokens left out (PromptSelector).
     carried_over_seconds: time spent on the previous step after it was recorded; counted in the next step.
     error: the failure that ended the request."""
 
@@ -141,6 +142,7 @@ class ActiveRequest:
     safe_grammar: SafeGrammar | None = None
     gumbel_noise: GumbelNoise | None = None
     n_cached: int = 0
+    n_skipped: int = 0
     carried_over_seconds: float = 0.0
     n_tokens: int = 0
     stop_reason: StopReason | None = None
@@ -216,10 +218,10 @@ def start_request(
     Raises UsageError for a request that does not fit the target, BusyError if all sessions are in use."""
     request.require_fits(target)
     prompt = request.prompt
-    session = target.open()
+    session: Any = target.open()
     try:
-        session.extend(prompt)
-        n_cached = len(prompt) - 1 - session.pending_tokens
+        n_selected = extend_with_prompt(target, session, prompt)
+        n_cached = n_selected - 1 - session.pending_tokens
         state: DrafterState = NoDrafterState()
         if request.n_draft:
             state = drafter.open(prompt, request.seed, session, request.scope)
@@ -239,4 +241,15 @@ def start_request(
         safe_grammar=None if grammar is None else SafeGrammar(grammar, target.vocab.size),
         gumbel_noise=GumbelNoise.of(request.sampling, rng),
         n_cached=n_cached,
+        n_skipped=len(prompt) - n_selected,
     )
+
+
+def extend_with_prompt(target: Target, session: Any, prompt: Sequence[int]) -> int:
+    """Begin the session with the prompt; return how many of its tokens are not left out."""
+    if not isinstance(target, SelectsPromptTokens) or target.prompt_selector is None:
+        session.extend(prompt)
+        return len(prompt)
+    selected = target.prompt_selector.select(prompt)
+    session.extend_sparse(prompt, selected)
+    return len(selected)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
@@ -21,9 +21,6 @@ from paceline.speculative.printable import format_bytes
 from paceline.system.forks import ForkGuard
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.leaving import exit_now
-
-if TYPE_CHECKING:
-    from paceline.backends.llama_cpp.hidden_states import HiddenStateCapture
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
@@ -97,6 +94,16 @@ def _imported() -> ModuleType:
     _helpers = OpenMPThreads(module._lib)
     found: ModuleType = module
     return found
+
+
+class EvalCallback(Protocol):
+    """ggml's evaluation callback, which sees the tensors of a context's graphs."""
+
+    @property
+    def callback(self) -> Any: ...
+
+    @property
+    def user_data(self) -> ctypes.c_void_p: ...
 
 
 @contextlib.contextmanager
@@ -214,9 +221,9 @@ def make_context(
     n_batch: int,
     flash_attention: bool | None,
     cache_type: str,
-    capture: HiddenStateCapture | None = None,
+    callback: EvalCallback | None = None,
 ) -> Any:
-    """Make a context. capture: copies hidden states.
+    """Make a context.
     Raises UsageError for a bad setting, and ModelError if memory is too small."""
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
@@ -234,8 +241,8 @@ def make_context(
     params.swa_full = True  # keep cells outside the window, for rollback
     params.no_perf = True
     params.type_k = params.type_v = ggml_type
-    if capture is not None:
-        params.cb_eval, params.cb_eval_user_data = capture.callback, capture.user_data
+    if callback is not None:
+        params.cb_eval, params.cb_eval_user_data = callback.callback, callback.user_data
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
     with wrap_llama_errors(path):
         context = cpp.llama_init_from_model(model, params)

@@ -7,11 +7,11 @@ of branches: `seq_cp` shares the state, which llama.cpp copies when the main seq
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.common import CacheSlot, common_prefix, free_slots
+from paceline.backends.common import CacheSlot, free_slots
 from paceline.backends.llama_cpp.binding import llama_cpp
 from paceline.speculative.errors import UsageError
 
@@ -21,12 +21,19 @@ MAX_BRANCHES = 64
 class SequenceSlot(CacheSlot):
     """A main sequence and the tokens of its cells.
     prompt_length: tokens that a prefill of this length computed. last_used: grows with every session.
-    checkpoint: the number of tokens in the state of the checkpoint sequence."""
+    checkpoint: the number of tokens in the state of the checkpoint sequence.
+    spread: the number of cells that were moved to their positions in a prompt that leaves out tokens."""
+
+    spread: int | None = None
 
     def __init__(self, sequence: int) -> None:
         super().__init__()
         self.sequence = sequence
         self.prompt_length = self.last_used = self.checkpoint = 0
+
+    def position(self, place: int) -> int:
+        """Return the position of the token at a place behind the prompt; of others before `spread`, too."""
+        return place if self.spread is None or place < self.spread else place + self.skipped
 
 
 class LlamaKvCache:
@@ -65,14 +72,19 @@ class LlamaKvCache:
         for slot in self.slots:
             slot.cached.clear()
             slot.prompt_length = slot.last_used = slot.checkpoint = 0
+            slot.spread = None
             if slot.owner is not None and (session := slot.owner()) is not None:
                 session.drop_tree()
+
+    @property
+    def can_spread(self) -> bool:
+        return bool(self._cpp.llama_memory_can_shift(self._memory))
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
         """Return a free slot with the longest cached prefix of `tokens`, copied from another slot if needed.
         Raises BusyError if no slot is free."""
         free = free_slots(self.slots)
-        cached = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
+        cached = {slot.sequence: slot.common_prefix(tokens) for slot in self.slots}
         # A cached token saves its prefill now; a dropped token may need it again later.
         best = max(free, key=lambda slot: (3 * cached[slot.sequence] - len(slot.cached), -slot.last_used))
         best.last_used = 1 + max(slot.last_used for slot in self.slots)
@@ -133,10 +145,20 @@ class LlamaKvCache:
         self._remove(main, start)
         self.share(branch, main, end, start=start)
 
+    def spread(self, slot: SequenceSlot, positions: Sequence[int]) -> None:
+        """Move the cells of a prompt to these positions. llama.cpp decodes no position behind a gap: such a
+        prompt is computed without its gaps, and its keys are rotated once afterwards."""
+        slot.spread = end = len(positions)
+        for start in range(len(positions) - 1, -1, -1):  # run by run, the last one first
+            if start == 0 or positions[start] > positions[start - 1] + 1:
+                if move := positions[start] - start:
+                    self._cpp.llama_memory_seq_add(self._memory, slot.sequence, start, end, move)
+                end = start
+
     def truncate(self, slot: SequenceSlot) -> None:
         """Drop all cells behind the cached tokens. A state returns to its checkpoint instead, or to the start
         without one; `cached` becomes shorter then."""
-        if self._memory is None or self._remove(slot.sequence, len(slot.cached)):
+        if self._memory is None or self._remove(slot.sequence, slot.position(len(slot.cached))):
             return
         n = slot.checkpoint if slot.checkpoint <= len(slot.cached) else 0
         tokens = slot.cached[:n]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.backends.common import CachedSession, common_prefix
+from paceline.backends.common import CachedSession
 from paceline.backends.llama_cpp.batch import Batch
 from paceline.backends.llama_cpp.binding import helpers
 from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
@@ -34,20 +34,35 @@ class LlamaSession(CachedSession[SequenceSlot]):
 
     def _begin(self, tokens: list[int]) -> None:
         slot = self._slot = self._cache.take_slot(self, tokens)
-        shared = min(common_prefix(slot.cached, tokens), len(tokens) - 1)
-        if self._as_prompts and not shared == len(tokens) - 1 == slot.prompt_length:
+        shared = slot.common_prefix(tokens)
+        if self._as_prompts and not shared == len(tokens) == slot.prompt_length:
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
+        slot.skipped, slot.spread = 0, None
+
+    def _drop_context(self) -> None:
+        self._cache.trim(self.slot, 0)
+        self.slot.skipped, self.slot.spread = 0, None
+
+    @property
+    def waits_for_spread(self) -> bool:
+        """Whether the prompt leaves out tokens, and its cells are not yet at their positions."""
+        return self.n_skipped > 0 and self.slot.spread is None
+
+    def read(self, n: int) -> None:
+        super().read(n)
+        if self.waits_for_spread and not self.pending_tokens:
+            self._cache.spread(self.slot, self._prompt_positions[:-1])
 
     def plan_prefill(self, n: int, batch: Batch) -> None:
         """Add the next `n` pending tokens to `batch`."""
         if not 0 <= n <= self.pending_tokens:
             raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
         self._planned = True
-        start, main = len(self.slot.cached), [self.slot.sequence]
-        for pos in range(start, start + n):
-            batch.add(self.tokens[pos], pos, main, False)
+        slot, main = self.slot, [self.slot.sequence]
+        for place in range(len(slot.cached), len(slot.cached) + n):
+            batch.add(self._context[place], slot.position(place), main, False)
 
     def drop_other_tree(self, tree: DraftTree | int) -> None:
         """Roll back before pending tokens are counted, unless `tree` grows the last one."""
@@ -60,16 +75,17 @@ class LlamaSession(CachedSession[SequenceSlot]):
         grows = self._tree_is_cached and tree.starts_with(self._tree)
         if not grows:
             self.rollback()
-        base = len(self.tokens) - 1
+        root = len(self._context) - 1
+        base = slot.position(root)
         if (n := self._checkpoint_length(tree, grows)) is not None:
             self._cache.save_checkpoint(slot, n)
         self._planned = True
         fresh: dict[int, list[int]] = {}
         if not grows:
             main = [slot.sequence]
-            for pos in range(len(slot.cached), base):
-                batch.add(self.tokens[pos], pos, main, False)
-            batch.add(self.tokens[base], base, main, True)
+            for place in range(len(slot.cached), root):
+                batch.add(self._context[place], slot.position(place), main, False)
+            batch.add(self._context[root], base, main, True)
             fresh[ROOT] = main
         first = len(self._sequence)
         depths = tree.depths()
@@ -83,7 +99,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
         self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
     ) -> list[int]:
         """Return the sequence of a new node: its parent's for a first child, else a new branch.
-        The rows above the node join the branch."""
+        The rows above the node join the branch. base: position of the root."""
         parent = tree.parents[node]
         if parent not in self._inherited_sequence:
             self._inherited_sequence.add(parent)
@@ -98,7 +114,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
                     break
                 above = tree.parents[above]
             if above == ROOT:
-                end = len(self.slot.cached) if ROOT in fresh else base + 1
+                end = self.slot.position(len(self.slot.cached)) if ROOT in fresh else base + 1
                 self._cache.share(self.slot.sequence, sequence, end)
             else:
                 self._cache.share(self._sequence[above], sequence, base + depths[above] + 1)
@@ -108,7 +124,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
     def _commit(self, path: Sequence[int]) -> None:
         """Move the root and `path` to the main sequence, and drop all other drafted cells."""
         slot, tree = self.slot, self._tree
-        base = len(self.tokens)
+        base = slot.position(len(self._context))
         if path and self._sequence[path[-1]] != slot.sequence:
             self._cache.move_branch(self._sequence[path[-1]], slot.sequence, base, base + len(path))
         # In place, since the list may be long.

@@ -19,6 +19,7 @@ from paceline.backends.common import (
     check_exit,
     check_layers,
     check_tokens,
+    describe_changes,
     describe_experts,
     make_token_trie,
     require_experts,
@@ -26,6 +27,7 @@ from paceline.backends.common import (
 from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding, gate
 from paceline.backends.llama_cpp import kernels as own_kernels
+from paceline.backends.llama_cpp.attention_weights import PromptReader
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import drops_rejected_drafts, require_exact, rows_are_equal
@@ -39,7 +41,7 @@ from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.backends.views import ModelView
 from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 from paceline.system.forks import ForkGuard
@@ -127,6 +129,9 @@ class LlamaTarget:
             self.kernels, self._model = kernels and weights.kernels, weights._model
         self._context: Any = None
         self.on_forward: Callable[[int, int, float], None] | None = None
+        self.prompt_selector: PromptSelector | None = None
+        self._callback: binding.EvalCallback | None = None
+        self._prompt_reader: PromptReader | None = None
         try:
             self.vocab = read_vocab(self._model, self._require_open)
             self.layers = int(self._cpp.llama_model_n_layer(self._model))
@@ -193,6 +198,7 @@ class LlamaTarget:
             max_prefill_tokens=per_session if exact_rows else CHUNK,
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # passes over several sessions vary in shape
+            sparse_prompts=self.cache.can_spread and not (stateful or windowed or exact_rows),
         )
 
     def _make_context(self) -> None:
@@ -207,7 +213,7 @@ class LlamaTarget:
             n_batch=N_BATCH,
             flash_attention=self.flash_attention,
             cache_type=self.cache_type,
-            capture=self._decoder.capture,
+            callback=self._callback,
         )
         self._decoder.context = self._context
         self.cache.reset(self._context)
@@ -220,11 +226,10 @@ class LlamaTarget:
     def origin(self) -> str:
         return f"{self.path} {self.modification}".rstrip()
 
-    @cached_property
+    @property
     def modification(self) -> str:
-        if not self.experts:
-            return ""
-        return describe_experts(self.experts, expert_counts(self.path)[1])
+        experts = describe_experts(self.experts, expert_counts(self.path)[1]) if self.experts else ""
+        return describe_changes(experts, self.prompt_selector)
 
     def expert_counts(self) -> tuple[int, int]:
         _, used, experts = expert_counts(self.path)
@@ -324,9 +329,14 @@ class LlamaTarget:
     def forget(self) -> None:
         """Drop the prefixes of closed sessions from the cache."""
         self.cache.clear_free()
+        if self._prompt_reader is not None:
+            self._prompt_reader.forget()
 
     def close(self) -> None:
         """Free context and weights. A forked process lacks their threads and only forgets them."""
+        if self._prompt_reader is not None:
+            self._prompt_reader.close()
+            self._prompt_reader = None
         self._free_context()
         if self._model is not None:
             if self._owns_model and self._process.is_current:
@@ -350,15 +360,17 @@ class LlamaTarget:
             want = RequiredOutputs(layers=(self._stop,))
         if want.layers:
             self._show_hidden_states(len(batch), want.layers)
-        if self.cache.stateful:
-            for session, tree in batch:
+        for session, tree in batch:
+            if self.cache.stateful:
                 session.drop_other_tree(tree)
+            if session.waits_for_spread and not isinstance(tree, int):
+                self._decoder.forward([(session, session.pending_tokens)], [session.pending_tokens], want)
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
         outs = self._decoder.forward(batch, prefills, want)
         if self.on_forward is not None and sum(prefills) <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
-            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
+            self.on_forward(rows, batch[0][0].context_length, perf_counter() - began)
         return outs
 
     def _show_hidden_states(self, sessions: int, layers: Sequence[int]) -> None:
@@ -370,9 +382,21 @@ class LlamaTarget:
         if self._decoder.capture is None:
             arch = binding.metadata(self._model, "general.architecture") or "unknown"
             capture = HiddenStateCapture(self.path, arch, self.layers, self.hidden_size, self._stop)
-            self._free_context()
             self._decoder.capture = capture
-            self._make_context()
+            self.use_callback(capture)
+
+    def use_callback(self, callback: binding.EvalCallback) -> None:
+        """Make a new context with ggml's evaluation callback."""
+        self._callback = callback
+        self._free_context()
+        self._make_context()
+
+    def prompt_attention(self, prompt: Sequence[int], steps: int) -> NDArray[np.float32]:
+        """See ShowsAttention. The first call makes a further context."""
+        self._require_open()
+        if self._prompt_reader is None:
+            self._prompt_reader = PromptReader(self)
+        return self._prompt_reader.attention(prompt, steps)
 
     def _set_equal_rows(self) -> None:
         equal = rows_are_equal(self)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.backends.common import CachedSession, CacheSlot, common_prefix, free_slots
+from paceline.backends.common import CachedSession, CacheSlot, free_slots
 from paceline.backends.transformers.loading import openmp_threads
 from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import Rollback
@@ -73,6 +73,7 @@ class HfSlot(CacheSlot):
 
     def clear(self) -> None:
         self.cached.clear()
+        self.skipped = 0
         self.cache = self._make()
 
 
@@ -85,9 +86,9 @@ class CacheSlots:
 
     def take(self, owner: object, tokens: list[int]) -> tuple[HfSlot, int]:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
-        best = max(free_slots(self._slots), key=lambda slot: common_prefix(slot.cached, tokens))
+        best = max(free_slots(self._slots), key=lambda slot: slot.common_prefix(tokens))
         best.owner = weakref.ref(owner)
-        return best, common_prefix(best.cached, tokens)
+        return best, best.common_prefix(tokens)
 
     def clear_free(self) -> None:
         for slot in self._slots:
@@ -105,9 +106,12 @@ class HfSession(CachedSession[HfSlot]):
 
     def _begin(self, tokens: list[int]) -> None:
         self._slot, shared = self.slots.take(self, tokens)
-        shared = min(shared, len(tokens) - 1)
         if self.slots.rollback == "free" or shared < len(self._slot.cached) or self._slot.is_ahead:
             self._slot.trim(shared)
+        self._slot.skipped = 0
+
+    def _drop_context(self) -> None:
+        self.slot.clear()
 
     def plan_prefill(self, n: int) -> PassInput:
         """Plan to prefill the next `n` tokens. Raises ContractError if fewer are pending."""
@@ -119,7 +123,13 @@ class HfSession(CachedSession[HfSlot]):
         start = len(self.slot.cached)
         end = start + n
         return PassInput(
-            self.tokens[start:end], list(range(start, end)), start, end, EMPTY, n_outputs=0, first_row=0
+            self._context[start:end],
+            self._positions(start, end),
+            start,
+            end,
+            EMPTY,
+            n_outputs=0,
+            first_row=0,
         )
 
     def read(self, n: int) -> None:
@@ -138,22 +148,22 @@ class HfSession(CachedSession[HfSlot]):
 
     def _rows(self, tree: DraftTree, cached: int) -> PassInput:
         """Return the rows behind the first `cached` tokens."""
-        grows, base = self._tree_is_cached and tree.starts_with(self._tree), len(self.tokens) - 1
+        grows, base = self._tree_is_cached and tree.starts_with(self._tree), len(self._context) - 1
         if not grows:
             self._tree = EMPTY
         known = len(self._tree)
         start = base + 1 + known if grows else cached
-        tokens = [] if grows else self.tokens[cached:]
-        positions = [] if grows else list(range(cached, base + 1))
+        tokens = [] if grows else self._context[cached:]
+        positions = [] if grows else self._positions(cached, base + 1)
         depths = tree.depths()
         tokens += tree.tokens[known:]
-        positions += [base + depth for depth in depths[known:]]
+        positions += [base + self.n_skipped + depth for depth in depths[known:]]
         self._tree = tree
         lead = 0 if grows else base - cached
         return PassInput(tokens, positions, start, base, tree, len(tokens) - lead, known + 1 if grows else 0)
 
     def _commit(self, path: Sequence[int]) -> None:
-        slot, tree, base = self.slot, self._tree, len(self.tokens)
+        slot, tree, base = self.slot, self._tree, len(self._context)
         if list(path) != list(range(len(path))):
             slot.cache.gather([base + node for node in path], base)
         slot.cached.append(self.tokens[-1])

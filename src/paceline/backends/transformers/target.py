@@ -22,13 +22,16 @@ from paceline.backends.common import (
     check_experts,
     check_layers,
     check_tokens,
+    describe_changes,
     describe_experts,
     make_token_trie,
     parameters,
     require_experts,
 )
 from paceline.backends.interface import OutputHead
+from paceline.backends.speculative_prefill import Attention, look_ahead
 from paceline.backends.transformers import weights
+from paceline.backends.transformers.attention_weights import attention_weights
 from paceline.backends.transformers.forward import HfForward, features_of
 from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
@@ -63,7 +66,7 @@ from paceline.backends.transformers.view import (
 from paceline.backends.views import ModelView
 from paceline.models.names import model_path
 from paceline.speculative.errors import ContractError, ModelError, UsageError
-from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -79,12 +82,13 @@ class HfTarget:
     sessions: number of sessions that may be open. device: cpu, cuda, mps, or auto.
     dtype: of the weights (loading.DTYPES). attention: an implementation in transformers, or auto."""
 
-    modification = ""
+    prompt_selector: PromptSelector | None = None
     vocab: Vocab
     path: Path
     settings: Mapping[str, Any]
     _text: HfText | None = None
     _experts = 0  # a token, instead of the model's own number
+    _change = ""  # of the model
 
     def __init__(
         self,
@@ -166,6 +170,7 @@ class HfTarget:
             max_batch_tokens=MAX_ROWS,
             max_prefill_tokens=MAX_PREFILL_TOKENS,
             n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
+            sparse_prompts=self._kind.takes_sparse_prompts,
         )
         self._slots = CacheSlots(self.caps.max_sessions, self.make_cache, self._kind.rollback)
 
@@ -191,6 +196,10 @@ class HfTarget:
     @property
     def name(self) -> str:
         return model_path(self.path).stem
+
+    @property
+    def modification(self) -> str:
+        return describe_changes(self._change, self.prompt_selector)
 
     @property
     def origin(self) -> str:
@@ -246,7 +255,7 @@ class HfTarget:
         out._slots = CacheSlots(self.caps.max_sessions, out.make_cache, "free")
         out._view, out.weight_bytes = view.spec, int(out._model.get_memory_footprint())
         if n := view.n_skipped_blocks(self.layers):
-            out.modification = f"without {n} of {2 * self.layers} blocks"
+            out._change = f"without {n} of {2 * self.layers} blocks"
         return out
 
     def expert_counts(self) -> tuple[int, int]:
@@ -259,7 +268,7 @@ class HfTarget:
         used, known = experts_of(text_config(model.config))
         check_experts(experts, used, known, path)
         used = self._experts or used
-        self._experts, self.modification = experts, describe_experts(experts, used)
+        self._experts, self._change = experts, describe_experts(experts, used)
         return with_experts(model, used, experts)
 
     def first_layers(self, n: int) -> HfTarget:
@@ -281,6 +290,11 @@ class HfTarget:
         ):
             return ViewSession(beside, self.caps.n_ctx)
         return HfSession(self._slots, self.caps.n_ctx)
+
+    def prompt_attention(self, prompt: Sequence[int], steps: int) -> Attention:
+        """See ShowsAttention."""
+        model = self._require_open()
+        return look_ahead(self, prompt, steps, lambda row: attention_weights(model, row, self.origin))
 
     def forget(self) -> None:
         self._slots.clear_free()
@@ -311,7 +325,7 @@ class HfTarget:
         openmp_threads().on_compute()
         if self.on_forward is not None and sum(one.n_prefill for one in due) <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
-            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
+            self.on_forward(rows, batch[0][0].context_length, perf_counter() - began)
         return outs
 
     def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:

@@ -48,7 +48,7 @@ class ViewSession(HfSession):
     def extend(self, tokens: Sequence[int]) -> None:
         if not self.tokens and not tokens:
             raise UsageError("the prompt is empty: give at least one token")
-        self.tokens += tokens
+        self._append(tokens)
         self._clear_tree()
 
     def plan_prefill(self, n: int) -> PassInput:
@@ -76,7 +76,7 @@ class ViewSession(HfSession):
         self._clear_tree()
 
     def close(self) -> None:
-        self.tokens = []
+        self._clear_tokens()
         self._clear_tree()
 
 

@@ -56,12 +56,21 @@ def _hook_into_ggml(path: str) -> KernelStatus:
 
 
 def hidden_state_callback() -> Any:
-    """Return the evaluation callback that copies hidden states (hidden_states.cpp).
-    Raises KernelError if the library cannot be compiled or used."""
+    """Return the evaluation callback that copies hidden states (hidden_states.cpp). Raises KernelError."""
+    return _library_for_callbacks().paceline_hidden_states_capture
+
+
+def attention_callback() -> Any:
+    """Return the evaluation callback that notes attention (attention_weights.cpp). Raises KernelError."""
+    return _library_for_callbacks().paceline_attention_weights_capture
+
+
+def _library_for_callbacks() -> ctypes.CDLL:
+    """Return the library. Raises KernelError if it cannot be compiled or used."""
     library, _, llama = _compiled_library()
-    if reason := library.paceline_hidden_states_enter(llama):
+    if reason := library.paceline_callbacks_enter(llama):
         raise KernelError(reason.decode())
-    return library.paceline_hidden_states_capture
+    return library
 
 
 def make_linear(weight: Any, bias: Any, threads: int) -> matrices.KernelLinear | None:
@@ -95,8 +104,8 @@ def _load_library(file: Path) -> ctypes.CDLL:
         library.paceline_kernels_load.argtypes = [ctypes.c_char_p]
         for name in ("use", "leave", "watch", "load"):
             getattr(library, f"paceline_kernels_{name}").restype = None
-        library.paceline_hidden_states_enter.restype = ctypes.c_char_p
-        library.paceline_hidden_states_enter.argtypes = [ctypes.c_void_p]
+        library.paceline_callbacks_enter.restype = ctypes.c_char_p
+        library.paceline_callbacks_enter.argtypes = [ctypes.c_void_p]
         matrices.declare(library)
     except (OSError, AttributeError) as error:
         reason = f"the library cannot be loaded ({error})"

@@ -1,12 +1,8 @@
 // The hidden states of chosen layers, copied from a pass by ggml's evaluation callback. This needs no kernels.
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <cstring>
 
-#include "ggml_abi.h"
-
-#define API extern "C" __attribute__((visibility("default")))
+#include "callbacks.h"
 
 namespace paceline {
 namespace {
@@ -23,8 +19,6 @@ struct Capture {
     const int32_t *layers;
     int64_t *copied;
 };
-
-void (*get_rows)(const Tensor *, void *, size_t offset, size_t size, size_t n, size_t stride, size_t stride_to);
 
 constexpr const char *EMBEDDINGS = "embd";
 // Names of embeddings that a model scales or normalises before its first layer.
@@ -69,22 +63,11 @@ void copy_rows(Capture &c, const Tensor *t, int column) {
     const int64_t n = t->ne[1], at = is_scaled(t->name) ? copied - n : copied;  // scaled ones replace the raw ones
     copied = at + n;
     if (at < 0 || copied > c.rows || n == 0) return;
-    get_rows(t, c.out + (at * c.n + column) * c.width, 0, row, size_t(n), t->nb[1], stride);
+    callback_calls.get_rows(t, c.out + (at * c.n + column) * c.width, 0, row, size_t(n), t->nb[1], stride);
 }
 
 }  // namespace
 }  // namespace paceline
-
-// Look up ggml's functions. library: llama.cpp's handle from dlopen. Returns "" or the reason why it cannot be used.
-API const char *paceline_hidden_states_enter(void *library) {
-    using namespace paceline;
-    const auto version = reinterpret_cast<const char *(*)()>(dlsym(library, "ggml_version"));
-    const auto overhead = reinterpret_cast<size_t (*)()>(dlsym(library, "ggml_tensor_overhead"));
-    get_rows = reinterpret_cast<decltype(get_rows)>(dlsym(library, "ggml_backend_tensor_get_2d"));
-    if (!version || !overhead || !get_rows) return "llama.cpp's libraries do not show the functions that copy tensors";
-    if (strcmp(version(), ggml::VERSION)) return "llama.cpp is another version than the library was written for";
-    return overhead() == sizeof(Tensor) + ggml::OBJECT_SIZE ? "" : "llama.cpp's tensors have another size here";
-}
 
 // ggml's evaluation callback. ask: whether the tensor is wanted; it is then passed again once it is computed.
 API bool paceline_hidden_states_capture(paceline::Tensor *t, bool ask, void *capture) {
