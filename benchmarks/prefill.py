@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from paceline.api import LLM
 from paceline.backends.speculative_prefill import Attention, AttentionSelector
 from paceline.cli.references import resolve_models
 from paceline.prepare.prefill import MeasuredAnswer, measure, row
-from tools.real_sources import docstrings, head, library
+from tools.embedded.corpus import docstrings
+from tools.real_sources import head, library
 
 MODULES = (
     "asyncio/base_events", "asyncio/streams", "email/headerregistry", "http/cookiejar", "json/decoder",
@@ -35,7 +37,7 @@ ANSWER = 64  # tokens
 class Weighted:
     """A draft that attends to what a function of the prompt's length says."""
 
-    def __init__(self, weights: Callable[[int], Sequence[float]]) -> None:
+    def __init__(self, weights: Callable[[int], Any]) -> None:
         self._weights = weights
 
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> Attention:
@@ -58,8 +60,13 @@ def main() -> None:
     with paceline.load(
         **models, n_ctx=given.ctx_size, threads=given.threads, drafters="none", lossy="prefill=0.5"
     ) as llm:
+        target: Any = llm.target
         rng = np.random.default_rng(0)
-        drafts = {"attention": llm.draft, "random": Weighted(rng.random), "recent": Weighted(range)}
+        drafts: dict[str, Any] = {
+            "attention": llm.draft,
+            "random": Weighted(lambda n: rng.random(n)),
+            "recent": Weighted(range),
+        }
         choices = {
             f"{name}, {share:.0%}": AttentionSelector(draft, share)
             for share in shares
@@ -69,7 +76,7 @@ def main() -> None:
         for prompt in prompts(llm, given.size):
             answer: tuple[int, ...] = ()
             for name, answers in found.items():
-                llm.target.prompt_selector = choices.get(name)
+                target.prompt_selector = choices.get(name)
                 answers.append(measured := measure(llm, prompt, answer, ANSWER, lambda _: None))
                 answer = answer or measured.answer
     print(f"{len(found['all'])} prompts of {np.mean([one.computed for one in found['all']]):,.0f} tokens")

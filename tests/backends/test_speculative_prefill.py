@@ -181,6 +181,20 @@ def test_a_prompt_without_gaps_is_one_like_others(engine: Any) -> None:
         rows_of(engine, session, EMPTY)
 
 
+def test_a_new_context_computes_the_tokens_again(target: Path) -> None:
+    """The first pass that wants hidden states makes one."""
+    with closing(LlamaTarget(target, n_ctx=128)) as opened, closing(opened.open()) as session:
+        session.extend_sparse(PROMPT, SPARSE)
+        for token in (7, 8, 9):
+            rows_of(opened, session, EMPTY)
+            session.commit([], token)
+        before = rows_of(opened, session, EMPTY)
+        opened._show_hidden_states(1, (1,))
+        assert session.pending_tokens == len(SPARSE) + 2
+        assert np.allclose(rows_of(opened, session, EMPTY), before, atol=2e-2)
+        opened.close()  # before the session
+
+
 @pytest.mark.parametrize("kind", ["gguf", "hf"])
 def test_an_answer_is_drafted_as_without_drafts(kind: str, models: Path) -> None:
     prefix = "hf:" if kind == "hf" else ""

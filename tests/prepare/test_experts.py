@@ -17,7 +17,7 @@ from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.bench.provenance import provenance
 from paceline.cli.app import app
 from paceline.prepare.experts import ExpertsPlan, measure_experts, recommend, score_text, usual_counts
-from paceline.report.experts import write
+from paceline.report.lossy import write_experts
 from paceline.speculative.errors import UsageError
 
 TEXT = "A text of a few words, to be scored token by token. " * 4
@@ -63,7 +63,7 @@ def test_each_number_is_measured_beside_the_models_own(mixture: Path) -> None:
     assert one["perplexity"] == pytest.approx(whole["perplexity"] * (1 + one["rise"]))
     assert set(one["speed"]) == {"none", "lookup", "model"}
     file = io.StringIO()
-    write(record, file)
+    write_experts(record, file)
     assert file.getvalue().splitlines()[0].split() == [
         "experts",
         "plain",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import paceline
 from paceline.cli.app import app
 from paceline.prepare.prefill import PrefillPlan, measure_prefill, recommend
-from paceline.report.prefill import write
+from paceline.report.lossy import write_prefill
 from paceline.speculative.errors import UsageError
 
 
@@ -64,10 +64,10 @@ def test_each_share_is_measured_beside_the_whole_prompt(
     assert less["agreement"] < 1.0
     assert whole["tokens"] == less["tokens"] == 2 * 6
     file = io.StringIO()
-    write(record, file)
+    write_prefill(record, file)
     assert "first token after" in file.getvalue()
     assert "60%" in file.getvalue()
-    write({**record, "recommended": 1.0}, file)
+    write_prefill({**record, "recommended": 1.0}, file)
     assert "No part of the prompts" in file.getvalue()
 
 

@@ -58,34 +58,16 @@ def measure_experts(
     items = short_items(plan.suite, plan.items)
     drafters = ("none", "lookup", *(["model"] if given.get("draft") is not None else []))
     with ExitStack() as opened:
-
-        def open_with(lossy: str, name: str) -> LLM:
-            needs_draft = {"draft": given["draft"]} if name == "model" else {}
-            rest = {key: value for key, value in given.items() if key != "draft"}
-            return opened.enter_context(load(**rest, **needs_draft, drafters=name, lossy=lossy))
-
-        whole = open_with("", "none")
-        if not isinstance(whole.target, HasExperts):
-            raise UsageError(f"{whole.target.path}: has no experts to leave out")
-        used, experts = whole.target.expert_counts()
-        counts = [used, *(plan.counts or usual_counts(used))]
-        if wrong := [n for n in counts[1:] if not 1 <= n <= experts or n == used]:
-            raise UsageError(
-                f"experts {wrong[0]}: a token uses {used}; give other numbers from 1 to {experts}"
-            )
-        tick = begin(
-            {
-                LOADING: len(counts) * len(drafters),
-                SCORING: len(counts),
-                ANSWERS: len(counts) * len(drafters) * len(items),
-            }
-        )
-        models = dict[tuple[int, str], LLM]()
+        whole = opened.enter_context(load_with(given, "none", ""))
+        used, experts, counts = counts_of(whole, plan)
+        n = len(counts) * len(drafters)
+        tick = begin({LOADING: n, SCORING: len(counts), ANSWERS: n * len(items)})
+        models = {(used, "none"): whole}
         for count in counts:
+            lossy = f"experts={count}" if count != used else ""
             for name in drafters:
-                lossy = f"experts={count}" if count != used else ""
-                is_whole = (count, name) == (used, "none")
-                models[count, name] = whole if is_whole else open_with(lossy, name)
+                if (count, name) not in models:
+                    models[count, name] = opened.enter_context(load_with(given, name, lossy))
                 tick(LOADING)
         text = text_of(whole, plan, items)
         scores = dict[int, Scores]()
@@ -101,14 +83,7 @@ def measure_experts(
                 tick(ANSWERS)
         rows = [row(count, drafters, scores, seconds, used) for count in counts]
         best = recommend(rows, plan.bound)
-        found = next(row for row in rows if row["experts"] == best["experts"])
-        chosen = "" if best["experts"] == used else f"experts={best['experts']}"
-        effect = (
-            f"perplexity {found['rise']:+.1%}, at most {plan.bound:+.0%} allowed; {found['agreement']:.0%} "
-            f"of {len(text):,} likeliest tokens are the same"
-        )
-        measured = {"model": whole.target.identity()["model"]}
-        store_recommendation("experts", measured, Recommendation(chosen, effect), to_stderr)
+        remember(whole, rows, best, used, plan.bound, len(text))
         return {
             "model": str(whole.target.path),
             "experts": experts,
@@ -119,6 +94,37 @@ def measure_experts(
             "rows": rows,
             "recommended": best,
         }
+
+
+def load_with(given: Mapping[str, Any], drafter: str, lossy: str) -> LLM:
+    """Load the model with one drafter, and the draft model only if the drafter needs it."""
+    needed = {key: value for key, value in given.items() if key != "draft" or drafter == "model"}
+    return load(**needed, drafters=drafter, lossy=lossy)
+
+
+def counts_of(whole: LLM, plan: ExpertsPlan) -> tuple[int, int, list[int]]:
+    """Return the experts of a token, those that there are, and the numbers to measure. Raises UsageError."""
+    if not isinstance(whole.target, HasExperts):
+        raise UsageError(f"{whole.target.path}: has no experts to leave out")
+    used, experts = whole.target.expert_counts()
+    counts = [used, *(plan.counts or usual_counts(used))]
+    if wrong := [n for n in counts[1:] if not 1 <= n <= experts or n == used]:
+        raise UsageError(f"experts {wrong[0]}: a token uses {used}; give other numbers from 1 to {experts}")
+    return used, experts, counts
+
+
+def remember(
+    whole: LLM, rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], used: int, bound: float, n: int
+) -> None:
+    """Store the recommendation for the role "speed". n: tokens of the text."""
+    found = next(row for row in rows if row["experts"] == best["experts"])
+    effect = (
+        f"perplexity {found['rise']:+.1%}, at most {bound:+.0%} allowed; {found['agreement']:.0%} of {n:,} "
+        "likeliest tokens are the same"
+    )
+    lossy = "" if best["experts"] == used else f"experts={best['experts']}"
+    models = {"model": whole.target.identity()["model"]}
+    store_recommendation("experts", models, Recommendation(lossy, effect), to_stderr)
 
 
 def usual_counts(used: int) -> tuple[int, ...]:

@@ -146,8 +146,8 @@ class LlamaKvCache:
         self.share(branch, main, end, start=start)
 
     def spread(self, slot: SequenceSlot, positions: Sequence[int]) -> None:
-        """Move the cells of a prompt to these positions. llama.cpp decodes no position behind a gap: such a
-        prompt is computed without its gaps, and its keys are rotated once afterwards."""
+        """Move the cells to these positions. llama.cpp decodes no position behind a gap: a prompt with gaps
+        is computed without them, and its keys are rotated once afterwards."""
         slot.spread = end = len(positions)
         for start in range(len(positions) - 1, -1, -1):  # run by run, the last one first
             if start == 0 or positions[start] > positions[start - 1] + 1:

@@ -42,17 +42,22 @@ class LlamaSession(CachedSession[SequenceSlot]):
         slot.skipped, slot.spread = 0, None
 
     def _drop_context(self) -> None:
-        self._cache.trim(self.slot, 0)
-        self.slot.skipped, self.slot.spread = 0, None
+        slot = self.slot
+        slot.cached.clear()
+        self._cache.truncate(slot)
+        slot.skipped, slot.spread = 0, None
 
     @property
-    def waits_for_spread(self) -> bool:
-        """Whether the prompt leaves out tokens, and its cells are not yet at their positions."""
-        return self.n_skipped > 0 and self.slot.spread is None
+    def until_spread(self) -> int | None:
+        """Pending tokens of a prompt that leaves out others, before its cells move to their positions.
+        None once they have, and for other prompts."""
+        if not self.n_skipped or self.slot.spread is not None:
+            return None
+        return len(self._prompt_positions) - 1 - len(self.slot.cached)
 
     def read(self, n: int) -> None:
         super().read(n)
-        if self.waits_for_spread and not self.pending_tokens:
+        if self.until_spread == 0:
             self._cache.spread(self.slot, self._prompt_positions[:-1])
 
     def plan_prefill(self, n: int, batch: Batch) -> None:

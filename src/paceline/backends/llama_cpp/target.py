@@ -360,11 +360,10 @@ class LlamaTarget:
             want = RequiredOutputs(layers=(self._stop,))
         if want.layers:
             self._show_hidden_states(len(batch), want.layers)
-        for session, tree in batch:
-            if self.cache.stateful:
+        if self.cache.stateful:
+            for session, tree in batch:
                 session.drop_other_tree(tree)
-            if session.waits_for_spread and not isinstance(tree, int):
-                self._decoder.forward([(session, session.pending_tokens)], [session.pending_tokens], want)
+        batch = [(session, self._spread_first(session, tree, want)) for session, tree in batch]
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
         outs = self._decoder.forward(batch, prefills, want)
@@ -372,6 +371,16 @@ class LlamaTarget:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, batch[0][0].context_length, perf_counter() - began)
         return outs
+
+    def _spread_first(
+        self, session: LlamaSession, tree: DraftTree | int, want: RequiredOutputs
+    ) -> DraftTree | int:
+        """Compute a sparse prompt before what follows it. Return what is left to compute."""
+        n = session.until_spread
+        if n is None or (isinstance(tree, int) and tree <= n):
+            return tree
+        self._decoder.forward([(session, n)], [n], want)
+        return tree - n if isinstance(tree, int) else tree
 
     def _show_hidden_states(self, sessions: int, layers: Sequence[int]) -> None:
         """Make a context with the callback that copies hidden states, the first time they are wanted.

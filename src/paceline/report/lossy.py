@@ -1,4 +1,4 @@
-"""The report of a mixture with fewer experts."""
+"""The reports of lossy choices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.report.table import write_table
 from paceline.speculative.printable import printable
 
 
-def write(record: Mapping[str, Any], file: IO[str]) -> None:
+def write_experts(record: Mapping[str, Any], file: IO[str]) -> None:
     """Write the report. record: the output of `paceline experts --json`."""
     drafters = list(record["rows"][0]["speed"])
     names = ("plain" if name == "none" else name for name in drafters)
@@ -39,3 +39,35 @@ def write(record: Mapping[str, Any], file: IO[str]) -> None:
         )
     lossy = "" if best["experts"] == used else f" --lossy experts={best['experts']}"
     file.write(f"\n    paceline run -m {printable(record['model'])}{lossy}{drafter} PROMPT\n")
+
+
+def write_prefill(record: Mapping[str, Any], file: IO[str]) -> None:
+    """Write the report. record: the output of `paceline prefill --json`."""
+    columns = ("computed", "tokens", "first token after", "agreement", "perplexity", "same answers")
+    rows = [
+        (
+            "all" if row["share"] == 1.0 else f"{row['share']:.0%}",
+            f"{row['computed']:.0f}",
+            f"{row['first_token']:.2f}",
+            f"{row['agreement']:.3f}",
+            f"{row['rise']:+.1%}",
+            f"{row['same_answers']} of {record['prompts']}",
+        )
+        for row in record["rows"]
+    ]
+    write_table(columns, rows, file, 1)
+    file.write(
+        f"\n{record['prompts']} prompts of {record['prompt_tokens']:,.0f} tokens on average "
+        f"({record['suite']}). The time to the first token is a share of the whole prompt's, and contains "
+        "the draft's. Agreement: how often a token of the whole prompt's answer is still the likeliest.\n"
+    )
+    share = record["recommended"]
+    if share == 1.0:
+        file.write(f"No part of the prompts keeps {record['bound']:.0%} of the answers' tokens sooner.\n")
+        return
+    file.write(
+        f"With at least {record['bound']:.0%} agreement, {share:.0%} of the prompt is the soonest. This "
+        "changes what the model says:\n\n"
+        f"    paceline run -m {printable(record['model'])} -md {printable(record['draft'])} "
+        f"--lossy prefill={share:g} PROMPT\n"
+    )

@@ -1,0 +1,101 @@
+"""`paceline experts` and `paceline prefill`: what lossy choices gain and cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from paceline.cli import options
+from paceline.cli.groups import LOSSLESS_OPTIONS, OptionGroup, option_table, with_option_groups
+from paceline.cli.interrupts import Interrupts
+from paceline.cli.output import print_json
+from paceline.cli.references import resolve_models
+from paceline.cli.texts import read_text
+from paceline.speculative.errors import UsageError
+
+SUITE = ("--suite", "SUITE", "A suite of prompts, as for `paceline bench`.")
+EXPERTS_OPTIONS = OptionGroup(option_table(
+    "Measuring",
+    ("experts", str, "", "--experts", "N,M", "Numbers of experts a token. Default: all below the model's."),
+    ("file", Path | None, None, "-f --file", "FILE",
+     "A text to measure perplexity on. Default: prompts of the suite with the model's answers."),
+    ("tokens", int, 512, "--tokens", "N", "Most tokens of the text.", 2),
+    ("suite", str, "real", *SUITE),
+    ("items", int, 4, "--items", "N", "Answers with each number and drafter.", 1),
+    ("n", int, 64, "-n --n-predict", "N", "Tokens of each.", 1),
+    ("bound", float, 0.02, "--max-rise", "X", "Most rise of perplexity that is recommended.", 0),
+    env=False,
+))  # fmt: skip
+PREFILL_OPTIONS = OptionGroup(option_table(
+    "Measuring",
+    ("shares", str, "0.5,0.3,0.2,0.1", "--shares", "X,Y", "Shares of each prompt to compute."),
+    ("suite", str, "real-grounded", *SUITE),
+    ("items", int, 8, "--items", "N", "Prompts.", 1),
+    ("n", int, 64, "-n --n-predict", "N", "Tokens of each answer.", 1),
+    ("bound", float, 0.9, "--min-agreement", "X",
+     "Least share of the answers' tokens that stay the likeliest with a recommended part.", 0),
+    env=False,
+))  # fmt: skip
+
+
+@with_option_groups(models=LOSSLESS_OPTIONS, plan=EXPERTS_OPTIONS)
+def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
+    """Measure a mixture of experts with fewer experts a token: speed, perplexity, agreement.
+
+    Plain decoding, prompt lookup and, with -md, a draft model are measured with each number, and the fastest
+    within --max-rise is recommended. Fewer experts change what the model says (--lossy experts=N).
+    """
+    from paceline.prepare.experts import ExpertsPlan, measure_experts
+    from paceline.report.lossy import write_experts
+
+    file, counts = plan.pop("file"), numbers(int, "--experts", plan.pop("experts"))
+    chosen = ExpertsPlan(counts, read_text(file) if file else "", plan.pop("tokens"), **plan)
+    run(measure_experts, models, chosen, write_experts, as_json)
+
+
+@with_option_groups(models=LOSSLESS_OPTIONS, plan=PREFILL_OPTIONS)
+def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
+    """Measure speculative prefill: the target computes only what the draft model attends to in a prompt.
+
+    Time to the first token and what is left of the whole prompt's answers are measured for each share, and
+    the soonest within --min-agreement is recommended. This changes what the model says (--lossy prefill=X).
+    """
+    from paceline.prepare.prefill import PrefillPlan, measure_prefill
+    from paceline.report.lossy import write_prefill
+
+    shares = numbers(float, "--shares", plan.pop("shares"))
+    run(measure_prefill, models, PrefillPlan(shares, **plan), write_prefill, as_json)
+
+
+def numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any, ...]:
+    """Read numbers with commas between them. Raises UsageError."""
+    try:
+        return tuple(kind(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise UsageError(f"{name} {text}: write numbers with commas between them") from None
+
+
+def run(
+    measure: Callable[[Mapping[str, Any], Any, Any], dict[str, Any]],
+    models: dict[str, Any],
+    plan: Any,
+    write: Callable[[Mapping[str, Any], IO[str]], None],
+    as_json: bool,
+) -> None:
+    """Measure under progress bars, and print the record."""
+    from paceline.cli.progress import progress
+
+    with ExitStack() as drawn:
+        interrupts = drawn.enter_context(Interrupts())
+
+        def begin(work: Mapping[str, int]) -> Callable[[str], None]:
+            return drawn.enter_context(progress(work, interrupts))
+
+        record = measure(resolve_models(models), plan, begin)
+    if as_json:
+        print_json(record)
+    else:
+        write(record, sys.stdout)
