@@ -75,3 +75,15 @@ def test_every_answer_is_as_promised(
         case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
     try_one()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a", "stream": True}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "stream": True}),
+    ],
+)
+def test_streams_are_as_promised(path: str, body: dict[str, Any], api: Any) -> None:
+    case = api[path]["POST"].Case(body=body, media_type="application/json")
+    assert case.call_and_validate().status_code == 200

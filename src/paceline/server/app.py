@@ -40,8 +40,9 @@ LIVE_INTERVAL_SECONDS = 0.5  # between two events of /live
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}  # if `stream` is true
+    200: {"content": {"text/event-stream": {"schema": EVENT}}}  # of each event, if `stream` is true
 }
 
 
