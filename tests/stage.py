@@ -190,6 +190,10 @@ class Asking:
         self.n_draft = 8
         self.stats = Stats()
 
+    @property
+    def context_length(self) -> int:
+        return len(self.session.tokens)
+
 
 def asking(n: int) -> list[Any]:
     return [Asking() for _ in range(n)]

@@ -179,11 +179,11 @@ class LossyChoices:
 def parse_lossy(text: str) -> LossyChoices:
     """Read "experts=4", "prefill=0.2" or both with a comma between them. Raises UsageError."""
     experts, prefill = 0, 0.0
-    for part in filter(None, typed.text("lossy", text).split(",")):
+    for part in typed.text("lossy", text).split(",") if text else ():
         name, _, value = part.partition("=")
-        if name == "experts" and value.isdecimal() and int(value):
+        if name == "experts" and not experts and value.isdecimal() and int(value):
             experts = int(value)
-        elif name == "prefill" and re.fullmatch(r"0?\.\d*[1-9]\d*", value):
+        elif name == "prefill" and not prefill and re.fullmatch(r"0?\.\d*[1-9]\d*", value):
             prefill = float(value)
         else:
             raise UsageError(

@@ -82,7 +82,7 @@ def load(
     lossy: runs another target, which says other things: "experts=N" uses N experts of a mixture a token,
     "prefill=0.2" computes a fifth of each long prompt, which the draft model chooses.
     role: "quality" refuses `lossy`. "speed" uses what `paceline experts` and `paceline prefill` recommended
-    for the models, within the bound of quality given there.
+    for the models, each within the bound of quality given there.
     device: cpu, cuda, mps or auto, for a transformers model.
     dtype: float32, bfloat16, float16 or auto (as stored), for a transformers model.
     attention: transformers' name of an implementation, or auto.
@@ -115,7 +115,8 @@ def load(
     if role == "quality" and lossy:
         raise UsageError(f"role quality: lossy {lossy} changes what the model says; leave one of them out")
     choices = parse_lossy(lossy)
-    drafts = source if not (choices.prefill and drafting.plain) else ""
+    selects = source == DRAFT and bool(choices.prefill or role == "speed")  # the draft model, prompt tokens
+    drafts = "" if selects else source
     require_drafter_inputs(drafting, available, drafts, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
@@ -169,7 +170,7 @@ def load(
         if draft is not None:
             small = open_draft(draft, engine, engine_settings)
             undo.callback(small.close)
-        if choices.prefill:
+        if choices.prefill and (lossy or engine.caps.sparse_prompts):
             if small is not None and source == DRAFT:
                 check_shared(engine.vocab, small.vocab)
             shows = None if draft is None or is_view(draft) else small

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from gguf_architectures import write_architecture
 from hf_models import folder_of
 from paceline.backends.interface import Backend
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.speculative_prefill import CHUNK, SHORT, select_chunks
+from paceline.backends.speculative_prefill import CHUNK, SHORT, AttentionSelector, select_chunks
+from paceline.backends.toy import ToyTarget
 from paceline.backends.transformers.target import HfTarget
+from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.provenance import provenance
+from paceline.models.headers.gguf_file import GGUFFile, copy_part, metadata_field, write_gguf
 from paceline.speculative.errors import ContractError, ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import EMPTY, DraftTree, chain
@@ -195,6 +199,68 @@ def test_a_new_context_computes_the_tokens_again(target: Path) -> None:
         opened.close()  # before the session
 
 
+def with_yarn(source: Path, out: Path) -> Path:
+    file, key = GGUFFile(source), "llama.rope.scaling.type"
+    parts = [copy_part(file, tensor) for tensor in file.tensors.values()]
+    write_gguf(out, [*file.fields.values(), metadata_field(key, "yarn")], parts, file.alignment, lambda: None)
+    return out
+
+
+def test_a_request_that_waits_selects_once(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = models / "target.gguf", models / "draft.gguf"
+    with paceline.load(target, draft, "none", lossy="prefill=0.3", threads=1, n_ctx=512) as llm:
+        selector: Any = llm.target
+        counted = Counted(selector.prompt_selector)
+        monkeypatch.setattr(llm.target, "prompt_selector", counted)
+        threads = [Thread(target=llm.generate, args=(LONG,), kwargs={"max_tokens": 9}) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counted.calls == 3
+
+
+class Counted:
+    description = "counted"
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.calls = inner, 0
+
+    def select(self, prompt: Any) -> Any:
+        self.calls += 1
+        return self.inner.select(prompt)
+
+
+def test_a_bench_selects_for_all_its_methods(models: Path) -> None:
+    given = {"target": models / "target.gguf", "threads": 1, "n_ctx": 512}
+    draft = models / "draft.gguf"
+    for lossy, alters in (("prefill=0.3", "with 30% of a long prompt"), ("", "")):
+        with LoadedModels({**given, "lossy": lossy}, draft) as loaded:
+            assert loaded.plain.target.modification == alters
+            assert loaded._load_draft(draft).modification == ""
+            assert (loaded.plain.draft is None) == (not lossy)
+
+
+def test_tokens_that_the_draft_lacks_are_read_as_another() -> None:
+    class Draft:
+        vocab = ToyTarget(100).vocab
+
+        def prompt_attention(self, prompt: Any, steps: int) -> Any:
+            assert max(prompt) < 100
+            return np.ones((steps, len(prompt)), np.float32)
+
+    prompt = [99, 100, 250] * 100
+    assert len(AttentionSelector(Draft(), 0.5).select(prompt)) < len(prompt)
+    assert AttentionSelector(Draft(), 0.125).description == "with 12.5% of a long prompt"
+
+
+def test_eager_passes_are_no_costs_of_the_draft(target: Path) -> None:
+    with closing(HfTarget(Path(f"hf:{target}"), n_ctx=128)) as opened:
+        opened.on_forward = lambda *_: pytest.fail("a pass was timed")
+        opened.prompt_attention(PROMPT, 2)
+        assert opened.on_forward is not None
+
+
 @pytest.mark.parametrize("kind", ["gguf", "hf"])
 def test_an_answer_is_drafted_as_without_drafts(kind: str, models: Path) -> None:
     prefix = "hf:" if kind == "hf" else ""
@@ -234,6 +300,10 @@ def test_impossible_choices_are_refused(models: Path, tmp_path: Path, foreign_dr
     refuses(UsageError, "no prompt tokens can be left out for recurrent models", mamba, draft)
     refuses(VocabError, "another vocabulary", None, foreign_draft)
     refuses(UsageError, "role quality", target, draft, role="quality")
+    refuses(UsageError, "a cache of bf16", target, draft, cache_type="bf16")
+    refuses(UsageError, "scaled rotary", with_yarn(target, tmp_path / "yarn.gguf"), draft)
+    windowed = folder_of("mistral", tmp_path / "windowed")
+    refuses(UsageError, "an attention window", windowed, None)
 
 
 def test_a_graph_without_attention_is_reported(tmp_path: Path) -> None:

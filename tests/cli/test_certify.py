@@ -129,6 +129,7 @@ def test_what_cannot_be_certified_is_refused(
 ) -> None:
     mixture = str(write_architecture(tmp_path / "moe.gguf", "qwen3moe"))
     certify(capsys, "-m", mixture, "--lossy", "experts=1").refused(2, "--lossy experts=1: changes the output")
+    certify(capsys, "-m", mixture, "--role", "speed").refused(2, "--role speed: changes the output")
     monkeypatch.setattr("paceline.backends.llama_cpp.target.drops_rejected_drafts", lambda _: False)
     mamba = str(write_architecture(tmp_path / "mamba.gguf", "mamba"))
     certify(capsys, "-m", mamba).refused(2, "the model's state cannot be rolled back")

@@ -78,6 +78,7 @@ def test_the_soonest_within_the_bound_is_recommended() -> None:
         {"share": 0.2, "agreement": 0.8, "first_token": 0.3},
     ]
     assert [recommend(rows, bound)["share"] for bound in (0.99, 0.9, 0.5)] == [1.0, 0.5, 0.2]
+    assert recommend([{**rows[0], "agreement": 0.99}, *rows[1:]], 1.0)["share"] == 1.0
 
 
 def test_the_role_speed_uses_what_was_recommended(
@@ -98,6 +99,7 @@ def test_impossible_plans_are_refused(given: dict[str, Any], suite: str) -> None
     for plan, reason in (
         (PrefillPlan(()), "shares of a prompt"),
         (PrefillPlan((0.5, 1.0)), "shares of a prompt"),
+        (PrefillPlan(bound=1.1), "an agreement of 1.1: must be at most 1"),
         (PrefillPlan(suite="toy", items=1), "holds no prompt of more than 256 tokens that fits"),
     ):
         with pytest.raises(UsageError, match=reason):

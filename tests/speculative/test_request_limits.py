@@ -123,6 +123,8 @@ def test_a_request_refuses_values_that_no_model_can_take(name: str, value: Any) 
 class Shortened(ToySession):
     """A toy session that has only some of the prompt in its context."""
 
+    def require_free(self) -> None: ...
+
     def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
         self.extend([prompt[at] for at in positions])
 

@@ -164,10 +164,7 @@ class CachedSession(Generic[S]):
         n = len(self.tokens) + len(tokens)
         if n == 0:
             raise UsageError("the prompt is empty: give at least one token")
-        if n > self._n_ctx:
-            raise UsageError(
-                f"{n:,} tokens do not fit the context of {self._n_ctx:,}: take a larger one (n_ctx, -c)"
-            )
+        self._require_room(n)
         if self._slot is None:
             self._begin(list(tokens[:-1]))
         elif self._tree_is_cached and tokens:
@@ -175,6 +172,12 @@ class CachedSession(Generic[S]):
         else:
             self.rollback()
         self._append(tokens)
+
+    def _require_room(self, n: int) -> None:
+        if n > self._n_ctx:
+            raise UsageError(
+                f"{n:,} tokens do not fit the context of {self._n_ctx:,}: take a larger one (n_ctx, -c)"
+            )
 
     def _append(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
@@ -188,8 +191,7 @@ class CachedSession(Generic[S]):
         if len(positions) == len(prompt):
             self.extend(prompt)
             return
-        if len(prompt) > self._n_ctx:
-            raise UsageError(f"{len(prompt):,} tokens do not fit the context of {self._n_ctx:,} (n_ctx, -c)")
+        self._require_room(len(prompt))
         context = [prompt[position] for position in positions]
         self._begin(context[: dense_prefix(positions)])
         self.tokens, self._context, self._prompt_positions = list(prompt), context, positions
@@ -237,6 +239,10 @@ class CachedSession(Generic[S]):
     @abstractmethod
     def _begin(self, tokens: list[int]) -> None:
         """Take a slot and reuse its common prefix with `tokens`, which are those before the root."""
+
+    @abstractmethod
+    def require_free(self) -> None:
+        """See SparseSession."""
 
     @abstractmethod
     def _drop_context(self) -> None:

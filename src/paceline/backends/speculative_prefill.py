@@ -19,6 +19,7 @@ from paceline.backends.interface import Backend
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, SelectsPromptTokens, Target
 from paceline.speculative.tree import EMPTY
+from paceline.speculative.vocabulary import Vocab
 
 LOOK_AHEAD = 8  # tokens, the prompt's last one and those that the draft continues it with
 POOLED = 13  # neighbours that share their importance
@@ -31,6 +32,9 @@ Attention = NDArray[np.float32]  # [steps, prompt tokens]
 @runtime_checkable
 class ShowsAttention(Protocol):
     """A model that shows what it attends to."""
+
+    @property
+    def vocab(self) -> Vocab: ...
 
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> Attention:
         """Return the largest weight of all heads and layers by which each of `steps` tokens attends to each
@@ -80,7 +84,8 @@ def compute_part_of_prompts(target: Backend, draft: Backend | None, share: float
     if not isinstance(target, SelectsPromptTokens) or not target.caps.sparse_prompts:
         raise UsageError(
             f"lossy prefill: {target.path}: no prompt tokens can be left out for recurrent models, models "
-            "with an attention window, and with passes of one shape (exact_greedy)"
+            "with an attention window, passes of one shape (exact_greedy) and, in llama.cpp, a cache of bf16 "
+            "(cache_type) and scaled rotary embeddings (YaRN)"
         )
     if not isinstance(draft, ShowsAttention):
         raise UsageError(
@@ -98,10 +103,12 @@ class AttentionSelector:
 
     @property
     def description(self) -> str:
-        return f"with {self.share:.0%} of a long prompt"
+        return f"with {100 * self.share:.3g}% of a long prompt"
 
     def select(self, prompt: Sequence[int]) -> Sequence[int]:
         """See PromptSelector."""
         if len(prompt) <= SHORT:
             return range(len(prompt))
-        return select_chunks(self._draft.prompt_attention(prompt, LOOK_AHEAD), self.share)
+        known = self._draft.vocab.size  # a padded target may have more tokens
+        read = [token if token < known else 0 for token in prompt]
+        return select_chunks(self._draft.prompt_attention(read, LOOK_AHEAD), self.share)

@@ -14,6 +14,7 @@ from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.bench.method import Method
 from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.config import parse_lossy
 from paceline.drafter_factory import Corpora, draft_source, make_drafter, make_policy, open_confidence
 from paceline.drafter_table import DRAFT
 from paceline.loading import load, open_draft
@@ -37,11 +38,11 @@ class LoadedModels:
     ) -> None:
         excluded = ("target", "draft", "corpora")
         self._given = {name: value for name, value in given.items() if name not in excluded}
-        self.plain = load(given["target"], drafters="none", **self._given)
-        self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
         found, self._confidence = open_confidence(draft)
         self._draft_path, self.keep_prompts = found and Path(found), keep_prompts
-        self._draft: Backend | None = None
+        self.plain = load(given["target"], self._selecting_draft(), drafters="none", **self._given)
+        self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
+        self._draft = self.plain.draft
         self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model
         self.memory = self.draft_memory = 0
 
@@ -67,16 +68,25 @@ class LoadedModels:
             self._costs[key] = costs
         return self._costs[key]
 
+    def _selecting_draft(self) -> Path | None:
+        """Return the draft model if a lossy choice may let it select prompt tokens for all methods."""
+        path = self._draft_path
+        prefill = parse_lossy(self._given.get("lossy", "")).prefill
+        if not (prefill or self._given.get("role") == "speed"):
+            return None
+        return path if path and not is_view(path) and draft_source(path) == DRAFT else None
+
     def _load_draft(self, path: Path) -> Backend:
         if self._draft is None:
             before = resident()
             target = self.plain.target
             if is_view(path) or draft_source(path) != DRAFT:
-                own = {"n_ctx", "exact_rows"}
-                settings = {name: value for name, value in target.settings.items() if name not in own}
+                unlike = {"n_ctx", "exact_rows"}
+                settings = {name: value for name, value in target.settings.items() if name not in unlike}
                 self._draft = open_draft(path, target, settings)
             else:
-                given = self._given | {"n_ctx": target.caps.n_ctx, "exact_greedy": False}
+                own = {"n_ctx": target.caps.n_ctx, "exact_greedy": False, "lossy": "", "role": ""}
+                given = self._given | own
                 self._draft = load(path, drafters="none", **given).target
             self.draft_memory = max(0, resident() - before)
         return self._draft

@@ -60,8 +60,9 @@ def certify(
     """
     if draft is not None and draft.strip() == "none":
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
-    if models["lossy"]:
-        raise UsageError(f"--lossy {models['lossy']}: changes the output, which certify proves unchanged")
+    if models["lossy"] or models["role"] == "speed":
+        given = f"--lossy {models['lossy']}" if models["lossy"] else "--role speed"
+        raise UsageError(f"{given}: changes the output, which certify proves unchanged")
     if prompts is not None:
         checks["prompts"] = read_prompts(prompts)
 

@@ -51,7 +51,7 @@ def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     from paceline.prepare.experts import ExpertsPlan, measure_experts
     from paceline.report.lossy import write_experts
 
-    file, counts = plan.pop("file"), numbers(int, "--experts", plan.pop("experts"))
+    file, counts = plan.pop("file"), parse_numbers(int, "--experts", plan.pop("experts"))
     chosen = ExpertsPlan(counts, read_text(file) if file else "", plan.pop("tokens"), **plan)
     run(measure_experts, models, chosen, write_experts, as_json)
 
@@ -66,11 +66,11 @@ def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     from paceline.prepare.prefill import PrefillPlan, measure_prefill
     from paceline.report.lossy import write_prefill
 
-    shares = numbers(float, "--shares", plan.pop("shares"))
+    shares = parse_numbers(float, "--shares", plan.pop("shares"))
     run(measure_prefill, models, PrefillPlan(shares, **plan), write_prefill, as_json)
 
 
-def numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any, ...]:
+def parse_numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any, ...]:
     """Read numbers with commas between them. Raises UsageError."""
     try:
         return tuple(kind(part) for part in text.split(",")) if text else ()

@@ -59,6 +59,8 @@ def measure_prefill(
     shares = sorted(plan.shares, reverse=True)
     if not shares or not all(0 < share < 1 for share in shares):
         raise UsageError("shares of a prompt must be between 0 and 1")
+    if plan.bound > 1:
+        raise UsageError(f"an agreement of {plan.bound:g}: must be at most 1")
     with load(**given, drafters="none", lossy="prefill=0.5") as llm:
         target, draft = llm.target, llm.draft
         assert isinstance(target, SelectsPromptTokens)
@@ -146,5 +148,6 @@ def row(share: float, found: Sequence[MeasuredAnswer], whole: Sequence[MeasuredA
 
 
 def recommend(rows: Sequence[dict[str, Any]], bound: float) -> dict[str, Any]:
-    """Return the row with the soonest first token whose agreement is within the bound."""
-    return min((row for row in rows if row["agreement"] >= bound), key=lambda row: row["first_token"])
+    """Return the row with the soonest first token whose agreement is within the bound, else the first."""
+    good = (row for row in rows if row["agreement"] >= bound)
+    return min(good, key=lambda row: row["first_token"], default=rows[0])

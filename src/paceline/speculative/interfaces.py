@@ -131,6 +131,9 @@ class Session(Protocol):
 class SparseSession(Session, Protocol):
     """A session that can leave out prompt tokens, which changes what the model says."""
 
+    def require_free(self) -> None:
+        """Raise BusyError if all sessions are in use, before prompt tokens are selected."""
+
     def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
         """Append a prompt of which only the tokens at these positions are computed, where they are.
         positions: ascending, the last one being that of the root. Raises as `extend` does."""

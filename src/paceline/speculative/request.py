@@ -197,6 +197,11 @@ class ActiveRequest:
             return "length"
         return "context" if self.n_prompt + self.n_tokens > n_ctx else None
 
+    @property
+    def context_length(self) -> int:
+        """Tokens that the next one attends to."""
+        return len(self.session.tokens) - self.n_skipped
+
     def close(self) -> None:
         try:
             self.drafter_state.close()
@@ -250,6 +255,7 @@ def extend_with_prompt(target: Target, session: Any, prompt: Sequence[int]) -> i
     if not isinstance(target, SelectsPromptTokens) or target.prompt_selector is None:
         session.extend(prompt)
         return len(prompt)
+    session.require_free()
     selected = target.prompt_selector.select(prompt)
     session.extend_sparse(prompt, selected)
     return len(selected)

@@ -176,6 +176,14 @@ def is_windowed(model: Any) -> bool:
     return has_window or metadata(model, "general.architecture") == "deepseek4"
 
 
+def keeps_other_keys(model: Any, cache_type: str) -> bool:
+    """Return whether a shift of positions rotates the moved keys only. ggml cannot rotate bf16; and where
+    rope scales magnitudes, llama.cpp scales all keys of the context again."""
+    rope = f"{metadata(model, 'general.architecture')}.rope.scaling"
+    scales = metadata(model, f"{rope}.type") in ("yarn", "longrope")
+    return cache_type != "bf16" and not scales and metadata(model, f"{rope}.attn_factor") is None
+
+
 def metadata(model: Any, key: str) -> str | None:
     """Return a value of the file's header as text; None if it has no such key."""
     cpp = llama_cpp()

@@ -77,7 +77,7 @@ class LlamaKvCache:
                 session.drop_tree()
 
     @property
-    def can_spread(self) -> bool:
+    def can_shift(self) -> bool:
         return bool(self._cpp.llama_memory_can_shift(self._memory))
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:

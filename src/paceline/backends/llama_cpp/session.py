@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.backends.common import CachedSession
+from paceline.backends.common import CachedSession, free_slots
 from paceline.backends.llama_cpp.batch import Batch
 from paceline.backends.llama_cpp.binding import helpers
 from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
@@ -40,6 +40,9 @@ class LlamaSession(CachedSession[SequenceSlot]):
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
         slot.skipped, slot.spread = 0, None
+
+    def require_free(self) -> None:
+        free_slots(self._cache.slots)
 
     def _drop_context(self) -> None:
         slot = self.slot

@@ -198,7 +198,9 @@ class LlamaTarget:
             max_prefill_tokens=per_session if exact_rows else CHUNK,
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # passes over several sessions vary in shape
-            sparse_prompts=self.cache.can_spread and not (stateful or windowed or exact_rows),
+            sparse_prompts=not (stateful or windowed or exact_rows)
+            and self.cache.can_shift
+            and binding.keeps_other_keys(self._model, self.cache_type),
         )
 
     def _make_context(self) -> None:

@@ -43,7 +43,7 @@ class ArchitectureTraits:
         self.supports_custom_masks = (
             known and self.takes_positions and self.rollback == "free" and not has_own_masks(model)
         )
-        self.takes_sparse_prompts = self.takes_positions and self.rollback == "free" and self.window is None
+        self.takes_sparse_prompts = self.supports_custom_masks and self.window is None
         self._mixed = layers >= {WHOLE, WINDOWED}
         self.single_token_passes = False
 

@@ -90,6 +90,9 @@ class CacheSlots:
         best.owner = weakref.ref(owner)
         return best, best.common_prefix(tokens)
 
+    def require_free(self) -> None:
+        free_slots(self._slots)
+
     def clear_free(self) -> None:
         for slot in self._slots:
             if slot.is_free:
@@ -109,6 +112,9 @@ class HfSession(CachedSession[HfSlot]):
         if self.slots.rollback == "free" or shared < len(self._slot.cached) or self._slot.is_ahead:
             self._slot.trim(shared)
         self._slot.skipped = 0
+
+    def require_free(self) -> None:
+        self.slots.require_free()
 
     def _drop_context(self) -> None:
         self.slot.clear()

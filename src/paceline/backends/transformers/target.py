@@ -294,7 +294,11 @@ class HfTarget:
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> Attention:
         """See ShowsAttention."""
         model = self._require_open()
-        return look_ahead(self, prompt, steps, lambda row: attention_weights(model, row, self.origin))
+        timed, self.on_forward = self.on_forward, None  # eager passes are slower than those of drafts
+        try:
+            return look_ahead(self, prompt, steps, lambda row: attention_weights(model, row, self.origin))
+        finally:
+            self.on_forward = timed
 
     def forget(self) -> None:
         self._slots.clear_free()

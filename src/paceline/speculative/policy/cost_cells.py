@@ -16,8 +16,8 @@ TRUSTED_SAMPLES = 3  # from so many samples on a cell is used as measured
 UNSETTLED_SAMPLES = 8  # below it a pass moves a cell so far that the curve is rebuilt at once
 MAX_CELL_SAMPLES = 33  # assumed where the number of samples is unknown
 SEQUENTIAL_LIMIT = 1.1  # of the cost of the rows one by one: two rows were measured at 2.04 of one
-# Of the cost of more rows: kernels in tiles of eight can make seven rows dearer. No ratio of small numbers, so
-# that rounding decides nothing.
+# Of the cost of more rows: kernels in tiles of eight can make seven rows dearer. No ratio of small numbers,
+# so that rounding decides nothing.
 MAX_INVERSION = 1.503
 # Measurements beyond these factors are wrong, even where a backend has a fast path for the single row.
 MAX_SINGLE_TOKEN_FACTOR, MAX_INVERSION_FACTOR = 3.0, 3.0

@@ -105,7 +105,7 @@ class GoodputPolicy:
             self._recomputes = self._recomputes or all_pending > self._fused_prefill
         rows = n + prefill_tokens + all_pending
         end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
-        self._context_length = max([len(request.session.tokens) for request in requests])
+        self._context_length = max([request.context_length for request in requests])
         pace, curve = self.costs.target.pace_factor(end, self._context_length)
         self._plain_pass = pace * curve[n + prefill_tokens]
         # The goodput of plain decoding without prefill: the best over fewer requests too, as the cost of some
@@ -184,7 +184,7 @@ class GoodputPolicy:
                 self._record_skipped(ledger, step)
         rows = sum([step.batch_tokens for step in steps])
         tokens = sum([len(step.tokens) for step in steps])
-        longest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
+        longest = max([r.context_length - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         # A pass counts at its known cost, so that a hiccup does not distort the value of drafting.
         pass_ = cost.seconds(rows + self._prefill_tokens, longest)
         plain, drafting, overhead = self._plain_pass / n, 0.0, 0.0

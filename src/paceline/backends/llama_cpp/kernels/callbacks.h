@@ -7,7 +7,6 @@
 namespace paceline {
 
 struct CallbackCalls {
-    void (*get)(const ggml::Tensor *, void *, size_t offset, size_t size);
     void (*get_rows)(const ggml::Tensor *, void *, size_t offset, size_t size, size_t n, size_t stride, size_t stride_to);
     const ggml::TypeTraits *(*type_traits)(int);
 };
