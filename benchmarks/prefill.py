@@ -22,14 +22,10 @@ from paceline.api import LLM
 from paceline.backends.speculative_prefill import Attention, AttentionSelector
 from paceline.cli.references import resolve_models
 from paceline.prepare.prefill import MeasuredAnswer, measure, row
+from paceline.speculative.vocabulary import Vocab
 from tools.embedded.corpus import docstrings
-from tools.real_sources import head, library
+from tools.real_sources import MODULES, head, library
 
-MODULES = (
-    "asyncio/base_events", "asyncio/streams", "email/headerregistry", "http/cookiejar", "json/decoder",
-    "logging/handlers", "unittest/mock", "xml/etree/ElementTree", "wsgiref/headers", "configparser",
-    "argparse", "zipfile/__init__",
-)  # fmt: skip
 SYSTEM = "You answer from the text that the user gives, and in its words."
 ANSWER = 64  # tokens
 
@@ -37,8 +33,8 @@ ANSWER = 64  # tokens
 class Weighted:
     """A draft that attends to what a function of the prompt's length says."""
 
-    def __init__(self, weights: Callable[[int], Any]) -> None:
-        self._weights = weights
+    def __init__(self, vocab: Vocab, weights: Callable[[int], Any]) -> None:
+        self.vocab, self._weights = vocab, weights
 
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> Attention:
         return np.array([self._weights(len(prompt))], np.float32)
@@ -64,8 +60,8 @@ def main() -> None:
         rng = np.random.default_rng(0)
         drafts: dict[str, Any] = {
             "attention": llm.draft,
-            "random": Weighted(lambda n: rng.random(n)),
-            "recent": Weighted(range),
+            "random": Weighted(target.vocab, lambda n: rng.random(n)),
+            "recent": Weighted(target.vocab, range),
         }
         choices = {
             f"{name}, {share:.0%}": AttentionSelector(draft, share)

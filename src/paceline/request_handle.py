@@ -74,7 +74,7 @@ class Generation:
     n_prompt: tokens of the prompt.
     n_prefilled: prompt tokens that were prefilled before the first draft; the others were in the KV cache,
     shared the first draft's pass, or were left out. n_skipped: those left out (lossy prefill).
-    prompt_seconds: time of those prefill passes.
+    prompt_seconds: time of those prefill passes, and of choosing what is left out.
     seconds: from the first draft to the last token.
     logprobs: one for each token, if the request has `logprobs`.
     complete: whether the text matches the request's grammar; None without a grammar.
