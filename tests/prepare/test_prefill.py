@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -117,4 +118,14 @@ def test_the_command_prints_a_record(given: dict[str, Any], suite: str) -> None:
     done = CliRunner().invoke(app, [*options, "--shares", "0.4"])
     assert "same answers" in done.stdout
     done = CliRunner().invoke(app, [*options, "--shares", "a"])
+    assert isinstance(done.exception, UsageError)
+
+
+def test_a_run_says_how_much_was_left_out(given: dict[str, Any]) -> None:
+    models = ["-m", str(given["target"]), "-md", str(given["draft"]), "-t", "1", "-c", "400"]
+    options = ["run", *models, "-n", "4", "--lossy", "prefill=0.3", "--stats", "A text to read. " * 20]
+    done = CliRunner().invoke(app, options)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"; \d+ tokens of the prompt left out", done.stderr)
+    done = CliRunner().invoke(app, [*options, "--role", "quality"])
     assert isinstance(done.exception, UsageError)

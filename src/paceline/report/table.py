@@ -59,6 +59,8 @@ def summary(run: Mapping[str, Any]) -> str:
     """Return the figures of a generation in one line. run: the output of `paceline run --json`."""
     stats = run["stats"]
     parts = [f"{run['n_tokens']} tokens, {run['tokens_per_second']:.1f} tokens/s", *prompt(run)]
+    if skipped := run.get("n_skipped"):
+        parts.append(f"{skipped:,} tokens of the prompt left out")
     if stats["drafted"]:
         drafted = {name: s for name, s in stats["by_source"].items() if s["drafted"]}
         shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
