@@ -171,10 +171,10 @@ def load(
             small = open_draft(draft, engine, engine_settings)
             undo.callback(small.close)
         if choices.prefill and (lossy or engine.caps.sparse_prompts):
-            if small is not None and source == DRAFT:
-                check_shared(engine.vocab, small.vocab)
-            shows = None if draft is None or is_view(draft) else small
-            compute_part_of_prompts(engine, shows, choices.prefill)
+            selecting = small if draft is not None and source == DRAFT and not is_view(draft) else None
+            if selecting is not None:
+                check_shared(engine.vocab, selecting.vocab)
+            compute_part_of_prompts(engine, selecting, choices.prefill)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr, confidence)

@@ -109,6 +109,5 @@ class AttentionSelector:
         """See PromptSelector."""
         if len(prompt) <= SHORT:
             return range(len(prompt))
-        known = self._draft.vocab.size  # a padded target may have more tokens
-        read = [token if token < known else 0 for token in prompt]
+        read = self._draft.vocab.known(prompt)
         return select_chunks(self._draft.prompt_attention(read, LOOK_AHEAD), self.share)

@@ -181,7 +181,7 @@ class PacelineSystem:
             return  # a draft of another vocabulary has other tokens
         session = draft.open()
         try:
-            session.extend([token if token < draft.vocab.size else 0 for token in ask.tokens])
+            session.extend(draft.vocab.known(ask.tokens))
             draft.forward([(session, session.pending_tokens)], RequiredOutputs())
         finally:
             session.close()  # leaves the prompt in the cache

@@ -27,7 +27,7 @@ class HeadState(ModelDrafterState, Resting):
     ) -> None:
         self._drafter, head = drafter, drafter.head
         session = drafter.resume(prompt, beside)
-        super().__init__(ResumableSession(head, beside, session), head.vocab.size, prompt, seed)
+        super().__init__(ResumableSession(head, beside, session), head.vocab, prompt, seed)
         drafter.states.add(self)
 
     @property

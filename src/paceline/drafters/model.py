@@ -45,6 +45,7 @@ from paceline.speculative.sampling import (
 )
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.vocabulary import Vocab
 
 Ids = NDArray[np.int64]
 
@@ -52,9 +53,9 @@ Ids = NDArray[np.int64]
 class ModelDrafterState:
     """The draft model's session, and the tokens it has to catch up with."""
 
-    def __init__(self, reader: ResumableSession, n_vocab: int, prompt: Sequence[int], seed: int) -> None:
+    def __init__(self, reader: ResumableSession, vocab: Vocab, prompt: Sequence[int], seed: int) -> None:
         self.reader = reader
-        self._n_vocab = n_vocab
+        self._vocab = vocab
         self.tokens: list[int] = []
         self.extend(prompt)
         # A separate stream, so that drafting does not change the target's draws.
@@ -66,7 +67,7 @@ class ModelDrafterState:
 
     def extend(self, tokens: Sequence[int]) -> None:
         # Tokens the draft model lacks become token 0, which only costs acceptance.
-        self.tokens += (token if token < self._n_vocab else 0 for token in tokens)
+        self.tokens += self._vocab.known(tokens)
 
     def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
@@ -176,7 +177,7 @@ class ModelDrafter:
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> ModelDrafterState:
-        return ModelDrafterState(ResumableSession(self._draft, session), self._draft.vocab.size, prompt, seed)
+        return ModelDrafterState(ResumableSession(self._draft, session), self._draft.vocab, prompt, seed)
 
     def close(self) -> None:
         self._draft.close()

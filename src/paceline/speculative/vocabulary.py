@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -22,3 +22,7 @@ class Vocab:
     add_eos: bool
     text: Callable[[int], bytes]
     piece: Callable[[int], bytes]
+
+    def known(self, tokens: Iterable[int]) -> list[int]:
+        """Return the tokens, with token 0 in place of those that only a larger vocabulary has."""
+        return [token if token < self.size else 0 for token in tokens]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,26 +29,13 @@ class _Weights(ctypes.Structure):
     )
 
 
-class AttentionCapture:
-    """The evaluation callback of a context, which must not outlive it. Raises KernelError."""
-
-    def __init__(self) -> None:
-        function = kernels.attention_callback()
-        self.callback: Any = ctypes.cast(function, binding.llama_cpp().ggml_backend_sched_eval_callback)
-        self.weights = _Weights()
-
-    @property
-    def user_data(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(ctypes.addressof(self.weights))
-
-
 class PromptReader:
     """A context of its own for a model's attention. A cell is then at the position of its token."""
 
     def __init__(self, model: LlamaTarget) -> None:
         self._path = model.path
         try:
-            self._capture = AttentionCapture()
+            function = kernels.attention_callback()
         except KernelError as error:
             raise ModelError(
                 f"{self._path}: its attention needs Paceline's compiled library: {error}"
@@ -56,7 +43,8 @@ class PromptReader:
         self._target = model.with_shared_weights(
             n_ctx=model.caps.n_ctx, flash_attention=model.flash_attention
         )
-        self._target.use_callback(self._capture)
+        self._weights = _Weights()
+        self._target.use_callback(binding.EvalCallback(function, self._weights))
 
     def attention(self, prompt: Sequence[int], steps: int) -> NDArray[np.float32]:
         """See ShowsAttention. Raises ModelError if llama.cpp's graph does not show attention."""
@@ -64,7 +52,7 @@ class PromptReader:
 
     @contextmanager
     def _noting(self, row: NDArray[np.float32]) -> Iterator[None]:
-        weights = self._capture.weights
+        weights = self._weights
         weights.layers = weights.strange = 0
         weights.n, weights.most = len(row), row.ctypes.data
         try:

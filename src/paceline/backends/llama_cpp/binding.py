@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
@@ -96,14 +96,14 @@ def _imported() -> ModuleType:
     return found
 
 
-class EvalCallback(Protocol):
-    """ggml's evaluation callback, which sees the tensors of a context's graphs."""
+class EvalCallback:
+    """ggml's evaluation callback, which sees the tensors of a context's graphs and must outlive it.
+    function: in a compiled library. struct: what it shares with the function."""
 
-    @property
-    def callback(self) -> Any: ...
-
-    @property
-    def user_data(self) -> ctypes.c_void_p: ...
+    def __init__(self, function: Any, struct: ctypes.Structure) -> None:
+        self.callback: Any = ctypes.cast(function, llama_cpp().ggml_backend_sched_eval_callback)
+        self._struct = struct  # `user_data` does not keep it alive
+        self.user_data = ctypes.c_void_p(ctypes.addressof(struct))
 
 
 @contextlib.contextmanager

@@ -90,6 +90,9 @@ class LlamaKvCache:
         best.last_used = 1 + max(slot.last_used for slot in self.slots)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
+        if best.skipped:
+            self.trim(best, 0)
+            best.skipped, best.spread = 0, None
         donor = max(self.slots, key=lambda slot: cached[slot.sequence])
         own, more = cached[best.sequence], cached[donor.sequence]
         if self._shares and more > own:

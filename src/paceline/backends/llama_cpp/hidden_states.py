@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +31,8 @@ class _Capture(ctypes.Structure):
     )
 
 
-class HiddenStateCapture:
-    """The evaluation callback of a context, which must not outlive it.
+class HiddenStateCapture(binding.EvalCallback):
+    """Copies the inputs of layers.
     n_layers, width: of the model. stop: the layer before which passes end, 0 for none.
     Raises ModelError without Paceline's compiled library."""
 
@@ -43,18 +42,14 @@ class HiddenStateCapture:
             function = kernels.hidden_state_callback()
         except KernelError as error:
             raise ModelError(f"{path}: hidden states need Paceline's compiled library: {error}") from error
-        self.callback: Any = ctypes.cast(function, binding.llama_cpp().ggml_backend_sched_eval_callback)
-        self._struct = _Capture(width=width, last=n_layers, stop=stop)
-
-    @property
-    def user_data(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(ctypes.addressof(self._struct))
+        self._capture = _Capture(width=width, last=n_layers, stop=stop)
+        super().__init__(function, self._capture)
 
     @contextmanager
     def rows(self, layers: Sequence[int], n: int) -> Iterator[Hidden]:
         """Fill an array with the inputs of `layers` (ascending) for the `n` rows of a llama_decode.
         Raises ModelError if the pass does not show them."""
-        struct, n_layers = self._struct, len(layers)
+        struct, n_layers = self._capture, len(layers)
         out = np.empty((n, n_layers, struct.width), np.float32)
         copied = (ctypes.c_int64 * n_layers)()
         struct.layers, struct.copied = (ctypes.c_int32 * n_layers)(*layers), copied

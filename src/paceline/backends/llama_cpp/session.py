@@ -39,16 +39,13 @@ class LlamaSession(CachedSession[SequenceSlot]):
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
-        slot.skipped, slot.spread = 0, None
 
     def require_free(self) -> None:
         free_slots(self._cache.slots)
 
     def _drop_context(self) -> None:
-        slot = self.slot
-        slot.cached.clear()
-        self._cache.truncate(slot)
-        slot.skipped, slot.spread = 0, None
+        self.slot.cached.clear()
+        self._cache.truncate(self.slot)
 
     @property
     def until_spread(self) -> int | None:

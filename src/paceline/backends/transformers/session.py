@@ -73,7 +73,6 @@ class HfSlot(CacheSlot):
 
     def clear(self) -> None:
         self.cached.clear()
-        self.skipped = 0
         self.cache = self._make()
 
 
@@ -88,6 +87,9 @@ class CacheSlots:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
         best = max(free_slots(self._slots), key=lambda slot: slot.common_prefix(tokens))
         best.owner = weakref.ref(owner)
+        if best.skipped:
+            best.clear()
+            best.skipped = 0
         return best, best.common_prefix(tokens)
 
     def require_free(self) -> None:
@@ -111,7 +113,6 @@ class HfSession(CachedSession[HfSlot]):
         self._slot, shared = self.slots.take(self, tokens)
         if self.slots.rollback == "free" or shared < len(self._slot.cached) or self._slot.is_ahead:
             self._slot.trim(shared)
-        self._slot.skipped = 0
 
     def require_free(self) -> None:
         self.slots.require_free()
