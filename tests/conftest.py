@@ -68,7 +68,9 @@ def however_busy(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     tests would be warned of them."""
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path_factory.mktemp("busy")))
     for limit in (
+        "hardware.load.USUAL_LOAD",
         "profiling.pass_costs.MAX_TIMING_JITTER",
+        "speculative.policy.cost_cells.MAX_SINGLE_TOKEN_INVERSION",
         "speculative.policy.cost_cells.MAX_SINGLE_TOKEN_FACTOR",
         "speculative.policy.cost_cells.MAX_INVERSION_FACTOR",
     ):
