@@ -85,3 +85,14 @@ def test_details_have_counts_and_rates() -> None:
         "10 tokens; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
     )
     assert details(a_run(1, 12.34, 0, 0)) == "1 token"
+
+
+def test_columns_without_room_follow_in_a_second_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Terminal()
+    columns = ("method", *(f"figure {i}" for i in range(5)))
+    write_table(columns, [("suffix:n_draft=24", *("1.00x",) * 5)], out, 1)
+    first, second = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split("\n\n")
+    assert all(part.split()[0] == "method" and "suffix:n_draft=24" in part for part in (first, second))
+    assert first.count("figure") + second.count("figure") == 5
+    assert max(map(len, (first + "\n" + second).splitlines())) <= 40
