@@ -1,4 +1,4 @@
-"""The table of drafters. `make` in drafters/NAME.py makes the drafter of a row."""
+"""The table of drafters. `make` in drafters/NAME.py, or in drafters/head.py, makes the drafter of a row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class DrafterEntry:
     window: True if its drafts carry a window of guesses that are computed but not verified.
     token_ids: True if it needs a draft model's token ids, which SLEM does not have.
     colour: the colour of its text on a terminal.
-    source: the source of its tokens, if it is not the name."""
+    source: the source of its tokens, if it is not the name.
+    file: its module in drafters/, if it is not the name."""
 
     name: str
     about: str
@@ -40,6 +41,7 @@ class DrafterEntry:
     token_ids: bool = False
     colour: str = ""
     source: str = ""
+    file: str = ""
 
     def missing(self, available: Collection[str]) -> tuple[str, ...]:
         """Return the sources that are not available."""
@@ -58,15 +60,16 @@ _ROWS = (
     DrafterEntry("lookahead", "n-grams of the target's own parallel guesses",
                  alone="needs its window in every pass", window=True, colour="bright_green"),
     DrafterEntry("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
-    DrafterEntry("medusa", "Medusa heads", uses=(HEADS["medusa"],), in_auto=True, colour="cyan"),
-    DrafterEntry("eagle", "an EAGLE head", uses=(HEADS["eagle"],), in_auto=True, colour="cyan"),
-    DrafterEntry("eagle3", "an EAGLE-3 head", uses=(HEADS["eagle3"],), in_auto=True, colour="cyan"),
+    DrafterEntry("medusa", "Medusa heads", uses=(HEADS["medusa"],), in_auto=True, colour="cyan", file="head"),
+    DrafterEntry("eagle", "an EAGLE head", uses=(HEADS["eagle"],), in_auto=True, colour="cyan", file="head"),
+    DrafterEntry("eagle3", "an EAGLE-3 head", uses=(HEADS["eagle3"],), in_auto=True, colour="cyan",
+                 file="head"),
     DrafterEntry("block", "a head that drafts a block at once (DFlash, DSpark)",
-                 uses=(HEADS["block"],), in_auto=True, colour="cyan"),
+                 uses=(HEADS["block"],), in_auto=True, colour="cyan", file="head"),
     DrafterEntry("exits", "an early exit of the target, with a trained adapter",
                  uses=(HEADS["exits"],), in_auto=True, colour="cyan"),
     DrafterEntry("kangaroo", "the target's first layers, with an adapter that attends (Kangaroo)",
-                 uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan"),
+                 uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan", file="head"),
     DrafterEntry("pard", "a draft model that drafts several tokens in a pass",
                  uses=(HEADS["pard"],), in_auto=True, colour="cyan"),
     DrafterEntry("cascade", "a draft model or an early exit, with suffix drafting for it",
