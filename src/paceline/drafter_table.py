@@ -9,6 +9,7 @@ from dataclasses import dataclass
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
 HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "pard")}
 DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
+TRAINED_FOR = {"draft": "model", "confidence": "model"}  # kinds of `paceline train` that are no drafters
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from paceline.speculative.tree import chain
 from paceline.vocab.shared import check_shared
 
 RIDGE, STEPS = 1.0, 25
-MIN_EXAMPLES = 200
+MIN_TOKENS = 250  # of the answers to learn from, and of the held-out ones
 SCORE = NAMES.index("logit p1")
 Floats = NDArray[np.float64]
 
@@ -81,8 +81,8 @@ def collect(
         return accepted
 
     walk(sequences, accepted_of, n_draft, reads_target=isinstance(draft, HeadTarget))
-    if len(labels) < MIN_EXAMPLES:
-        raise UsageError(f"only {len(labels)} drafted tokens to learn from: give more prompts")
+    if not rows:
+        raise UsageError("no token was drafted along the answers: let them be longer (-n)")
     return Examples(np.stack(rows), np.array(labels))
 
 
@@ -99,7 +99,7 @@ def train_confidence(
     if draft is None:
         raise UsageError("a confidence is trained for a draft: give one (-md)")
     check_shared(llm.target.vocab, draft.vocab)
-    answers = gather_answers(llm, prompts, plan, report, note)
+    answers = gather_answers(llm, prompts, plan, report, note, MIN_TOKENS)
     layers = sorted(set(draft.config.layer_ids)) if isinstance(draft, HeadTarget) else ()
     source: FeatureSource = OnlineFeatures(llm.target, answers, layers) if layers else TokensOnly(answers)
     training, held_out = Sequences(source, False), Sequences(source, True)
