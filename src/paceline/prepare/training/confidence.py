@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -122,16 +122,10 @@ class TokensOnly:
     def __init__(self, answers: Sequence[Answer]) -> None:
         self.answers = answers
 
-    def __len__(self) -> int:
-        return len(self.answers)
-
     def __getitem__(self, number: int) -> TrainingSequence:
         answer, none = self.answers[number], np.zeros((0, 0), np.float16)
         tokens = np.concatenate([answer.prompt, answer.tokens])
         return TrainingSequence(tokens, none, none.astype(np.int32), none, len(answer.prompt))
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[number] for number in range(len(self)))
 
 
 def fit_to_draft(
