@@ -66,7 +66,7 @@ class TrainingPrompts:
         order = sorted(sizes)
         wanted = sum(int(session[:16], 16) < self.held_out * 2.0**64 for session in order)
         sums = [0, *accumulate(sizes[session] for session in order)]
-        enough = [n for n, held in enumerate(sums) if min_tokens <= min(held, sums[-1] - held)]
+        enough = [n for n, left_out in enumerate(sums) if min_tokens <= min(left_out, sums[-1] - left_out)]
         if not enough:
             raise UsageError(
                 f"{len(tokens):,} answers of up to {sums[-1]:,} tokens are too few: a training needs "
