@@ -1,15 +1,22 @@
-"""The table of drafters. `make` in drafters/NAME.py, or in drafters/head.py, makes the drafter of a row."""
+"""The table of drafters. `make` in drafters/NAME.py makes the drafter of a row.
+
+Other packages add rows by entry points of the group `paceline.drafters`, which refer to a DrafterEntry. Its
+`module` names the module with `make`; the entry's own module is imported early and imports only this one.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 # Sources of drafts, besides the request's text.
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
 HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "pard")}
 DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
 TRAINED_FOR = {"draft": "model", "confidence": "model"}  # kinds of `paceline train` that are no drafters
+HEAD = "paceline.drafters.head"  # module of the heads that read the target's hidden states
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class DrafterEntry:
     token_ids: True if it needs a draft model's token ids, which SLEM does not have.
     colour: the colour of its text on a terminal.
     source: the source of its tokens, if it is not the name.
-    file: its module in drafters/, if it is not the name."""
+    module: the full name of its module, if it is not drafters/NAME.py."""
 
     name: str
     about: str
@@ -42,7 +49,7 @@ class DrafterEntry:
     token_ids: bool = False
     colour: str = ""
     source: str = ""
-    file: str = ""
+    module: str = ""
 
     def missing(self, available: Collection[str]) -> tuple[str, ...]:
         """Return the sources that are not available."""
@@ -61,16 +68,16 @@ _ROWS = (
     DrafterEntry("lookahead", "n-grams of the target's own parallel guesses",
                  alone="needs its window in every pass", window=True, colour="bright_green"),
     DrafterEntry("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
-    DrafterEntry("medusa", "Medusa heads", uses=(HEADS["medusa"],), in_auto=True, colour="cyan", file="head"),
-    DrafterEntry("eagle", "an EAGLE head", uses=(HEADS["eagle"],), in_auto=True, colour="cyan", file="head"),
+    DrafterEntry("medusa", "Medusa heads", uses=(HEADS["medusa"],), in_auto=True, colour="cyan", module=HEAD),
+    DrafterEntry("eagle", "an EAGLE head", uses=(HEADS["eagle"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("eagle3", "an EAGLE-3 head", uses=(HEADS["eagle3"],), in_auto=True, colour="cyan",
-                 file="head"),
+                 module=HEAD),
     DrafterEntry("block", "a head that drafts a block at once (DFlash, DSpark)",
-                 uses=(HEADS["block"],), in_auto=True, colour="cyan", file="head"),
+                 uses=(HEADS["block"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("exits", "an early exit of the target, with a trained adapter",
                  uses=(HEADS["exits"],), in_auto=True, colour="cyan"),
     DrafterEntry("kangaroo", "the target's first layers, with an adapter that attends (Kangaroo)",
-                 uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan", file="head"),
+                 uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("pard", "a draft model that drafts several tokens in a pass",
                  uses=(HEADS["pard"],), in_auto=True, colour="cyan"),
     DrafterEntry("cascade", "a draft model or an early exit, with suffix drafting for it",
@@ -81,7 +88,24 @@ _ROWS = (
                  alone="already has all available drafters"),
     DrafterEntry("none", "plain decoding", alone="means plain decoding"),
 )  # fmt: skip
+GROUP = "paceline.drafters"  # of entry points
+
+
+def add_installed(table: dict[str, DrafterEntry]) -> None:
+    """Add the rows of other packages' drafters. A broken one, or one with a known name, is reported."""
+    for point in entry_points(group=GROUP):
+        try:
+            row = point.load()
+            if not isinstance(row, DrafterEntry) or not row.module or row.name in table:
+                raise ValueError("it must be a DrafterEntry with a new name and a module")
+        except Exception as error:
+            print(f"paceline: the drafter {point.name} ({point.value}) is left out: {error}", file=sys.stderr)
+        else:
+            table[row.name] = row
+
+
 DRAFTERS = {row.name: row for row in _ROWS}
+add_installed(DRAFTERS)
 
 
 def users(names: Collection[str], source: str) -> list[str]:
