@@ -87,12 +87,12 @@ def test_details_have_counts_and_rates() -> None:
     assert details(a_run(1, 12.34, 0, 0)) == "1 token"
 
 
-def test_columns_without_room_follow_in_a_second_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_without_room_follow_in_further_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
     columns = ("method", *(f"figure {i}" for i in range(5)))
     write_table(columns, [("suffix:n_draft=24", *("1.00x",) * 5)], out, 1)
-    first, second = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split("\n\n")
-    assert all(part.split()[0] == "method" and "suffix:n_draft=24" in part for part in (first, second))
-    assert first.count("figure") + second.count("figure") == 5
-    assert max(map(len, (first + "\n" + second).splitlines())) <= 40
+    parts = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split("\n\n")
+    assert all(part.split()[0] == "method" and "suffix:n_draft=24" in part for part in parts)
+    assert [part.count("figure") for part in parts] == [2, 2, 1]
+    assert all(len(line) <= 40 for part in parts for line in part.splitlines())

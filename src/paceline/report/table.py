@@ -147,7 +147,7 @@ def write_table(
 ) -> None:
     """Write a table. The first `n_left` columns (by default all) are words, the others figures.
 
-    On a narrow terminal words are wrapped, and columns without room follow in a second table."""
+    On a narrow terminal words are wrapped, and columns without room follow in further tables."""
     n_words = len(columns) if n_left is None else n_left
     width = None if file.isatty() else MAX_COLUMN_WIDTH
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=width)
