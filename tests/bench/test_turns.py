@@ -124,7 +124,8 @@ def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: R
         (0, "a"),
         (1, "a"),  # all rounds are of the same items
     ]
-    assert parroted.skipped == ["3 of 4 items: there was no time for them (--minutes)"]
+    assert len(parroted.skipped) == 1
+    assert parroted.skipped[0].startswith("3 of 4 items")
 
 
 def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: LoadedModels) -> None:

@@ -1,4 +1,4 @@
-"""`paceline bench`: measure methods and other systems on the same requests, and keep a history."""
+"""`paceline bench`: measure methods and other systems on the same requests, and continue interrupted runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
 
-RunNumber = Annotated[str, argument("RUN", "Its number in `bench list`, or last.")]
 PLAN_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("methods", str | None, None, "--methods", "NAMES",
@@ -148,6 +147,7 @@ def _run(
     """Measure, print, and return the exit code."""
     from paceline.bench.bench import Bench
     from paceline.cli.progress import progress
+    from paceline.report.bench import write
 
     with Interrupts() as interrupts:
 
@@ -155,7 +155,10 @@ def _run(
             return progress(work, interrupts)
 
         record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
-    _write(record.as_dict(), as_json)
+    if as_json:
+        print_json(record.as_dict())
+    else:
+        write(record.as_dict(), sys.stdout)
     return outcome(record)
 
 
@@ -180,15 +183,6 @@ def outcome(record: BenchRecord) -> int:
     return 0
 
 
-def _write(record: Mapping[str, Any], as_json: bool) -> None:
-    from paceline.report.bench import write
-
-    if as_json:
-        print_json(record)
-    else:
-        write(record, sys.stdout)
-
-
 @app.command("suites", cls=GroupedCommand)
 def list_suites(as_json: options.AsJson = False) -> None:
     """List the suites that come with the package."""
@@ -204,47 +198,19 @@ def list_suites(as_json: options.AsJson = False) -> None:
     write_table(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
 
 
-@app.command("list", cls=GroupedCommand)
-def list_runs(
-    history: options.HistoryFile = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Most runs, the newest first.")] = 20,
-    as_json: options.AsJson = False,
-) -> None:
-    """List the runs of the history."""
-    from paceline.report.bench import write_runs
-
-    runs = _open_history(history).runs(limit)
-    if as_json:
-        print_json(runs)
-    else:
-        write_runs(runs, sys.stdout)
-
-
-def _stored(history: History, text: str) -> dict[str, Any]:
-    """Return the run with this number, or the last. Raises UsageError."""
-    if text != "last" and not text.isdecimal():
-        raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last")
-    return history.run("last" if text == "last" else int(text))
-
-
-@app.command(cls=GroupedCommand)
-def show(
-    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
-) -> None:
-    """Print a run again."""
-    _write(_stored(_open_history(history), which), as_json)
-
-
 @app.command(cls=GroupedCommand)
 def resume(
-    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
+    which: Annotated[str, argument("RUN", "Its number, as the interrupted bench gave it, or last.")] = "last",
+    history: options.HistoryFile = None,
+    as_json: options.AsJson = False,
 ) -> int:
     """Go on with an interrupted run; its measurements are kept."""
     from paceline.bench.bench import BenchPlan
 
+    if which != "last" and not which.isdecimal():
+        raise UsageError(f"run {which!r}: give the number of an interrupted run, or last")
     runs = _open_history(history)
-    stored = _stored(runs, which)
-    id_ = stored["id"]
+    stored = runs.run("last" if which == "last" else int(which))
     if stored["status"] == "done":
-        raise UsageError(f"run {id_} is complete: `paceline bench show {id_}` prints it")
-    return _run(BenchPlan.read(stored["plan"]), runs, id_, as_json)
+        raise UsageError(f"run {stored['id']} is complete: there is nothing left to measure")
+    return _run(BenchPlan.read(stored["plan"]), runs, stored["id"], as_json)

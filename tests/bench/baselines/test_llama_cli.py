@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from paceline.bench.baselines.llama_cli import LlamaProgram
@@ -68,7 +66,7 @@ def replay(folder: Path, name: str, ask: BenchRequest = ASK) -> BenchAnswer:
         (LOOKUP, 34, 20, 12, 2298.851, f"{TEXT} the parent"),
     ],
 )
-def test_figures_and_text_are_read_as_they_were_printed(
+def test_recorded_figures_and_text_are_read(
     tmp_path: Path, name: str, n_tokens: int, drafted: int, accepted: int, speed: float, text: str
 ) -> None:
     answer = replay(tmp_path, name)
@@ -83,7 +81,7 @@ def test_figures_and_text_are_read_as_they_were_printed(
     assert [word for word in given if word[:1] == "-" and word not in known] == []
 
 
-def test_escapes_and_a_last_newline_reach_the_model_as_they_are(tmp_path: Path) -> None:
+def test_escapes_and_last_newline_reach_the_model(tmp_path: Path) -> None:
     answer = replay(tmp_path, "escapes", BenchRequest(ESCAPES, tuple(range(17)), 32))
     assert (tmp_path / "prompt").read_bytes() == ESCAPES.encode() + b"\n"
     assert answer.n_prompt == 17
@@ -93,14 +91,14 @@ def test_escapes_and_a_last_newline_reach_the_model_as_they_are(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("vocabulary", "another vocabulary"),
-        ("vocabulary-simple", "another vocabulary"),
-        ("other-flag", "--draft-max"),
-        ("no-draft", "none.gguf cannot be opened"),
-        ("no-target", "llama-lookup was ended by SIGSEGV"),
+        ("vocabulary", "ended with exit status 1; its log: .* draft model vocab must closely match"),
+        ("vocabulary-simple", "was ended by SIGABRT; its log: .* draft model vocab type must match"),
+        ("other-flag", 'error while handling argument "--draft-max"'),
+        ("no-draft", "was ended by SIGSEGV; its log: .* failed to open GGUF file 'none.gguf'"),
+        ("no-target", "llama-lookup was ended by SIGSEGV; its log: empty"),
     ],
 )
-def test_failures_say_what_is_wrong(tmp_path: Path, name: str, words: str) -> None:
+def test_failure_quotes_the_log(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(PeerError, match=words):
         replay(tmp_path, name)
 
@@ -116,14 +114,12 @@ def test_a_request_becomes_a_command_line(tmp_path: Path) -> None:
     assert "--ignore-eos" not in given
 
 
-def test_what_it_cannot_do_is_refused_before_it_is_started(tmp_path: Path) -> None:
+def test_unsupported_settings_are_refused_before_the_start(tmp_path: Path) -> None:
     path = recorded(tmp_path, LOOKUP)
     with pytest.raises(PeerError, match=r"needs 261 cells of context, and has 256"):
         system(path).answer(BenchRequest(PROMPT, ASK.tokens, 246))
     with pytest.raises(UsageError, match="knows no p_min"):
         system(path, p_min=0.5)
-    with pytest.raises(PeerError, match=r"there is no file .*none\.gguf"):
-        LlamaProgram(LOOKUP, path, tmp_path / "none.gguf", name=LOOKUP, n_draft=4, n_ctx=256, threads=1)
     with pytest.raises(PeerError, match=r"no program .*llama-lookup: build llama\.cpp's .*llama-lookup=PATH"):
         system(str(tmp_path / "none" / LOOKUP))
     assert not (tmp_path / "arguments").exists()
@@ -142,34 +138,16 @@ def test_what_it_cannot_do_is_refused_before_it_is_started(tmp_path: Path) -> No
         ("n_accept     = ", f"n_accept     = {'9' * 5000}"),
     ],
 )
-def test_figures_that_cannot_be_are_not_believed(tmp_path: Path, figure: str, lie: str) -> None:
-    with pytest.raises(PeerError, match=r"its output cannot be read \(.*\); its last words") as caught:
+def test_impossible_figures_are_refused(tmp_path: Path, figure: str, lie: str) -> None:
+    with pytest.raises(PeerError, match=r"its output cannot be read \(.*\); its log") as caught:
         system(recorded(tmp_path, LOOKUP, figure, lie)).answer(ASK)
     assert len(str(caught.value)) < 2500
 
 
-def test_figures_in_the_prompt_are_not_the_programs(tmp_path: Path) -> None:
+def test_figures_in_the_prompt_are_not_read(tmp_path: Path) -> None:
     program = system(
         recorded(tmp_path, LOOKUP, "encoded", "decoded 1 tokens in " * 200_000 + "n_accept = 99\nencoded")
     )
     assert program.answer(ASK).accepted == 12
     with pytest.raises(PeerError, match="the prompt before the answer is missing"):
         program.answer(BenchRequest("another prompt", ASK.tokens, 32))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # psutil's open file
-def test_an_interruption_leaves_no_process(tmp_path: Path) -> None:
-    path = script(tmp_path / LOOKUP, f"echo $$ > {tmp_path}/pid", "sleep 600")
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(KeyboardInterrupt):
-            system(path).answer(ASK)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

@@ -79,16 +79,9 @@ def serving(
 @has_server
 def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     program = LlamaServer(
-        find_server("xllamacpp"),
-        zoo.target_path(),
-        zoo.draft_path(),
-        name="program",
-        method="model",
-        n_draft=4,
-        p_min=0.0,
-        n_ctx=512,
-        threads=1,
-    )
+        find_server("xllamacpp"), zoo.target_path(), zoo.draft_path(), name="program", method="model",
+        n_draft=4, p_min=0.0, n_ctx=512, threads=1,
+    )  # fmt: skip
     try:
         server = OpenAIServer(f"{program.url}/v1/", name="openai")
         answer = server.answer(ASK)
@@ -124,14 +117,10 @@ def test_every_setting_is_asked_for_and_no_prompt_is_remembered(monkeypatch: pyt
         server.answer(BenchRequest("ab", (), 6))
     _, first, second = served.posted
     expected = {
-        "model": "other",
-        "prompt": "ab",
-        "max_tokens": 6,
-        "seed": 9,
-        "temperature": 0.0,
-        "presence_penalty": 0.5,
-    }
-    expected |= {"repetition_penalty": 1.1, "ignore_eos": True, "logit_bias": {"3": -100.0}, "stream": True}
+        "model": "other", "prompt": "ab", "max_tokens": 6, "seed": 9, "temperature": 0.0,
+        "presence_penalty": 0.5, "repetition_penalty": 1.1, "ignore_eos": True, "logit_bias": {"3": -100.0},
+        "stream": True,
+    }  # fmt: skip
     assert {key: first[key] for key in expected} == expected
     assert first["stream_options"] == {"include_usage": True}
     assert first["cache_prompt"] is False
