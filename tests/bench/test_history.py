@@ -21,9 +21,8 @@ def path(tmp_path: Path) -> Path:
 
 def group(round_: int, item: str, seconds: float = 1.0) -> ItemMeasurements:
     answer = BenchAnswer("", None, 5, 3, first=0.5, seconds=1.5, decoded=4, decoding=seconds)
-    return ItemMeasurements(
-        round_, item, "code", {"plain": measurement("plain", answer)}, {"plain": "identical"}
-    )
+    measured = {"plain": measurement("plain", answer)}
+    return ItemMeasurements(round_, item, "code", measured, {"plain": "identical"})
 
 
 def test_runs_are_numbered_and_newest_first(path: Path) -> None:

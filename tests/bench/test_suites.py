@@ -39,7 +39,7 @@ def test_groups_name_several_suites_at_once() -> None:
 
 
 def test_real_suites_have_messages_for_a_model_with_a_context() -> None:
-    for name, item in ((name, item) for name in REAL for item in load(name)):
+    for name, item in [(suite, item) for suite in REAL for item in load(suite)]:
         assert item.id.startswith(f"{name}-")
         assert (item.category, item.size) == (name.removeprefix("real-"), "full")
         assert item.messages

@@ -72,8 +72,9 @@ def test_missing_program_is_named() -> None:
         BackgroundProgram("peer", ["/no/such/program"])
 
 
-def test_run_to_end_in_a_folder_leaves_both_outputs(tmp_path: Path) -> None:
-    script = r"printf '\377'; pwd; echo err >&2; sleep 0.1; exit $0"
+def test_run_to_end_in_a_folder_leaves_both_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "17")  # which is not passed on
+    script = r"printf '\377'$LLAMA_ARG_CTX_SIZE; pwd; echo err >&2; sleep 0.1; exit $0"
     with closing(BackgroundProgram("peer", ["sh", "-c", script, "0"], tmp_path)) as program:
         assert program.run_to_end(60) > 0
         assert program.output() == (f"\ufffd{tmp_path}\n", "err\n")

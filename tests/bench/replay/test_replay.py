@@ -15,7 +15,7 @@ from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay import replay as lane
 from paceline.bench.replay import tables, traces
-from paceline.bench.replay.replay import REQUEST_PHASE, Replay, ReplayContext, methods_of, replay_recording
+from paceline.bench.replay.replay import Replay, ReplayContext, methods_of, replay_recording
 from paceline.bench.replay.traces import Trace
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -118,25 +118,6 @@ def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Par
     fresh = replaying(files, fresh=True)
     fresh.run()
     assert [one["accepted"] for one in fresh.results()[0]["each"]] == [0, 0, 0, 0]
-
-
-def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Path) -> None:
-    some, ticks = [trace(tmp_path, SAME, SAME[::-1], SAME)], list[str]()
-
-    def tick(what: str) -> None:
-        ticks.append(what)
-        if len(ticks) == 2:
-            raise KeyboardInterrupt
-
-    cut, whole = (replaying(some, "plain,lookup") for _ in range(2))
-    assert cut.work() == {REQUEST_PHASE: 3}
-    with pytest.raises(KeyboardInterrupt):
-        cut.run(tick)
-    whole.run()
-    assert (cut.done, cut.as_dict()["status"], whole.as_dict()["status"]) == (2, "interrupted", "done")
-    for part, every in zip(cut.results(), whole.results(), strict=True):
-        assert part["each"] == every["each"][:2]
-        assert part["steps"] == sum(one["steps"] for one in every["each"][:2])
 
 
 def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
