@@ -36,9 +36,8 @@ def entries() -> Iterator[list[Contestant]]:
 def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign(tmp_path: Path) -> None:
     (tmp_path / "a=b").mkdir()
     path = str(write_fake_server(tmp_path / "a=b" / "c", "well"))
-    given = ["transformers", f"llama-server={path}", f"llama-lookup={path}", "openai=http://h:1"]
     kinds = [("transformers", ""), ("llama-server", path), ("llama-lookup", path), ("openai", "http://h:1")]
-    assert parse(given) == kinds
+    assert parse([f"{kind}={where}".rstrip("=") for kind, where in kinds]) == kinds
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,8 @@ def answered(prompt: Sequence[int]) -> Recording:
 def played(target: Target, drafter: Drafter, budget: Budget, some: Sequence[Recording]) -> list[Step]:
     requests = []
     for one in some:
-        asked = GenerationRequest(
-            prompt=one.prompt, max_tokens=1 << 30, should_stop=stop_after(len(one.tokens))
-        )
+        stop = stop_after(len(one.tokens))
+        asked = GenerationRequest(prompt=one.prompt, max_tokens=1 << 30, should_stop=stop)
         requests.append(start_request(target, drafter, asked))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), requests)]
     for request in requests:
