@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from paceline.bench import jsonl
 from paceline.bench.jsonl import Line, LineError, object_of, raw_lines, text_of
-from paceline.speculative.errors import UsageError
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -55,9 +54,3 @@ def test_what_is_no_object_is_told_by_a_reason_alone(tmp_path: Path, data: bytes
     with pytest.raises(LineError) as error:
         object_of(line)
     assert str(error.value).startswith(why)
-
-
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
-        with pytest.raises(UsageError, match=rf"cannot be read \({why}.*give a .jsonl file"):
-            list(raw_lines(path))

@@ -58,7 +58,6 @@ def test_a_stored_plan_is_the_plan() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"rounds": 0}, "rounds 0"),
         ({"items": -1}, "items -1"),
         ({"n": 1}, "from the second on"),
         ({"seed": -1}, "seed"),

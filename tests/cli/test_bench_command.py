@@ -15,7 +15,6 @@ from command_line import command
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.baselines.process import BackgroundProgram
 from paceline.bench.history import History
 from paceline.bench.system import ItemMeasurements
 from paceline.speculative.errors import HistoryError
@@ -182,39 +181,23 @@ def test_failing_history_costs_no_measurement(
     assert {result["rounds"] for result in done.json["results"]} == {2}
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The processes of other programs."""
-    pids: list[int] = []
-    start = BackgroundProgram.__init__
-
-    def starts(program: BackgroundProgram, *args: Any, **named: Any) -> None:
-        start(program, *args, **named)
-        pids.append(program.pid)
-
-    monkeypatch.setattr(BackgroundProgram, "__init__", starts)
+def test_program_that_fails_is_reported_and_others_keep_their_speeds(
+    capsys: Capture, alone: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     defaults = LlamaServer.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "timeout", 0.5)
-    return pids
-
-
-def test_program_that_fails_is_reported_and_others_keep_their_speeds(
-    capsys: Capture, alone: tuple[str, ...], tmp_path: Path, started: list[int]
-) -> None:
     server = write_fake_server(tmp_path / "llama-server", "hangs")
     done = command(capsys, *alone, "--peer", f"llama-server={server}", "--json")
     assert done.code == 1
     assert done.err.startswith("paceline: llama-server lookup: failed: llama-server lookup ")
     assert done.err.count("said nothing for 0.5 s") == 2
-    overall = {
-        result["system"]: result for result in json.loads(done.out)["results"] if not result["category"]
-    }
+    results = json.loads(done.out)["results"]
+    overall = {result["system"]: result for result in results if not result["category"]}
     assert list(overall) == ["plain", "lookup", "llama-server", "llama-server lookup"]
     assert all(overall[name]["speed"] for name in ("plain", "lookup"))
     assert [overall[name]["speed"] for name in ("llama-server", "llama-server lookup")] == [None, None]
-    assert len(started) >= 2
-    assert not any(psutil.pid_exists(pid) for pid in started)
+    assert psutil.Process().children(recursive=True) == []
 
 
 def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, kept: Path) -> None:
