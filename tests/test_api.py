@@ -151,7 +151,7 @@ WAYS: list[dict[str, Any]] = [
     {"drafters": "none"},
     {"drafters": "lookup", "ngram_min": 1},
     {"drafters": "model", "width": 3, "p_split": 0.01, "p_min": 0.0},
-    {"drafters": "model", "temperature": 1.0, "p_min": 0.0},
+    {"drafters": "model", "draft_temp": 1.0, "p_min": 0.0},
 ]
 
 

@@ -153,7 +153,7 @@ def test_settings_reach_the_drafters(models: Path) -> None:
         n_ctx=128,
         threads=1,
         n_draft=3,
-        temperature=0.7,
+        draft_temp=0.7,
         top_k=4,
     ) as llm:
         assert llm.target.caps.n_ctx == 128

@@ -251,7 +251,7 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
     ours = TokenizerVocab(target.vocab, lambda text: target.text.encode_continuation(text))
     theirs = TokenizerVocab(draft.vocab, lambda text: draft.text.encode_continuation(text))
     translation = Translation(ours, theirs)
-    text_suffices = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
+    text_suffices = drafting.draft_temp == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":
         trees = drafting.width > 1 and drafting.policy != "rate"  # "rate" accepts chains, too
         sample = ours.encode(SAMPLE_TEXT.encode())

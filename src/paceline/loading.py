@@ -93,7 +93,7 @@ def load(
     corpora: names or folders of corpora, or n-gram caches of llama.cpp, for datastore and ngram.
     remember: store answers for a project (a folder, or True for the current one), for drafters that learn.
     If the disk fails, there is a warning, and nothing is stored.
-    settings: the fields of Drafting (n_draft, width, p_min, ..., temperature and top_k of the draft model).
+    settings: the fields of Drafting (n_draft, width, p_min, ..., draft_temp and draft_top_k).
     """
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
@@ -227,7 +227,7 @@ def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: st
         fitting = [name for name in users(DRAFTERS, draft) if name != "auto"]
         raise UsageError(f"a {draft} is given, but the drafters (--draft) {names} have no {fitting[0]!r}")
     draft_settings = {
-        f"a draft temperature of {drafting.temperature:g}": drafting.temperature > 0,
+        f"draft_temp {drafting.draft_temp:g}": drafting.draft_temp > 0,
         f"cross_vocab {drafting.cross_vocab}": drafting.cross_vocab != "off",
     }
     for what, is_set in draft_settings.items():

@@ -81,9 +81,9 @@ def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
 def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
     assert unbound(Drafting(("lookup", "model")), draft=True) is None
     assert "lookahead" in (unbound(Drafting(("lookahead",)), draft=False) or "")
-    assert "samples" in (unbound(Drafting(("model",), temperature=1.0), draft=True) or "")
-    assert unbound(Drafting(("auto",), temperature=1.0), draft=False) is None
-    assert unbound(Drafting(("lookup",), temperature=1.0), draft=True) is None
+    assert "samples" in (unbound(Drafting(("model",), draft_temp=1.0), draft=True) or "")
+    assert unbound(Drafting(("auto",), draft_temp=1.0), draft=False) is None
+    assert unbound(Drafting(("lookup",), draft_temp=1.0), draft=True) is None
 
 
 # By brute force.
