@@ -36,7 +36,7 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 CHAIN = Drafting(("model",), draft_temp=1.0)
 TREE = replace(CHAIN, width=3)
-GREEDY = replace(CHAIN, temperature=0.0)
+GREEDY = replace(CHAIN, draft_temp=0.0)
 Change = Callable[[DraftTree], DraftTree]
 
 

@@ -154,7 +154,7 @@ def test_settings_reach_the_drafters(models: Path) -> None:
         threads=1,
         n_draft=3,
         draft_temp=0.7,
-        top_k=4,
+        draft_top_k=4,
     ) as llm:
         assert llm.target.caps.n_ctx == 128
         done = llm.generate([1, 2, 3], max_tokens=20, temperature=0.9, ignore_eos=True)

@@ -12,7 +12,7 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import MAX_LOGIT
-from paceline.speculative.validation import invalid, validate_fields
+from paceline.speculative.validation import invalid, unknown, validate_fields
 from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Drafting:
     recursive for a large vocabulary (verify.py).
     min_draft_tokens: a draft of so many tokens ends the calls of further drafters.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
-    lookahead_window, lookahead_ngram, lookahead_guesses: columns, length of n-grams and number of guesses; they
+    lookahead_window, lookahead_ngram, lookahead_guesses: columns, length of n-grams, number of guesses; they
     replace n_draft and width.
     cross_vocab: the use of a draft model of another vocabulary: "tli" drafts common tokens
     (backends/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
@@ -93,12 +93,11 @@ class Drafting:
         self._check_cross_vocab()
 
     def _check_names(self) -> None:
-        known = ", ".join(DRAFTERS)
         if not self.drafters:
-            raise UsageError(f"no drafter named: choose from {known}")
+            raise UsageError(f"no drafter named: choose from {', '.join(DRAFTERS)}")
         for name in self.drafters:
             if name not in DRAFTERS:
-                raise UsageError(f"unknown drafter {name!r}: choose from {known}")
+                raise unknown("drafter", name, DRAFTERS)
         if len(set(self.drafters)) != len(self.drafters):
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
         for row in self.rows:
@@ -111,7 +110,7 @@ class Drafting:
         for what, choices in (("policy", POLICIES), ("verify rule", VERIFY), ("cross_vocab", CROSS_VOCAB)):
             value = getattr(self, what.removesuffix(" rule"))
             if value not in choices:
-                raise UsageError(f"unknown {what} {value!r}: choose from {', '.join(choices)}")
+                raise unknown(what, value, choices)
 
     def _check_cross_vocab(self) -> None:
         if self.cross_vocab != "off" and not uses_draft(self.drafters):
@@ -146,7 +145,7 @@ class Drafting:
         nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
         depth, width = self.n_draft, self.width
         if any(row.window for row in self.rows):
-            # The window's columns and the guesses have lookahead_ngram - 1 nodes each; the last column starts deepest.
+            # Columns and guesses have lookahead_ngram - 1 nodes; the last column starts deepest.
             depth = self.lookahead_ngram - 1 + max(0, self.lookahead_window - 2)
             width = self.lookahead_window + self.lookahead_guesses
             nodes = width * (self.lookahead_ngram - 1)
@@ -162,8 +161,9 @@ class Drafting:
 def validate_drafting(kind: type[T], values: Mapping[str, Any]) -> T:
     """Return `kind(**values)` for a dataclass of settings. Raises UsageError for an unknown name."""
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
-    if unknown := sorted(set(values) - known):
-        raise UsageError(f"unknown setting {', '.join(unknown)}: known are {', '.join(sorted(known))}")
+    for name in values:
+        if name not in known:
+            raise unknown("setting", name, sorted(known))
     return kind(**values)
 
 

@@ -69,7 +69,8 @@ def test_a_budget_is_only_ever_made_smaller() -> None:
 
 
 def test_lookahead_has_the_room_of_its_window_and_guesses() -> None:
-    budget = Drafting(drafters=("lookahead",), n_draft=3, lookahead_window=5, lookahead_ngram=4, lookahead_guesses=2).budget
+    sizes = {"lookahead_window": 5, "lookahead_ngram": 4, "lookahead_guesses": 2}
+    budget = Drafting(drafters=("lookahead",), n_draft=3, **sizes).budget  # type: ignore[arg-type]
     # Columns of three tokens, the last of which begins below four others; as many for each guess.
     assert (budget.depth, budget.nodes, budget.width) == (3 + 3, 7 * 3, 7)
     assert Drafting(drafters=("lookup",), n_draft=3).budget.nodes == 3

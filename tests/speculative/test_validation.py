@@ -143,7 +143,9 @@ def test_what_a_32_bit_logit_cannot_hold_is_refused_with_the_bounds(
     assert bounds in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["n_draft", "width", "lookahead_window", "lookahead_ngram", "lookahead_guesses", "ngram_max"])
+@pytest.mark.parametrize(
+    "name", ["n_draft", "width", "lookahead_window", "lookahead_ngram", "lookahead_guesses", "ngram_max"]
+)
 def test_what_room_is_made_for_has_a_bound(name: str) -> None:
     values: dict[str, Any] = {"ngram_max": 5} | {name: MAX_TOKENS}
     assert Drafting(drafters=("lookup",), **values)

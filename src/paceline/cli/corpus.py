@@ -210,7 +210,7 @@ def remove(name: Name, yes: Yes = False, as_json: options.AsJson = False) -> Non
     from paceline.storage import corpora
 
     if corpora.check_name(name) not in corpora.names():
-        raise UsageError(f"no corpus {name!r}: `paceline corpus list` prints those there are")
+        corpora.find_corpus(name)  # raises with the names of those there are
     folder = corpora.corpora_folder() / name
     _confirm(f"Remove {folder}", yes)
     corpora.remove(folder)

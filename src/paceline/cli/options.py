@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.shell_completion import COMPLETIONS
 from paceline.drafter_table import DRAFTERS
 
 EPILOG = (
-    "Every option can also be set in the environment, as PACELINE_ and its long name in capitals "
+    "Settings can also be given in the environment, as PACELINE_ and an option's long name in capitals "
     "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
     "unset a flag."
     "\n\n"
@@ -58,6 +59,7 @@ def option(
         min=minimum,
         rich_help_panel=panel,
         callback=callback,
+        autocompletion=COMPLETIONS.get(names.split()[-1]),
     )
 
 
@@ -75,7 +77,10 @@ def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
 
 
 def argument(metavar: str, help: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002
-    return typer.Argument(metavar=metavar, help=help, show_default=False, rich_help_panel=panel, **more)
+    complete = COMPLETIONS.get(metavar)
+    return typer.Argument(
+        metavar=metavar, help=help, show_default=False, rich_help_panel=panel, autocompletion=complete, **more
+    )
 
 
 def variable(name: str) -> str:
@@ -88,21 +93,20 @@ Drafters = Annotated[
         DRAFTING,
         "--draft",
         "NAMES",
-        f"auto (the default): {DRAFTERS['auto'].about}. Or names, in the order they are called: "
-        + ", ".join(f"{row.name} ({row.about})" for row in DRAFTERS.values() if row.name != "auto")
+        "Drafters: auto, none or names (lookup,model). auto (the default): "
+        f"{DRAFTERS['auto'].about}; none: plain decoding; names, in the order they are called: "
+        + ", ".join(f"{row.name} ({row.about})" for row in DRAFTERS.values() if not row.alone or row.window)
         + ".",
     ),
 ]
 Seed = Annotated[
     int | None,
-    option(
-        SAMPLING, "--seed", "N", "The same seed draws the same text. Default: random, and printed.", minimum=0
-    ),
+    option(SAMPLING, "--seed", "N", "Seed of the text. Default: random, and printed.", minimum=0),
 ]
 Corpora = Annotated[
     list[str] | None,
     option(
-        DRAFTING, "--corpus", "NAME", "Draft from a corpus (`paceline corpus`); may be repeated.", env=False
+        DRAFTING, "--corpus", "NAME", "Draft from a corpus (`paceline corpus`). May be repeated.", env=False
     ),
 ]
 AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]

@@ -31,7 +31,7 @@ REPLAY_OPTIONS = OptionGroup([
         WHAT,
         ("chat_template", bool, False, "--chat-template", "", "Apply the model's chat template to messages."),
         ("methods", str, "lookup", "--methods", "NAMES",
-         "lookup,lookup+suffix; settings follow a colon: lookup:n_draft=12."),
+         "Methods: lookup,lookup+suffix. Settings follow a colon: lookup:n_draft=12."),
         ("limit", int, 0, "--limit", "N", "Replay the first N requests only; 0: all.", 0),
         ("no_carryover", bool, False, "--no-carryover", "", "Forget earlier requests before each request."),
     ),

@@ -34,9 +34,9 @@ ADDRESS_OPTIONS = OptionGroup([
     *option_table(
         SERVER,
         ("engine", str | None, None, "--engine", "NAME",
-         "Start the server of vllm or sglang; what follows -- goes to it."),
-        ("host", str, "127.0.0.1", "--host", "ADDRESS", "0.0.0.0: every interface."),
-        ("port", int, 8080, "--port", "N", "0 takes any that is free, and prints it.", 0),
+         "Start the server of vllm or sglang. What follows -- goes to it."),
+        ("host", str, "127.0.0.1", "--host", "ADDRESS", "Address; 0.0.0.0: all."),
+        ("port", int, 8080, "--port", "N", "Port. 0 takes any that is free, and prints it.", 0),
         ("api_key_file", Path | None, None, "--api-key-file", "FILE", "Keys, one a line."),
     ),
     *option_table(
@@ -46,7 +46,7 @@ ADDRESS_OPTIONS = OptionGroup([
         ("trusted_proxy", list[str] | None, None, "--trusted-proxy", "ADDRESS",
          "Its X-Forwarded-For names the client; may be repeated."),
         ("alias", list[str] | None, None, "--alias", "NAME",
-         "The model's name in requests; may be repeated. Default: its name here."),
+         "The model's name in requests. May be repeated. Default: its name here."),
         env=False,
     ),
 ])  # fmt: skip
@@ -59,12 +59,12 @@ SETTINGS_OPTIONS = OptionGroup([
     ),
     *option_table(
         LIMITS,
-        ("sessions", int, 4, "--sessions", "N", "Requests decoded at once, -c tokens of context each.", 1),
-        ("queue", int, 64, "--queue", "N", "Requests that may wait; more get a 429.", 0),
+        ("sessions", int, 4, "--sessions", "N", "Requests decoded at once. Each has -c tokens.", 1),
+        ("queue", int, 64, "--queue", "N", "Requests that may wait. More get a 429.", 0),
         ("per_client", int, 0, "--per-client", "N", "Open requests of a key or address; 0: any.", 0),
         ("isolate_clients", bool, False, "--isolate-clients", "",
          "A client's past answers (by key or address) draft for that client only."),
-        ("n_predict", int, 0, "-n --n-predict", "N", "Longest answer; 0: up to the context.", 0),
+        ("n_predict", int, 0, "-n --n-predict", "N", "Longest answer; 0: no limit.", 0),
         ("timeout", float, 600.0, "--timeout", "SECONDS", "For one answer, waiting included."),
         ("body_limit", float, 8.0, "--body-limit", "MB", "Largest request."),
         ("shutdown_timeout", float, 30.0, "--shutdown-timeout", "SECONDS", "For streams to end at Ctrl-C."),
@@ -73,7 +73,7 @@ SETTINGS_OPTIONS = OptionGroup([
     *option_table(
         REPLICAS,
         ("replicas", str | None, None, "--replicas", "N[..M]",
-         "So many servers under Ray Serve; N..M: as many as there is work for."),
+         "Servers under Ray Serve. N..M: as many as there is work for."),
         ("num_cpus", float, 1.0, "--replica-cpus", "X", "CPUs each reserves, and threads."),
         ("num_gpus", float, 0.0, "--replica-gpus", "X", "GPUs each reserves."),
     ),

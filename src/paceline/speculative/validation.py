@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
@@ -23,6 +24,19 @@ def invalid(name: str, value: Any, wanted: str) -> UsageError:
     except ValueError:  # Python spells no integer of so many digits
         shown = "of thousands of digits"
     return UsageError(f"{name} {printable(shown)}: must be {wanted}")
+
+
+def unknown(what: str, name: str, choices: Collection[str]) -> UsageError:
+    """Return the error to raise for a name that is not among the choices, with the nearest ones."""
+    near, listed = did_you_mean(name, choices), ", ".join(choices)
+    return UsageError(f"unknown {what} {name!r}{near}: choose from {listed}")
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" with the choices that resemble a name; "" if none does."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, cutoff=0.7)]
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def integer(name: str, value: Any) -> int:

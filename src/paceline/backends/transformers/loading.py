@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+from paceline.speculative.validation import unknown
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.identity import file_fingerprint
 
@@ -88,7 +90,7 @@ def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
     if place.is_file():
         return str(place.parent), {"gguf_file": place.name, "local_files_only": True}
     if not place.is_dir():
-        raise UsageError(f"{place}: no such folder or file")
+        raise UsageError(f"{place}: no such folder or file{similar_files(place)}")
     if not (place / "config.json").is_file():
         raise UsageError(f"{place}: is no transformers model: it has no config.json")
     return str(place), {"local_files_only": True}
@@ -148,7 +150,7 @@ def load_tokenizer(path: Path) -> Any:
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
     """Return a torch dtype. auto: that of the weights, or float32 for a GGUF file. Raises UsageError."""
     if name not in DTYPES:
-        raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
+        raise unknown("dtype", name, DTYPES)
     if name == "auto":
         return torch.float32 if model_path(path).is_file() else "auto"
     return getattr(torch, name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.validation import did_you_mean
 
 MAX_VALUES = 5 << 20  # of JSON; a vocabulary of 262,000 tokens with its 514,000 merges has 1.8 million
 
@@ -32,13 +33,21 @@ def require_gguf_path(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
     if not path.exists():
-        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
+        raise UsageError(f"{path}: no such file{similar_files(path)}; give the path of a .gguf model")
     if not path.is_file():
         raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
     try:
         path.open("rb").close()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def similar_files(path: Path) -> str:
+    """Return a question with the files beside a missing one that have nearly its name, or ""."""
+    try:
+        return did_you_mean(path.name, (entry.name for entry in path.parent.iterdir()))
+    except (OSError, ValueError):  # no such folder either, or a NUL
+        return ""
 
 
 def exists(path: Path) -> bool:

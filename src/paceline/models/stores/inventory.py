@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from paceline.models import zoo
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.headers.plain_file import read_json
@@ -91,12 +92,7 @@ def list_models(
     Unusable files become notes, never errors. own: the zoo's files by reference.
     """
     search = FolderSearch()
-    stores = store_folders(environ)
-    given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
-    for folder in map(expand_user, given):
-        if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
-            search.add_note(folder, "no such folder")
-        stores.append((FOLDER, folder.absolute()))
+    stores = _stores(folders, environ, search)
     named: dict[Hashable, list[ModelCandidate]] = {}
     for candidate in chain(
         (ModelCandidate(path, reference, ZOO) for reference, path in (own or {}).items()),
@@ -124,6 +120,27 @@ def list_models(
         else:
             models.append(_model(facts, candidates))
     return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
+
+
+def installed_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of the zoo and of all files in stores, as a user types them. No model is read."""
+    search = FolderSearch()
+    stores = _stores((), environ, search)
+    found = (candidate.reference for store, path in stores for candidate in _candidates(store, path, search))
+    return [*(f"zoo:{entry.name}" for entry in zoo.ZOO_ENTRIES), *found]
+
+
+def _stores(
+    folders: Sequence[Path], environ: Mapping[str, str], search: FolderSearch
+) -> list[tuple[str, Path]]:
+    """Return the folders of other programs, the given ones and those of PACELINE_MODELS."""
+    stores = store_folders(environ)
+    given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
+    for folder in map(expand_user, given):
+        if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
+            search.add_note(folder, "no such folder")
+        stores.append((FOLDER, folder.absolute()))
+    return stores
 
 
 def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
