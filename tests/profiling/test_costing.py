@@ -12,9 +12,10 @@ import pytest
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.hardware import load as load_measurement
 from paceline.profiling import pass_costs as costing
-from paceline.profiling.pass_costs import cost_key, costs_of, never_pays, refresh, save
+from paceline.profiling.pass_costs import cost_key, costs_of, doubt_about, never_pays, refresh, save
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy import cost_cells as plausible
+from paceline.speculative.policy.cost_cells import implausibility
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
 from paceline.storage.costs import MeasurementEffort, load
@@ -25,6 +26,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None) ->
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     few = {"target": MeasurementEffort(0.2, (16,), (1, 2, 4)), "draft": MeasurementEffort(0.1, (16,), (1, 2))}
     monkeypatch.setattr(costing, "QUICK_EFFORT", few)
+    monkeypatch.setattr(costing, "doubt_about", doubt_about)
+    monkeypatch.setattr("paceline.storage.costs.implausibility", implausibility)
     return tmp_path / "home"
 
 
@@ -116,7 +119,6 @@ def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(
     target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_measurement, "_busy_seconds", itertools.count(0, 100).__next__)
-    monkeypatch.setattr(load_measurement, "USUAL_LOAD", 0.25)
     messages: list[str] = []
     assert costs_of(target, warn=messages.append).target.rows == (1, 2, 4)
     assert not (home / "costs").exists()

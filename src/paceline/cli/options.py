@@ -14,6 +14,7 @@ from paceline.cli.shell_completion import COMPLETIONS
 from paceline.drafter_table import DRAFTERS
 
 EPILOG = (
+    "--verbose also prints the file and hash of each model.\n\n"
     "Settings can also be given in the environment, as PACELINE_ and an option's long name in capitals "
     "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
     "unset a flag."

@@ -13,7 +13,7 @@ from paceline.cli import options
 from paceline.cli.groups import LLAMA_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import argument, option
-from paceline.cli.output import print_json, print_note
+from paceline.cli.output import print_json, print_note, with_typed_names
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
 
@@ -186,7 +186,7 @@ def _print(record: dict[str, Any], notes: Sequence[str], as_json: bool) -> None:
     if as_json:
         print_json(record | {"advice": report.advice(record), "notes": list(notes)})
         return
-    report.write(record, sys.stdout)
+    report.write(with_typed_names(record), sys.stdout)
     for line in first_notes(notes):
         print_note(line)
 
@@ -218,7 +218,7 @@ def check(
     else:
         from paceline.report.compatibility import write
 
-        write(compatibility.as_dict(), sys.stdout)
+        write(with_typed_names(compatibility.as_dict()), sys.stdout)
     return 0 if compatibility.usable else 3
 
 
@@ -237,5 +237,5 @@ def _check_head(target: Path, draft: Path, kind: str, as_json: bool) -> int:
     if as_json:
         print_json(record)
     else:
-        print(f"{kind}: {'it fits' if fits else 'it does not fit'}: {printable(text)}")
+        print(f"{kind}: {'it fits' if fits else 'it does not fit'}: {printable(with_typed_names(text))}")
     return 0 if fits else 3
