@@ -127,10 +127,13 @@ def load(
             "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
         )
     if gpu_layers and not backend_build(Path(target)).offload:
-        to_stderr(
-            f"gpu_layers (-ngl) {gpu_layers}: the engine was built without a GPU, and all layers stay on the "
-            "processor; for a GPU llama-cpp-python has to be compiled for it"
+        reason = (
+            f"is for GGUF files; {target} is loaded on a device (device, --device)"
+            if is_transformers(Path(target))
+            else "the engine was built without a GPU, and all layers stay on the processor; for a GPU "
+            "llama-cpp-python has to be compiled for it"
         )
+        to_stderr(f"gpu_layers (-ngl) {gpu_layers}: {reason}")
         gpu_layers = 0
     engine_settings: dict[str, Any] = {
         "threads": choose_threads(threads),

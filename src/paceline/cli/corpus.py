@@ -27,6 +27,7 @@ app = typer.Typer(rich_markup_mode=None, short_help="Build and list corpora to d
 Name = Annotated[str, argument("NAME", "The corpus's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 SOURCES = "Sources"
+TARGET = "The target, whose tokenizer is used. Default: the embedded model."
 
 
 @app.callback(invoke_without_command=True)
@@ -54,14 +55,7 @@ def build(
     sources: Any,
     tokenizer: Annotated[
         Path | None,
-        option(
-            OUTPUT,
-            "--tokenizer",
-            "FILE",
-            "The target, a GGUF file. Default: the embedded model.",
-            env=False,
-            callback=file_option,
-        ),
+        option(OUTPUT, "--tokenizer -m --model", "MODEL", TARGET, env=False, callback=file_option),
     ] = None,
     kinds: Annotated[
         str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build for drafters.", env=False)

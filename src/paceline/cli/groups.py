@@ -92,6 +92,7 @@ def _models(*, model: str | None = None, **given: Any) -> dict[str, Any]:
         given["draft"] = given.pop("model_draft")
     if "ctx_size" in given:
         given["n_ctx"] = given.pop("ctx_size") or 0
+    if "flash_attn" in given:
         given["flash_attention"] = FLASH_ATTENTION[given.pop("flash_attn")]
     return {"target": model, **given}
 
@@ -101,7 +102,7 @@ MODEL_OPTIONS = OptionGroup(
         MODELS,
         ("model", str | None, None, "-m --model", "MODEL",
          "The target: a file, a folder or a model's name. A GGUF file, a folder of a transformers model, or "
-         "a name: ollama:llama3.2:3b, hf:USER/REPO. Default: a toy model; in chat and serve zoo:smollm2."),
+         "ollama:llama3.2:3b, hf:USER/REPO, ... Default: a toy model; in chat and serve zoo:smollm2."),
         ("model_draft", str | None, None, "-md --model-draft", "MODEL",
          "A smaller draft model, or a draft head. Another vocabulary needs --cross-vocab."),
         ("ctx_size", int | None, None, "-c --ctx-size", "N",

@@ -9,6 +9,7 @@ from paceline.models import zoo
 from paceline.models.names import HF, is_toy, is_transformers, is_view
 from paceline.models.stores.reference import HEAD_CONFIG, HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.validation import did_you_mean
 from paceline.system.home import expand_user
 from paceline.system.identity import sha256_of
 
@@ -55,8 +56,19 @@ def _transformers_path(text: str) -> Path:
 def local_files(text: str, reference: Reference) -> list[LocalFile]:
     """Return the local files of a reference parsed from `text`.
 
-    Raises UsageError if there are none, ModelError if a file of the zoo is damaged.
+    Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged.
     """
+    try:
+        return _local_files(text, reference)
+    except UsageError as error:
+        if reference.kind not in (OLLAMA, HUB):
+            raise
+        from paceline.models.stores.inventory import installed_names
+
+        raise UsageError(f"{error}{did_you_mean(text, installed_names())}") from error
+
+
+def _local_files(text: str, reference: Reference) -> list[LocalFile]:
     from paceline.models.stores.download import find_cached
     from paceline.models.stores.ollama_store import find_ollama_model
 

@@ -163,7 +163,7 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
         raise VocabError(
             f"the corpus {manifest.name!r} was built with another tokenizer, of {manifest.model} "
             f"({manifest.n_vocab:,} tokens, the target {vocab.size:,}): build it again with "
-            "--tokenizer, the target's file and --force"
+            "-m, the target's file and --force"
         )
     for path in (corpus.static, corpus.datastore):
         if path is not None and not path.exists():

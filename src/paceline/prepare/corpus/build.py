@@ -215,7 +215,7 @@ def _tokens(content: Content, tokenizer: Tokenizer, check: Callable[[], None]) -
         if strange := [token for token in content if not 0 <= token < n]:
             raise UsageError(
                 f"a log has token {strange[0]:,}, and {tokenizer.path.name} has "
-                f"{n:,}: name the model that the log is of with --tokenizer"
+                f"{n:,}: name the model that the log is of with -m"
             )
         yield content
         return
