@@ -15,9 +15,8 @@ from paceline.cli import options
 from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, argument, flag, option
+from paceline.cli.options import OUTPUT, argument, flag, model_file, option
 from paceline.cli.output import print_json, print_note
-from paceline.cli.references import file_option
 from paceline.speculative.errors import PacelineError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ app = typer.Typer(rich_markup_mode=None, short_help="Build and list corpora to d
 Name = Annotated[str, argument("NAME", "The corpus's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 SOURCES = "Sources"
-TARGET = "The target, whose tokenizer is used. Default: the embedded model."
 
 
 @app.callback(invoke_without_command=True)
@@ -54,8 +52,7 @@ def build(
     more: Annotated[list[Path] | None, argument("PATH", "More files and directories, as --from.")] = None,
     sources: Any,
     tokenizer: Annotated[
-        Path | None,
-        option(OUTPUT, "--tokenizer -m --model", "MODEL", TARGET, env=False, callback=file_option),
+        Path | None, model_file("--tokenizer -m --model", "The target. Default: the embedded model.")
     ] = None,
     kinds: Annotated[
         str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build for drafters.", env=False)

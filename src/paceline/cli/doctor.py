@@ -48,7 +48,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     hardware = doctor_machine.probe_hardware(models["target"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
-        record |= doctor_machine.examine(models, drafting, hardware, effort, measuring["refresh"], as_json)
+        record |= doctor_machine.examine(models | drafting, hardware, effort, measuring["refresh"], as_json)
     except MissingExtraError:  # without an engine only the hardware is known
         if as_json:
             print_json(record)

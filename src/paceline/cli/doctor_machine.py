@@ -55,18 +55,13 @@ def show(hardware: Hardware) -> None:
 
 
 def examine(
-    models: dict[str, Any],
-    drafting: dict[str, Any],
-    hardware: Hardware,
-    effort: Any,
-    refresh: bool,
-    as_json: bool,
+    models: dict[str, Any], hardware: Hardware, effort: Any, refresh: bool, as_json: bool
 ) -> dict[str, Any]:
     """Measure the models. Return the record of `--json`, without which the hardware is printed first."""
     # Named drafters, unlike auto, measure nothing on loading.
     alone = models["target"] is not None and models["draft"] is None
-    drafting = {"drafters": "none"} if alone else {"drafters": "model", **drafting}
-    with Interrupts() as interrupts, load(**models, **drafting) as llm:
+    drafting = {"drafters": "none", "cross_vocab": "off"} if alone else {"drafters": "model"}
+    with Interrupts() as interrupts, load(**models | drafting) as llm:
         if not as_json:
             show(hardware)
         drafted = {} if llm.draft is None else {"draft": STEPS, gathering.RUN: gathering.TICKS}

@@ -36,11 +36,6 @@ EXAMPLES = {
         "paceline serve -m target.gguf -md draft.gguf --sessions 8",
         "paceline serve -m target.gguf --host 0.0.0.0 --api-key-file keys.txt",
     ),
-    "bench": (
-        "paceline bench -m target.gguf -md draft.gguf",
-        "paceline bench -m target.gguf --methods lookup,suffix --suite code,edit",
-        "paceline bench -m target.gguf --peer llama-server --minutes 20",
-    ),
 }
 
 

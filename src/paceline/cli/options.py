@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.references import file_option
 from paceline.cli.shell_completion import COMPLETIONS
 from paceline.drafter_table import DRAFTERS
 
@@ -62,6 +63,11 @@ def option(
         callback=callback,
         autocompletion=COMPLETIONS.get(names.split()[-1]),
     )
+
+
+def model_file(names: str, help: str) -> Any:  # noqa: A002
+    """Return an option for the file of a model, which may also be named."""
+    return option(OUTPUT, names, "MODEL", help, env=False, callback=file_option)
 
 
 def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002

@@ -10,85 +10,71 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from paceline.drafter_table import DRAFTERS
 from paceline.speculative.errors import PacelineError
 
-Names = Callable[[], Iterable[Any]]  # names, or pairs of a name and its description
 VARIABLE = "_PACELINE_COMPLETE"
 BREAKS = (":", "=")  # where bash splits words; it replaces only what follows
 
 
-def _models() -> Iterable[str]:
-    """Return the names of installed models, and GGUF files here; a shell completes other paths itself."""
-    from paceline.models.stores.inventory import installed_names
+def _names(module: str, *attributes: str) -> Callable[[], Iterable[str]]:
+    """Return a function that lists the names in tables or functions of a module, which it imports late."""
 
-    return [*installed_names(), *(path.name for path in Path().glob("*.gguf")), "view:"]
+    def names() -> Iterable[str]:
+        tables = [getattr(import_module(f"paceline.{module}"), name) for name in attributes]
+        return [name for table in tables for name in (table() if callable(table) else table)]
 
-
-def _drafters() -> Iterable[tuple[str, str]]:
-    return [(row.name, row.about) for row in DRAFTERS.values()]
-
-
-def _suites() -> Iterable[str]:
-    from paceline.bench.suites import workload
-
-    return [*workload.GROUPS, *workload.known_suites()]
+    return names
 
 
-def _corpora() -> Iterable[str]:
-    from paceline.storage.corpora import names
+def _separated(names: Callable[[], Iterable[str]], separators: str) -> Callable[[str], Iterable[str]]:
+    """Return a function that completes the last name of a list."""
 
-    return names()
-
-
-def _constant(module: str, name: str) -> Names:
-    return lambda: list(getattr(import_module(f"paceline.{module}"), name))
-
-
-def _separated(names: Names, separators: str) -> Callable[[str], Iterable[Any]]:
-    """Complete the last name of a list."""
-
-    def complete(incomplete: str) -> Iterable[Any]:
-        start = 1 + max(incomplete.rfind(separator) for separator in separators)
-        pairs = [name if isinstance(name, tuple) else (name, "") for name in names()]
-        return [(incomplete[:start] + name, about) for name, about in pairs]
+    def complete(incomplete: str) -> Iterable[str]:
+        start = 1 + max(map(incomplete.rfind, separators))
+        return [incomplete[:start] + name for name in names()]
 
     return complete
 
 
+def _models() -> Iterable[str]:
+    """Return the names of models and the GGUF files here; a shell completes other paths itself."""
+    files = (path.name for path in Path().glob("*.gguf"))
+    return [*_names("models.stores.inventory", "installed_names")(), *files, "view:"]
+
+
 # By the long names of options and the names of arguments.
-COMPLETIONS: dict[str, Callable[..., Iterable[Any]]] = {
+COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
     **dict.fromkeys(("--model", "--model-draft", "--vocab-of", "MODEL", "TARGET", "DRAFT"), _models),
-    "--draft": _separated(_drafters, ","),
-    "--methods": _separated(_drafters, ",+"),
-    "--suite": _separated(_suites, ","),
-    "--corpus": _corpora,
-    "--policy": _constant("config", "POLICIES"),
-    "--verify": _constant("config", "VERIFY"),
-    "--cross-vocab": _constant("config", "CROSS_VOCAB"),
-    "--cache-type": _constant("backends.llama_cpp.binding", "CACHE_TYPES"),
-    "--dtype": _constant("backends.transformers.loading", "DTYPES"),
-    "--task": _constant("doctor.draft_advice", "TASKS"),
-    "--engine": _constant("integrations.export", "ENGINES"),
+    "--draft": _separated(_names("drafter_table", "DRAFTERS"), ","),
+    "--methods": _separated(_names("drafter_table", "DRAFTERS"), ",+"),
+    "--suite": _separated(_names("bench.suites.workload", "GROUPS", "known_suites"), ","),
+    "--corpus": _names("storage.corpora", "names"),
+    "--policy": _names("config", "POLICIES"),
+    "--verify": _names("config", "VERIFY"),
+    "--cross-vocab": _names("config", "CROSS_VOCAB"),
+    "--cache-type": _names("backends.llama_cpp.binding", "CACHE_TYPES"),
+    "--dtype": _names("backends.transformers.loading", "DTYPES"),
+    "--task": _names("doctor.draft_advice", "TASKS"),
+    "--engine": _names("integrations.export", "ENGINES"),
 }
 
 
 def print_completions(app: Callable[..., Any]) -> None:
     """Answer a shell that asks for completions."""
     with redirect_stdout(StringIO()) as out, suppress(PacelineError, OSError, SystemExit):
-        skipped = _join_words() if os.environ[VARIABLE] == "complete_bash" else 0
+        kept = _join_words() if os.environ[VARIABLE] == "complete_bash" else 0
         app(prog_name="paceline")
-    print("\n".join(line[skipped:] for line in out.getvalue().splitlines()))
+    print("\n".join(line[kept:] for line in out.getvalue().splitlines()))
 
 
 def _join_words() -> int:
     """Join the words that bash has split. Return the length of what it keeps of the last word."""
     words: list[str] = []
-    for word in os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]:
+    for word in f"{os.environ['COMP_WORDS']}\n".split("\n")[: int(os.environ["COMP_CWORD"]) + 1]:
         if words and (word.startswith(BREAKS) or words[-1].endswith(BREAKS)):
             words[-1] += word
         else:
             words.append(word)
     os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     typed = words[-1].partition("=")[2] if words[-1].startswith("-") else words[-1]
-    return 1 + max(typed.rfind(sign) for sign in BREAKS)
+    return 1 + max(map(typed.rfind, BREAKS))

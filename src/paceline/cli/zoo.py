@@ -13,9 +13,8 @@ import typer
 from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.options import OUTPUT, argument, model_file, option
 from paceline.cli.output import print_json, print_note
-from paceline.cli.references import file_option
 from paceline.speculative.errors import UsageError
 
 app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate models that come with packages.")
@@ -73,14 +72,7 @@ def inflate(
     ] = "Q8_0",
     source: Annotated[
         Path | None,
-        option(
-            OUTPUT,
-            "--from -m --model",
-            "FILE",
-            "The Llama GGUF to inflate; names work too (zoo:smollm2). Default: the embedded target.",
-            env=False,
-            callback=file_option,
-        ),
+        model_file("--from -m --model", "The Llama GGUF to inflate. Default: the embedded target."),
     ] = None,
     force: options.Force = False,
 ) -> None:

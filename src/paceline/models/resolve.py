@@ -58,14 +58,12 @@ def local_files(text: str, reference: Reference) -> list[LocalFile]:
 
     Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged.
     """
+    from paceline.models.stores.inventory import installed_names
+
     try:
         return _local_files(text, reference)
     except UsageError as error:
-        if reference.kind not in (OLLAMA, HUB):
-            raise
-        from paceline.models.stores.inventory import installed_names
-
-        raise UsageError(f"{error}{did_you_mean(text, installed_names())}") from error
+        raise UsageError(f"{error}{did_you_mean(str(reference), installed_names())}") from error
 
 
 def _local_files(text: str, reference: Reference) -> list[LocalFile]:

@@ -92,7 +92,12 @@ def list_models(
     Unusable files become notes, never errors. own: the zoo's files by reference.
     """
     search = FolderSearch()
-    stores = _stores(folders, environ, search)
+    stores = store_folders(environ)
+    given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
+    for folder in map(expand_user, given):
+        if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
+            search.add_note(folder, "no such folder")
+        stores.append((FOLDER, folder.absolute()))
     named: dict[Hashable, list[ModelCandidate]] = {}
     for candidate in chain(
         (ModelCandidate(path, reference, ZOO) for reference, path in (own or {}).items()),
@@ -122,25 +127,11 @@ def list_models(
     return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
 
 
-def installed_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the zoo and of all files in stores, as a user types them. No model is read."""
+def installed_names() -> list[str]:
+    """Return the names of the zoo and of other programs' models, as a user types them. No model is read."""
     search = FolderSearch()
-    stores = _stores((), environ, search)
-    found = (candidate.reference for store, path in stores for candidate in _candidates(store, path, search))
-    return [*(f"zoo:{entry.name}" for entry in zoo.ZOO_ENTRIES), *found]
-
-
-def _stores(
-    folders: Sequence[Path], environ: Mapping[str, str], search: FolderSearch
-) -> list[tuple[str, Path]]:
-    """Return the folders of other programs, the given ones and those of PACELINE_MODELS."""
-    stores = store_folders(environ)
-    given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
-    for folder in map(expand_user, given):
-        if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
-            search.add_note(folder, "no such folder")
-        stores.append((FOLDER, folder.absolute()))
-    return stores
+    found = (_candidates(store, path, search) for store, path in store_folders(os.environ))
+    return [f"zoo:{entry.name}" for entry in zoo.ZOO_ENTRIES] + [it.reference for it in chain(*found)]
 
 
 def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.validation import unknown
 
 MODELS = Path(__file__).parent / "models"  # the shipped files
 
@@ -76,7 +75,8 @@ def row(name: str) -> ZooEntry:
     for entry in ZOO_ENTRIES:
         if entry.name == name:
             return entry
-    raise unknown("model", f"zoo:{name}", [f"zoo:{entry.name}" for entry in ZOO_ENTRIES])
+    names = ", ".join(entry.name for entry in ZOO_ENTRIES)
+    raise UsageError(f"the zoo has no {name!r}: choose from {names}")
 
 
 def path(name: str) -> Path:
