@@ -44,13 +44,11 @@ PLAN_OPTIONS = OptionGroup(option_table(
     ("suite", str, "", "--suite", "NAME",
      "Suites of `bench suites`, or a file. FILE.jsonl, specbench:FILE, sessions:FILE. "
      "Default: real for a model with a chat template, else toy."),
-    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE",
-     "tiny or full. Default: by the size of the model."),
+    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE", "tiny or full. Default: by the model."),
     ("minutes", float, 5.0, "--minutes", "N", "Time for all items. Takes as many as fit; 0: all."),
     ("full", bool, False, "--full", "", "All items and methods, 5 rounds. Prompts are read each time."),
     ("items", int, 0, "--items", "N", "Number of items; 0: by time."),
-    ("rounds", int | None, None, "-r --rounds", "N",
-     "Times that each item is measured. Default: 1; with --full 5."),
+    ("rounds", int | None, None, "-r --rounds", "N", "Rounds of an item. Default: 1; with --full 5."),
     ("n", int, 0, "-n --n-predict", "N", "Tokens of each answer; 0: the suite's."),
     ("stop_at_eos", bool, False, "--stop-at-eos", "", "End an answer where the model does."),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
@@ -61,7 +59,7 @@ PLAN_OPTIONS = OptionGroup(option_table(
 PEER_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("peer", list[str] | None, None, "--peer", "KIND",
-     "Another system: llama-server, ... llama-server=PATH, transformers, openai=URL; may be repeated."),
+     "Another system: llama-server, transformers, openai=URL. llama-server=PATH; may be repeated."),
     env=False,
 ))  # fmt: skip
 

@@ -30,8 +30,7 @@ REPLAY_OPTIONS = OptionGroup([
     *option_table(
         WHAT,
         ("chat_template", bool, False, "--chat-template", "", "Apply the model's chat template to messages."),
-        ("methods", str, "lookup", "--methods", "NAMES",
-         "Methods: lookup,lookup+suffix. Settings follow a colon: lookup:n_draft=12."),
+        ("methods", str, "lookup", "--methods", "NAMES", "Methods: lookup,lookup+suffix:n_draft=12, ..."),
         ("limit", int, 0, "--limit", "N", "Replay the first N requests only; 0: all.", 0),
         ("no_carryover", bool, False, "--no-carryover", "", "Forget earlier requests before each request."),
     ),

@@ -72,7 +72,7 @@ def inflate(
     ] = "Q8_0",
     source: Annotated[
         Path | None,
-        model_file("--from -m --model", "The Llama GGUF to inflate. Default: the embedded target."),
+        model_file("--from -m --model", "The model to inflate. Default: the embedded target."),
     ] = None,
     force: options.Force = False,
 ) -> None:
