@@ -200,7 +200,7 @@ DRAFTING_OPTIONS = OptionGroup(
          "time. Default: 7 (rate: 31)."),
         ("width", int | None, None, "--width", "N", "Leaves of a draft tree. Default: 1 (rate: 4)."),
         ("p_min", float, 0.5, "--p-min", "X", "End a draft below this probability (policy p_min)."),
-        ("p_split", float | None, None, "--p-split", "X", "Branch above it. Default: 0.1 (rate: 0.3)."),
+        ("p_split", float | None, None, "--p-split", "X", "Branch from this probability: 0.1 (rate: 0.3)."),
         ("draft_temp", float, 0.0, "--draft-temp", "X", "Draft temperature; 0: deterministic drafts."),
         ("draft_top_k", int, 10, "--draft-top-k", "N", "Top-k of drafts with a temperature."),
         ("exact_greedy", bool, False, "--exact-greedy", "",
