@@ -70,7 +70,8 @@ def pairs(
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     with Interrupts() as interrupts:
         facts = None if target is None else _target(target)
-        inventory = list_models(folders or [], own=zoo.installed_real_models())
+        toys = {} if facts is None else {"zoo:draft": zoo.draft_path()}  # a draft, no model to list
+        inventory = list_models(folders or [], own=zoo.installed_real_models() | toys)
         if facts is None:
             _list(inventory, as_json)
             return 0
@@ -113,15 +114,14 @@ def _list(inventory: Inventory, as_json: bool) -> None:
 
 
 def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
-    """Return every smaller model with its compatibility, including the embedded draft."""
-    from paceline.doctor.draft_advice import DraftCandidate
-    from paceline.models import zoo
+    """Return every smaller model, and fewer experts of a mixture, with the compatibility."""
+    from paceline.doctor.draft_advice import DraftCandidate, fewer_experts
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.facts import ATTENTION
     from paceline.models.headers.header import read_model_facts
 
     smaller = [it for it in inventory.models if it.facts.format == "gguf" and it.facts.size < target.size]
-    paths = {zoo.draft_path(): "zoo:draft"} | {model.facts.path: model.reference for model in smaller}
+    paths = {model.facts.path: model.reference for model in smaller}
     drafts: list[tuple[ModelFacts, str]] = []
 
     def with_vocabulary() -> Iterator[ModelFacts]:  # keeps one vocabulary in memory
@@ -142,7 +142,8 @@ def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[Dr
             yield draft
 
     comparisons = list(compare_all(target, with_vocabulary()))
-    return [DraftCandidate(*draft, str(it.verdict)) for draft, it in zip(drafts, comparisons, strict=True)]
+    found = [DraftCandidate(*draft, str(it.verdict)) for draft, it in zip(drafts, comparisons, strict=True)]
+    return [*found, *fewer_experts(target)]
 
 
 def _advise(
