@@ -18,6 +18,7 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import format_bytes, printable, truncated
 from paceline.speculative.sampling import MAX_LOGIT, Sampling, probabilities
+from paceline.speculative.validation import did_you_mean
 
 # Of numbers, what is no whole one or none at all.
 NO_INTS: tuple[Any, ...] = (1.5, 2.0, "5", True, np.bool_(True), None, [1], np.float32(3), Decimal(3), b"1")
@@ -152,6 +153,21 @@ def test_what_room_is_made_for_has_a_bound(name: str) -> None:
     for more in (MAX_TOKENS + 1, 1 << 70):
         with pytest.raises(UsageError, match=f"{name} {more}: must be at most 4,096"):
             validate_drafting(Drafting, {"drafters": ("lookup",), name: more})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sufix", " (did you mean suffix?)"),
+        ("LOOKUP", " (did you mean lookup?)"),
+        ("lookahea", " (did you mean lookahead?)"),
+        ("guess", ""),
+        ("lookup", ""),  # the name is right, something else is wrong
+        ("x" * 1_000_000, ""),
+    ],
+)
+def test_a_misspelt_name_is_met_with_the_nearest(name: str, hint: str) -> None:
+    assert did_you_mean(name, ["suffix", "lookup", "lookahead"]) == hint
 
 
 @given(st.text())

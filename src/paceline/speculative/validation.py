@@ -35,7 +35,7 @@ def unknown(what: str, name: str, choices: Collection[str]) -> UsageError:
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return " (did you mean ...?)" with the choices that resemble a name; "" if none does, or one is it."""
     by_lower = {choice.lower(): choice for choice in choices}
-    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, cutoff=0.7)]
+    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, cutoff=0.65)]
     return f" (did you mean {' or '.join(near)}?)" if near and name not in near else ""
 
 
