@@ -243,7 +243,7 @@ class LlamaTarget:
         self._require_open()
         if not view.experts or replace(view, experts=0) != ModelView():
             _, used, _ = expert_counts(self.path)
-            mixture = f"; it has view:experts=1 to {used - 1}" if used > 1 else ""
+            mixture = f"; it has view:experts=N, N below {used}" if used > 1 else ""
             remedy = "; load it with transformers (-m hf:FILE), or write the part to a file of its own "
             remedy += "(paceline views materialise)"
             raise UsageError(
