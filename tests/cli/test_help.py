@@ -87,6 +87,15 @@ def test_the_environment_sets_options_and_the_command_line_wins(capsys: Capture,
     assert not run(capsys, target, "hi", "-n", "2", "--no-json", PACELINE_JSON="1").out.startswith("{")
 
 
+@pytest.mark.parametrize("name", ["run", "chat", "serve", "bench", "doctor", "certify", "replay"])
+def test_the_environment_sets_all_but_prompts_and_lists(name: str) -> None:
+    """As docs/run.md promises."""
+    command_ = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    unset = {param.opts[-1] for param in command_.params if not (param.envvar or param.multiple)}
+    arguments = {"files", "rest", "prompt", "--help-all"}
+    assert unset <= arguments | {"--prompt", "--file", "--messages", "--prompts", "--no-history"}
+
+
 def test_a_bad_value_of_the_environment_is_refused_by_its_name(capsys: Capture, models: Path) -> None:
     done = run(capsys, models / "target.gguf", "hi", PACELINE_TOP_P="most")
     done.refused(2, "'--top-p'", "(from PACELINE_TOP_P)")

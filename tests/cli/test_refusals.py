@@ -35,7 +35,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("missing.gguf", 2, "no such file; give the path of a .gguf model"),
+        ("missing.gguf", 2, "give the path of a .gguf model"),
         (".", 2, "is a directory; give the .gguf file inside it"),
         ("text.gguf", 1, "is not a GGUF file"),
         ("bert.gguf", 1, "is an embedding model (bert), which does not generate text"),

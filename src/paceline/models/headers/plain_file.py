@@ -21,7 +21,7 @@ def open_regular_file(path: Path) -> BinaryIO:
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise ModelError(f"{path}: {os_error_reason(error)}") from error
+        raise ModelError(f"{path}: {os_error_reason(error)}{similar_files(path)}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise ModelError(f"{path}: is neither a file nor a folder; give the path of a model")
