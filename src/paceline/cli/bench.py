@@ -52,8 +52,7 @@ PLAN_OPTIONS = OptionGroup(option_table(
     ("n", int, 0, "-n --n-predict", "N", "Tokens of each answer; 0: the suite's."),
     ("stop_at_eos", bool, False, "--stop-at-eos", "", "End an answer where the model does."),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
-     "Read a prompt once for all methods: quicker, but without a time to the first token. "
-     "Default: yes, but with --full, --rounds or --peer."),
+     "Read prompts once for all methods. Default: yes, but with --full, --rounds or --peer."),
     ("seed", int, 0, "--seed", "N", "The same seed draws the same texts."),
 ))  # fmt: skip
 PEER_OPTIONS = OptionGroup(option_table(

@@ -51,12 +51,8 @@ def build(
     name: Name,
     more: Annotated[list[Path] | None, argument("PATH", "More files and directories, as --from.")] = None,
     sources: Any,
-    tokenizer: Annotated[
-        Path | None, model_file("--tokenizer -m --model", "The target. Default: the embedded model.")
-    ] = None,
-    kinds: Annotated[
-        str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build for drafters.", env=False)
-    ] = "ngram,datastore",
+    tokenizer: Annotated[Path | None, model_file("--tokenizer -m --model", "Default: the toy model.")] = None,
+    kinds: Annotated[str, option(OUTPUT, "--kinds", "KINDS", "Of indexes.", env=False)] = "ngram,datastore",
     force: Annotated[
         bool, flag(OUTPUT, "--force", "Replace a corpus that was built with another tokenizer.")
     ] = False,

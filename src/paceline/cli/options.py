@@ -107,21 +107,12 @@ Drafters = Annotated[
     ),
 ]
 Seed = Annotated[
-    int | None,
-    option(SAMPLING, "--seed", "N", "Seed of the text. Default: random, and printed.", minimum=0),
+    int | None, option(SAMPLING, "--seed", "N", "Seed. Default: random, and printed.", minimum=0)
 ]
-Corpora = Annotated[
-    list[str] | None,
-    option(
-        DRAFTING, "--corpus", "NAME", "Draft from a corpus (`paceline corpus`). May be repeated.", env=False
-    ),
-]
+Corpora = Annotated[list[str] | None, option(DRAFTING, "--corpus", "NAME", "Draft from corpora.", env=False)]
 AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]
 Force = Annotated[bool, flag(OUTPUT, "--force", "Overwrite the file if it exists.")]
-HistoryFile = Annotated[
-    Path | None,
-    option(OUTPUT, "--history", "FILE", "The file of measurements. Default: in your data folder."),
-]
+HistoryFile = Annotated[Path | None, option(OUTPUT, "--history", "FILE", "The file of measurements.")]
 
 
 def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:

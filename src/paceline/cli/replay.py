@@ -46,8 +46,7 @@ REPLAY_OPTIONS = OptionGroup([
 def replay(
     *,
     files: Annotated[
-        list[Path],
-        argument("FILE", "JSON lines of tokens, of prompts and completions, or of messages.", WHAT),
+        list[Path], argument("FILE", "Recorded requests, as JSON lines (docs/replay.md).", WHAT)
     ],
     replayed: Any,
     models: Any,

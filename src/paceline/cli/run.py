@@ -72,10 +72,7 @@ def run(
     prompt_source: Any,
     system: SystemPrompt = None,
     messages: MessagesFile = None,
-    chat: Annotated[
-        bool | None,
-        flag(PROMPT, "--chat", "Use the chat template: the default if there is one. --no-chat: do not."),
-    ] = None,
+    chat: Annotated[bool | None, flag(PROMPT, "--chat", "Use the chat template, if there is one.")] = None,
     models: Any,
     request: Any,
     sampling: Any,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from paceline.speculative.errors import PacelineError
@@ -36,15 +35,10 @@ def _separated(names: Callable[[], Iterable[str]], separators: str) -> Callable[
     return complete
 
 
-def _models() -> Iterable[str]:
-    """Return the names of models and the GGUF files here; a shell completes other paths itself."""
-    files = (path.name for path in Path().glob("*.gguf"))
-    return [*_names("models.stores.inventory", "installed_names")(), *files, "view:"]
-
-
-# By the long names of options and the names of arguments.
+MODELS = ("--model", "--model-draft", "--vocab-of", "MODEL", "TARGET", "DRAFT")
+# By the long names of options and the names of arguments. A shell completes files itself.
 COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
-    **dict.fromkeys(("--model", "--model-draft", "--vocab-of", "MODEL", "TARGET", "DRAFT"), _models),
+    **dict.fromkeys(MODELS, _names("models.stores.inventory", "installed_names")),
     "--draft": _separated(_names("drafter_table", "DRAFTERS"), ","),
     "--methods": _separated(_names("drafter_table", "DRAFTERS"), ",+"),
     "--suite": _separated(_names("bench.suites.workload", "GROUPS", "known_suites"), ","),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,10 +45,9 @@ def require_gguf_path(path: Path) -> None:
 
 def similar_files(path: Path) -> str:
     """Return a question with the files beside a missing one that have nearly its name, or ""."""
-    try:
-        return did_you_mean(path.name, (entry.name for entry in path.parent.iterdir()))
-    except (OSError, ValueError):  # no such folder either, or a NUL
-        return ""
+    with suppress(OSError, ValueError):  # no such folder either, or a NUL
+        return did_you_mean(path.name, os.listdir(path.parent))
+    return ""
 
 
 def exists(path: Path) -> bool:
