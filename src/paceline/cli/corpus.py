@@ -52,7 +52,9 @@ def build(
     more: Annotated[list[Path] | None, argument("PATH", "More files and directories, as --from.")] = None,
     sources: Any,
     tokenizer: Annotated[Path | None, model_file("--tokenizer -m --model", "Default: the toy model.")] = None,
-    kinds: Annotated[str, option(OUTPUT, "--kinds", "KINDS", "Of indexes.", env=False)] = "ngram,datastore",
+    kinds: Annotated[
+        str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build.", env=False)
+    ] = "ngram,datastore",
     force: Annotated[
         bool, flag(OUTPUT, "--force", "Replace a corpus that was built with another tokenizer.")
     ] = False,

@@ -106,9 +106,7 @@ Drafters = Annotated[
         + ".",
     ),
 ]
-Seed = Annotated[
-    int | None, option(SAMPLING, "--seed", "N", "Seed. Default: random, and printed.", minimum=0)
-]
+Seed = Annotated[int | None, option(SAMPLING, "--seed", "N", "Seed. Default: random, printed.", minimum=0)]
 Corpora = Annotated[list[str] | None, option(DRAFTING, "--corpus", "NAME", "Draft from corpora.", env=False)]
 AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]
 Force = Annotated[bool, flag(OUTPUT, "--force", "Overwrite the file if it exists.")]

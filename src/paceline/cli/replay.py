@@ -45,9 +45,7 @@ REPLAY_OPTIONS = OptionGroup([
 @with_option_groups(replayed=REPLAY_OPTIONS, models=REPLAYED_MODELS, drafting=DRAFTING_OPTIONS)
 def replay(
     *,
-    files: Annotated[
-        list[Path], argument("FILE", "Recorded requests, as JSON lines (docs/replay.md).", WHAT)
-    ],
+    files: Annotated[list[Path], argument("FILE", "Recorded requests: JSON lines (docs/replay.md).", WHAT)],
     replayed: Any,
     models: Any,
     drafting: Any,

@@ -46,7 +46,7 @@ def require_gguf_path(path: Path) -> None:
 def similar_files(path: Path) -> str:
     """Return a question with the files beside a missing one that have nearly its name, or ""."""
     with suppress(OSError, ValueError):  # no such folder either, or a NUL
-        return did_you_mean(path.name, os.listdir(path.parent))
+        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
     return ""
 
 
