@@ -53,7 +53,7 @@ def build(
     sources: Any,
     tokenizer: Annotated[Path | None, model_file("--tokenizer -m --model", "Default: the toy model.")] = None,
     kinds: Annotated[
-        str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build.", env=False)
+        str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build for drafters.", env=False)
     ] = "ngram,datastore",
     force: Annotated[
         bool, flag(OUTPUT, "--force", "Replace a corpus that was built with another tokenizer.")

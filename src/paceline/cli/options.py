@@ -84,10 +84,8 @@ def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
 
 
 def argument(metavar: str, help: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002
-    complete = COMPLETIONS.get(metavar)
-    return typer.Argument(
-        metavar=metavar, help=help, show_default=False, rich_help_panel=panel, autocompletion=complete, **more
-    )
+    more["autocompletion"] = COMPLETIONS.get(metavar)
+    return typer.Argument(metavar=metavar, help=help, show_default=False, rich_help_panel=panel, **more)
 
 
 def variable(name: str) -> str:

@@ -65,9 +65,7 @@ def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")
 def inflate(
     out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
     params: Annotated[str, option(OUTPUT, "--params", "N", "Parameters, e.g. 200M.", env=False)] = "1B",
-    ftype: Annotated[
-        str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0, Q4_0.", env=False)
-    ] = "Q8_0",
+    ftype: Annotated[str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0, Q4_0", env=False)] = "Q8_0",
     source: Annotated[Path | None, model_file("--from -m --model", "The model to inflate.")] = None,
     force: options.Force = False,
 ) -> None:

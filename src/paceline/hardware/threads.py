@@ -72,9 +72,7 @@ def logical_cores() -> int:
 
 
 def choose_threads(request: int | None) -> int:
-    """Return the requested number of threads; for None that of PACELINE_THREADS, or the advised number.
-
-    Raises UsageError."""
+    """Return the requested threads, else those of PACELINE_THREADS, else the advised. Raises UsageError."""
     given = os.environ.get(VARIABLE, "")
     if request is None and not given:
         return min(physical_cores(), advised().threads)
