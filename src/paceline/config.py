@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users, uses_draft
+from paceline.drafter_table import DRAFT, DRAFTERS, TRAINED_FOR, DrafterEntry, users, uses_draft
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
@@ -97,6 +97,9 @@ class Drafting:
             raise UsageError(f"no drafter named: choose from {', '.join(DRAFTERS)}")
         for name in self.drafters:
             if name not in DRAFTERS:
+                if used := TRAINED_FOR.get(name):
+                    made = f"what `paceline train {name}` makes is used by {used!r} with -md"
+                    raise UsageError(f"unknown drafter {name!r}: {made}")
                 raise unknown("drafter", name, DRAFTERS)
         if len(set(self.drafters)) != len(self.drafters):
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")

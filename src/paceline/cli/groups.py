@@ -125,9 +125,7 @@ def model_options(*names: str) -> OptionGroup:
     return OptionGroup([option for option in MODEL_OPTIONS.parameters if option.name in names], _models)
 
 
-LOSSLESS_OPTIONS = OptionGroup(
-    [p for p in MODEL_OPTIONS.parameters if p.name not in ("lossy", "role")], _models
-)
+LOSSLESS_OPTIONS = model_options(*{p.name for p in MODEL_OPTIONS.parameters} - {"lossy", "role"})
 DEVICE_OPTIONS = model_options("model", "threads", "device", "dtype", "attention")  # for transformers only
 LLAMA_OPTIONS = model_options("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
 
