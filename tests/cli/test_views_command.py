@@ -80,6 +80,13 @@ def test_views_that_cannot_be_are_refused(said: Said, model: Path, tmp_path: Pat
     said("views", "search", "-m", model, "--tries", "0").refused(2, "--tries", "greater than or equal to 1")
 
 
+def test_layers_on_a_gpu_are_for_gguf_files(said: Said, model: Path) -> None:
+    done = said("run", "-m", model, "-ngl", "3", "--draft", "none", "-n", "2", "x")
+    assert done.code == 0
+    assert "is for GGUF files" in done.err
+    assert "llama-cpp-python" not in done.err
+
+
 def test_a_part_of_a_gguf_file_drafts_for_it(said: Said, tmp_path: Path) -> None:
     out = tmp_path / "part.gguf"
     n = layer_count(GGUFFile(zoo.target_path()))

@@ -10,8 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 LAST = "Options"
 ALL = "help_all"
-MAX_OPTIONS = 10  # a command with more has --help-all
-# Shown by default in a command that has --help-all.
+MAX_OPTIONS = 10  # a command with more has --help-all, and shows these by default:
 _COMMON = """\
 --file --system --messages --model --model-draft --ctx-size --threads --gpu-layers --n-predict --temp --seed
 --json-schema --draft --policy --cross-vocab --corpus --remember --compare --stats --json --help --help-all
