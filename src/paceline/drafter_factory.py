@@ -165,7 +165,7 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
     view = parse_view(reference, target.layers)
     if view is None:
         cached = views.load_view(target.identity()["model"], warn)
-        if cached is None and isinstance(target, SearchesViews):
+        if cached is None and isinstance(target, SearchesViews) and target.caps.rollback == "free":
             raise UsageError(
                 f"{reference}: no view of {target.path} is stored: paceline views search -m MODEL finds one"
             )
