@@ -90,8 +90,8 @@ def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
     if place.is_file():
         if (parts := read_header(place, lambda _key, _count: False).number("split.count")) > 1:
             raise ModelError(
-                f"{place}: is one of {parts} parts, and transformers reads one file: leave out hf: (llama.cpp "
-                "reads all), or join them (llama-gguf-split --merge)"
+                f"{place}: is one of {parts} parts, and transformers reads one file: leave out hf: "
+                "(llama.cpp reads all), or join them (llama-gguf-split --merge)"
             )
         # transformers would prefer a file of the same name in the current folder to a relative path.
         return str(place.parent), {"gguf_file": str(place.absolute()), "local_files_only": True}
