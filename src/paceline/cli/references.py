@@ -51,6 +51,8 @@ def resolved(text: str) -> Path:
     what, value = hash_of(first)
     parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
     print_note(f"{text} is {first.path} ({what} {value[:16]}{parts})")
+    if first.note:
+        print_note(f"{text}: {first.note}")
     return first.path
 
 
