@@ -24,12 +24,14 @@ class CommandResult(NamedTuple):
     output: str
 
 
-def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult]:
+def run_all(
+    commands: Sequence[Sequence[str]], work: Path, seconds: float = TIMEOUT_SECONDS
+) -> list[CommandResult]:
     """Run commands concurrently, with temporary files in `work`. Any exception kills those that still run.
     Raises KernelError if a command cannot start or takes too long."""
     import psutil
 
-    until = time.monotonic() + TIMEOUT_SECONDS
+    until = time.monotonic() + seconds
     running: list[subprocess.Popen[bytes]] = []
     logs = [work / f"{number}.log" for number in range(len(commands))]
 
@@ -47,7 +49,7 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
             for process in running:
                 process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise KernelError(f"{commands[0][0]}: has not ended after {TIMEOUT_SECONDS:.0f} s") from None
+            raise KernelError(f"{commands[0][0]}: has not ended after {seconds:.0f} s") from None
         finally:
             stop()
             for process in running:
