@@ -60,7 +60,8 @@ class ReferenceTarget(ToyTarget):
 
     def output_head(self) -> OutputHead:
         target = self._reference.target
-        return OutputHead(None, 0.0, target.get("lm_head.weight", target.get("model.embed_tokens.weight")))
+        name = "lm_head.weight" if "lm_head.weight" in target else "model.embed_tokens.weight"
+        return OutputHead(None, 0.0, target[name])
 
 
 def reference_names(*kinds: str) -> list[str]:

@@ -46,7 +46,7 @@ from tiny_heads import tiny_config, tiny_weights, toy
 
 V, SEED, SAMPLE_SIZE, PROMPT = 6, 7, 50, [1, 2, 3, 1, 2]
 RAW = {"@huge": "1" * 400, "@inf": "1e999", "@nan": "NaN", "@deep": "[" * 100_000 + "]" * 100_000}
-BAD = (
+BAD: tuple[Any, ...] = (
     None,
     True,
     -1,
@@ -188,17 +188,21 @@ def changed_bytes(file: str, change: Callable[[bytes], bytes]) -> Mutation:
     return lambda folder: (folder / file).write_bytes(change((folder / file).read_bytes()))
 
 
+def removed(file: str) -> Mutation:
+    return lambda folder: (folder / file).unlink()
+
+
 def mutations(folder: Path) -> list[tuple[str, Mutation]]:
     config = json.loads((folder / CONFIG).read_text())
     found: list[tuple[str, Mutation]] = []
     for path in paths(config):
         found.append((f"without {path}", changed_entry(path)))
         found += [(f"{path} = {value!r}", changed_entry(path, value)) for value in BAD]
-    for path in folder.glob("*.safetensors"):
+    for file in folder.glob("*.safetensors"):
         changes = (*TENSOR_CHANGES, "dropped", "renamed")
         found += [
-            (f"{path.name}: {name} {change}", changed_tensor(path.name, name, change))
-            for name in read_safetensors(path)
+            (f"{file.name}: {name} {change}", changed_tensor(file.name, name, change))
+            for name in read_safetensors(file)
             for change in changes
         ]
     damages: list[tuple[str, Callable[[bytes], bytes]]] = [
@@ -208,7 +212,7 @@ def mutations(folder: Path) -> list[tuple[str, Mutation]]:
     ]
     for name in [path.name for path in folder.iterdir() if path.suffix != ".gguf"]:
         found += [(f"{name} {what}", changed_bytes(name, damage)) for what, damage in damages]
-        found.append((f"{name} gone", lambda folder, name=name: (folder / name).unlink()))
+        found.append((f"{name} gone", removed(name)))
     return found
 
 
@@ -222,7 +226,7 @@ def text_with(folder: Path, target: ToyTarget) -> list[int] | None:
     kind = next((kind for kind, name in HEADS.items() if name == source), "")
     if not kind:
         return None
-    draft = open_parallel_draft(folder, target, {}) or open_head(folder, target)
+    draft: Any = open_parallel_draft(folder, target, {}) or open_head(folder, target)
     drafting = Drafting((kind,), cross_vocab="off")
     if kind == "pard":
         from paceline.drafters.pard import PardDrafter
@@ -249,7 +253,7 @@ def check_mutations(layout: str, folder: Path, sample: int | None) -> None:
     assert text_with(original, target) == (None if layout == "confidence" else plain)
     found = mutations(original)
     chosen = found if sample is None else random.Random(SEED).sample(found, min(sample, len(found)))
-    outcomes = set()
+    outcomes = set[bool | str]()
     for name, mutate in chosen:
         shutil.copytree(original, mutated := folder / "mutated")
         mutate(mutated)

@@ -175,7 +175,7 @@ def match_gguf(path: Path, model: Any) -> None:
     scales = [file.values.get(f"{arch}.rope.{key}", 0.0) for key in ("scaling.factor", "scale_linear")]
     kind = getattr(rotary, "rope_type", "default")
     if any(scale not in (0.0, 1.0) for scale in scales) and kind == "default":
-        what = f"rotary positions scaled by {max(scales)}"
+        what = "the scale of rotary positions"
     elif left_out and not model.hf_quantizer.supported:  # else the report has all names
         what = f"{abs(left_out):,} numbers"
     else:
