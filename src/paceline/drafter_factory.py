@@ -22,6 +22,7 @@ from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
+from paceline.drafters.head import make_head
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.exit_target import ExitTarget
@@ -47,6 +48,7 @@ from paceline.vocab.translation import Translation
 
 PathLike = str | Path
 EXIT_KINDS = ("exits", "kangaroo")  # heads on the target's first layers
+READING_HEADS = ("medusa", "eagle", "eagle3", "block", "kangaroo")  # drafters/head.py makes their drafters
 
 # From this share of common tokens on, TLI has as many tokens a pass as SLEM or up to 9% more; below it, SLEM
 # has up to 3% more (docs/log/vocabularies.md).
@@ -104,6 +106,8 @@ def check_needs(drafting: Drafting, available: Collection[str]) -> None:
 
 def make(name: str, parts: DrafterInputs) -> Drafter:
     """Make a drafter by its name in the table; a draft model with a translation drafts by SLEM."""
+    if name in READING_HEADS:
+        return make_head(name, parts)
     module = "slem" if name == MODEL_SOURCE and parts.translation is not None else name
     drafter: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
     return drafter

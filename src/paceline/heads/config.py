@@ -20,6 +20,7 @@ LAST_OUTPUT = -1  # in layer_ids: the output of the target's last layer, after t
 KIND_KEY, SPECULATORS_KEY = "paceline_head", "speculators_model_type"
 # speculators' names of kinds.
 SPECULATORS_KINDS = {"eagle3": "eagle3", "dflash": "block", "dspark": "block"}
+EAGLE3_VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 MARKOV_KINDS = ("vanilla", "gated", "rnn")
 OWN_KINDS = ("medusa", "eagle", "exits", "kangaroo", "pard")  # in Paceline's own layout
 
@@ -192,14 +193,8 @@ def _speculators(data: Entries) -> HeadConfig:
         return _block(out, data, name == "dspark")
     if len(set(out.windows)) > 1:
         raise ModelError("an EAGLE-3 head with sliding windows in some of its layers only")
-    return replace(
-        out,
-        layer_ids=data.integers("eagle_aux_hidden_state_layer_ids", MAX_COUNT),
-        norm_before_residual=data.flag("norm_before_residual"),
-        norm_before_fc=data.flag("norm_before_fc"),
-        fc_norm=data.flag("fc_norm"),
-        norm_output=data.flag("norm_output"),
-    )
+    flags = {name: data.flag(name) for name in EAGLE3_VARIANTS}
+    return replace(out, layer_ids=data.integers("eagle_aux_hidden_state_layer_ids", MAX_COUNT), **flags)
 
 
 def _block(out: HeadConfig, data: Entries, is_dspark: bool) -> HeadConfig:

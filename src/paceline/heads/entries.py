@@ -50,24 +50,21 @@ class Entries:
         return float(number)
 
     def text(self, key: str, default: str | None = None) -> str:
-        text: str = self._get(key, default, (str,), "a text")
-        return text
+        return str(self._get(key, default, (str,), "a text"))
 
     def flag(self, key: str, default: bool = False) -> bool:
-        flag: bool = self._get(key, default, (bool,), "true or false")
-        return flag
+        return bool(self._get(key, default, (bool,), "true or false"))
 
     def integers(self, key: str, most: int, least: int = 0) -> tuple[int, ...]:
         found = self._get(key, [], (list,), "a list of whole numbers")
         return tuple(Entries({key: value}, self._where).integer(key, most, least=least) for value in found)
 
     def texts(self, key: str) -> list[str]:
-        found: list[Any] = self._get(key, [], (list,), "a list of texts")
-        return [value for value in found if isinstance(value, str)]
+        return [*filter(lambda value: isinstance(value, str), self._get(key, [], (list,), "a list of texts"))]
 
     def part(self, key: str) -> Entries:
         return Entries(self._get(key, {}, (dict,), "an object"), f"{key} in {self._where}")
 
     def parts(self, key: str) -> list[Entries]:
-        found: list[Any] = self._get(key, [], (list,), "a list of objects")
+        found = self._get(key, [], (list,), "a list of objects")
         return [Entries(value, f"{key} in {self._where}") for value in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from paceline.heads.config import HeadConfig
@@ -9,13 +10,17 @@ from paceline.heads.decoder import Weights
 from paceline.speculative.errors import ModelError
 
 ANY = 0  # a dimension that only the weights tell
-Shapes = dict[str, tuple[int, ...]]
 
 
 def check_shapes(path: Path, config: HeadConfig, weights: Weights) -> None:
     """Raise ModelError for a weight of another shape than the configuration says."""
-    for name, expected in weight_shapes(config).items():
-        found = tuple(weights[name].shape) if name in weights else expected
+    shapes = weight_shapes(config)
+    for name, weight in weights.items():
+        stem, _, part = name.rpartition(".")
+        expected = shapes.get(stem) or shapes.get(re.sub(r"\b\d+\.|\.\d+$", "", stem))
+        if expected is None:
+            continue  # of no use
+        found, expected = tuple(weight.shape), expected[:1] if part == "bias" else expected
         if len(found) != len(expected) or any(
             want not in (ANY, n) for n, want in zip(found, expected, strict=True)
         ):
@@ -24,54 +29,37 @@ def check_shapes(path: Path, config: HeadConfig, weights: Weights) -> None:
             )
 
 
-def weight_shapes(config: HeadConfig) -> Shapes:
-    """Return the shapes of all weights that a head may have, of whatever kind."""
-    width, tokens, rank, n = (
-        config.target.hidden,
-        config.draft_vocab,
-        config.markov_rank,
-        len(config.layer_ids),
+def weight_shapes(config: HeadConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of matrices and norms by their names without numbers, for heads of all kinds."""
+    shape, rank, vocab = config.shape, config.markov_rank, config.target.vocab
+    width, tokens = config.target.hidden, config.draft_vocab
+    hidden, queries, keys = (
+        shape.hidden or width,
+        shape.heads * shape.head_dim,
+        shape.kv_heads * shape.head_dim,
     )
-    hidden = config.shape.hidden or width
-    inputs = 2 * hidden if config.kind == "eagle" else n * width
-    out = matrix("lm_head", tokens, hidden) | matrix("fc", hidden, inputs)
-    out |= dict.fromkeys(("norm.weight", "hidden_norm.weight", "layers.0.hidden_norm.weight"), (hidden,))
-    out |= {"embed_tokens.weight": (config.target.vocab, hidden), "input_norm.weight": (inputs,)}
-    for i in range(config.depth if config.kind == "medusa" else 0):
-        out |= matrix(f"blocks.{i}.linear", width, width) | matrix(f"lm_head.{i}", tokens, width)
-        for j in range(config.n_layers):
-            out |= matrix(f"blocks.{i}.{j}.linear", width, width)
-    for i in range(n):
-        out |= {
-            f"{name}.weight": (width,)
-            for name in (f"fc_norm.{i}", f"exits.{i}.input_norm", f"exits.{i}.norm")
-        }
-        out |= matrix(f"exits.{i}.down", ANY, width) | matrix(f"exits.{i}.up", width, ANY)
-    for i in range(config.n_layers):
-        out |= layer_shapes(
-            config, f"layers.{i}.", 2 * hidden if config.kind == "eagle3" and not i else hidden
-        )
-    out |= matrix("markov_head.markov_w1", config.target.vocab, rank) | matrix(
-        "markov_head.markov_w2", tokens, rank
-    )
-    out |= matrix("markov_head.gate_proj", rank, hidden + rank)
-    return out | matrix("markov_head.joint_proj", 3 * rank, hidden + 2 * rank)
-
-
-def layer_shapes(config: HeadConfig, prefix: str, inputs: int) -> Shapes:
-    """Return the shapes of a decoder layer (decoder.DecoderLayer)."""
-    shape, out = config.shape, Shapes()
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    for name, size in (("q", queries), ("k", keys), ("v", keys)):
-        out |= matrix(f"{prefix}self_attn.{name}_proj", size, inputs)
-    for name in ("gate", "up"):
-        out |= matrix(f"{prefix}mlp.{name}_proj", shape.feed_forward, shape.hidden)
-    out |= matrix(f"{prefix}self_attn.o_proj", shape.hidden, queries)
-    out |= matrix(f"{prefix}mlp.down_proj", shape.hidden, shape.feed_forward)
-    out |= {f"{prefix}self_attn.{name}_norm.weight": (shape.head_dim,) for name in "qk"}
-    return out | {f"{prefix}{name}_layernorm.weight": (shape.hidden,) for name in ("input", "post_attention")}
-
-
-def matrix(name: str, outputs: int, inputs: int) -> Shapes:
-    """Return the shapes of a product's matrix and bias."""
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+    first = 2 * hidden if config.kind == "eagle3" else hidden
+    inputs = 2 * hidden if config.kind == "eagle" else len(config.layer_ids) * width
+    sizes = {"q": queries, "k": keys, "v": keys}
+    norms = ("input_layernorm", "post_attention_layernorm", "hidden_norm")
+    return {
+        **dict.fromkeys(("norm", "hidden_norm", *(f"layers.{name}" for name in norms)), (hidden,)),
+        **dict.fromkeys(("fc_norm", "exits.input_norm", "exits.norm"), (width,)),
+        **dict.fromkeys(("layers.self_attn.q_norm", "layers.self_attn.k_norm"), (shape.head_dim,)),
+        **{f"layers.self_attn.{name}_proj": (size, hidden) for name, size in sizes.items()},
+        **{f"layers.0.self_attn.{name}_proj": (size, first) for name, size in sizes.items()},
+        **dict.fromkeys(("layers.mlp.gate_proj", "layers.mlp.up_proj"), (shape.feed_forward, hidden)),
+        "layers.self_attn.o_proj": (hidden, queries),
+        "layers.mlp.down_proj": (hidden, shape.feed_forward),
+        "lm_head": (tokens, hidden),
+        "embed_tokens": (vocab, hidden),
+        "input_norm": (inputs,),
+        "fc": (hidden, inputs),
+        "blocks.linear": (width, width),
+        "exits.down": (ANY, width),
+        "exits.up": (width, ANY),
+        "markov_head.markov_w1": (vocab, rank),
+        "markov_head.markov_w2": (tokens, rank),
+        "markov_head.gate_proj": (rank, hidden + rank),
+        "markov_head.joint_proj": (3 * rank, hidden + 2 * rank),
+    }
