@@ -173,8 +173,9 @@ def match_gguf(path: Path, model: Any) -> None:
         rotary.inv_freq /= rotary.inv_freq.new_tensor(rows)
         left_out -= factors.elements
     scales = [file.values.get(f"{arch}.rope.{key}", 0.0) for key in ("scaling.factor", "scale_linear")]
-    kind = getattr(rotary, "rope_type", "default")
-    if any(scale not in (0.0, 1.0) for scale in scales) and kind == "default":
+    kinds = getattr(rotary, "rope_type", "default")  # a mapping, for several types of layers
+    is_plain = set(kinds.values() if isinstance(kinds, dict) else [kinds]) == {"default"}
+    if is_plain and any(scale not in (0.0, 1.0) for scale in scales):
         what = "the scale of rotary positions"
     elif left_out and not model.hf_quantizer.supported:  # else the report has all names
         what = f"{abs(left_out):,} numbers"
