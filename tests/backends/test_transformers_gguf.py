@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from architectures import write_qwen2
+from architectures import write_gemma2, write_qwen2
 from gguf_files import convert, rewritten, split, write_llama
 from paceline.backends.interface import ShowsHiddenStates
 from paceline.backends.llama_cpp import LlamaTarget, kernels
@@ -141,6 +141,11 @@ def test_a_gguf_file_gives_llama_cpps_logits_or_is_refused(
     ours = LlamaTarget(path, n_ctx=64, cache_type="f32", flash_attention=False, kernels=False)
     theirs = open_engine(Path(f"hf:{path}"), n_ctx=64, device="cpu")
     assert np.abs(logits_of(ours) - logits_of(theirs)).max() < 1e-3
+
+
+def test_a_number_that_transformers_does_not_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="leaves out the attn_logit_softcapping"):
+        open_engine(Path(f"hf:{write_gemma2(tmp_path / 'gemma2.gguf')}"), n_ctx=64, device="cpu")
 
 
 def test_links_copies_and_relative_names_lead_to_the_same_file_and_parts_are_refused(

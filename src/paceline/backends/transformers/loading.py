@@ -23,6 +23,8 @@ from paceline.system.identity import file_fingerprint
 # HfTarget's defaults.
 SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}
 WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
+# Numbers of a GGUF file's header for which transformers has its own.
+GGUF_NUMBERS = ("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -175,7 +177,12 @@ def match_gguf(path: Path, model: Any) -> None:
     scales = [file.values.get(f"{arch}.rope.{key}", 0.0) for key in ("scaling.factor", "scale_linear")]
     kinds = getattr(rotary, "rope_type", "default")  # a mapping, for several types of layers
     is_plain = set(kinds.values() if isinstance(kinds, dict) else [kinds]) == {"default"}
-    if is_plain and any(scale not in (0.0, 1.0) for scale in scales):
+    config = model.config.get_text_config(decoder=True)
+    ours = {key: getattr(config, key.rpartition(".")[2], None) for key in GGUF_NUMBERS}
+    others = [key for key, n in ours.items() if n is not None and file.values.get(f"{arch}.{key}", n) != n]
+    if others:
+        what = f"the {others[0]}"
+    elif is_plain and any(scale not in (0.0, 1.0) for scale in scales):
         what = "the scale of rotary positions"
     elif left_out and not model.hf_quantizer.supported:  # else the report has all names
         what = f"{abs(left_out):,} numbers"
