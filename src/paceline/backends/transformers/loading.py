@@ -23,8 +23,13 @@ from paceline.system.identity import file_fingerprint
 # HfTarget's defaults.
 SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}
 WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
-# Numbers of a GGUF file's header for which transformers has its own.
-GGUF_NUMBERS = ("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+# Numbers of a GGUF file's header for which transformers may have its own, by their names there.
+GGUF_NUMBERS = {
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attention.key_length": "query_pre_attn_scalar",
+}
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -178,7 +183,7 @@ def match_gguf(path: Path, model: Any) -> None:
     kinds = getattr(rotary, "rope_type", "default")  # a mapping, for several types of layers
     is_plain = set(kinds.values() if isinstance(kinds, dict) else [kinds]) == {"default"}
     config = model.config.get_text_config(decoder=True)
-    ours = {key: getattr(config, key.rpartition(".")[2], None) for key in GGUF_NUMBERS}
+    ours = {key: getattr(config, name, None) for key, name in GGUF_NUMBERS.items()}
     others = [key for key, n in ours.items() if n is not None and file.values.get(f"{arch}.{key}", n) != n]
     if others:
         what = f"the {others[0]}"
