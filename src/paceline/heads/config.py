@@ -193,7 +193,7 @@ def _speculators(data: Entries) -> HeadConfig:
         return _block(out, data, name == "dspark")
     if len(set(out.windows)) > 1:
         raise ModelError("an EAGLE-3 head with sliding windows in some of its layers only")
-    flags = {name: data.flag(name) for name in EAGLE3_VARIANTS}
+    flags: dict[str, Any] = {name: data.flag(name) for name in EAGLE3_VARIANTS}
     return replace(out, layer_ids=data.integers("eagle_aux_hidden_state_layer_ids", MAX_COUNT), **flags)
 
 
@@ -206,17 +206,13 @@ def _block(out: HeadConfig, data: Entries, is_dspark: bool) -> HeadConfig:
     return replace(
         out,
         layer_ids=data.integers("aux_hidden_state_layer_ids", MAX_COUNT),
-        depth=_block_size(data) - (not from_root),
+        depth=data.integer("block_size", MAX_COUNT, least=2) - (not from_root),
         mask_token=data.integer("mask_token_id", out.target.vocab - 1),
         causal_windows=bool(out.windows) and not data.flag("sliding_window_non_causal"),
         markov=markov,
         markov_rank=rank,
         from_root=from_root,
     )
-
-
-def _block_size(data: Entries) -> int:
-    return data.integer("block_size", MAX_COUNT, least=2)
 
 
 def _dflash(data: Entries) -> HeadConfig:
@@ -233,7 +229,7 @@ def _dflash(data: Entries) -> HeadConfig:
         draft_vocab=vocab,
         layer_ids=tuple(index + 1 for index in ids),
         n_layers=n_layers,
-        depth=_block_size(data if "block_size" in data else own) - 1,
+        depth=(data if "block_size" in data else own).integer("block_size", MAX_COUNT, least=2) - 1,
         mask_token=own.integer("mask_token_id", vocab - 1),
         windows=_windows(data),
         extra=data.data,

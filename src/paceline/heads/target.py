@@ -16,6 +16,7 @@ from paceline.heads.arrays import array
 from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
+from paceline.heads.draft_base import DraftBase
 from paceline.heads.eagle import EagleHead
 from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles, prefix_errors, weights_file
@@ -74,12 +75,10 @@ class HeadBase(Protocol):
     def output_head(self) -> Any: ...
 
 
-class HeadTarget:
+class HeadTarget(DraftBase):
     """A head beside its target. Raises ModelError for another target's head.
     make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy.
     like: an array of the type and device to compute with, by default numpy's."""
-
-    modification = ""
 
     def __init__(
         self,
@@ -137,24 +136,8 @@ class HeadTarget:
         session.compute(chain([0], self.kind))
 
     @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def origin(self) -> str:
-        return str(self.path)
-
-    @property
     def description(self) -> str:
         return f"{self.kind} head {self._n_weights / 1e6:.1f}M"
-
-    @property
-    def text(self) -> Any:
-        return self._base.text
-
-    @property
-    def token_trie(self) -> Any:
-        return self._base.token_trie
 
     def identity(self) -> dict[str, Any]:
         """See ModelSetup. Costs depend on the shapes and the target's context only."""
