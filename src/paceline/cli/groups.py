@@ -13,6 +13,7 @@ from paceline.cli import options
 from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
 from paceline.cli.output import print_note
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import read_number
 
 if TYPE_CHECKING:
     from paceline.bench.replay.recording import Recorder
@@ -309,7 +310,7 @@ def parse_bias(entries: list[str]) -> dict[int, float]:
     for entry in entries:
         token, _, value = entry.partition("=")
         try:
-            bias[int(token)] = float(value)
+            bias[read_number(int, token)] = read_number(float, value)
         except ValueError:
             raise UsageError(f"--logit-bias {entry}: write TOKEN=BIAS, e.g. 13=-2.5") from None
     return bias

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from paceline.speculative.errors import UsageError
@@ -37,7 +36,13 @@ def encode_chat(
     if not controls:
         return text.encode(rendered + answer, special=True, add_bos=False)
     # Characters of private use mark their places in the rendered text.
-    begin, end = islice((c for c in map(chr, range(0xE000, 0xF8FF)) if c not in rendered), 2)
+    marks = sorted(set(map(chr, range(0xE000, 0xF900))).difference(rendered, *texts_in(list(value))))[:2]
+    if len(marks) < 2:
+        raise UsageError(
+            f"a message or a tool contains {controls[0]}, a control token of this model, and all characters "
+            "of private use, which would mark it as text: leave out either"
+        )
+    begin, end = marks
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     messages, tools, variables = _map_texts(value, lambda t: re.sub(pattern, f"{begin}\\g<0>{end}", t))
     marked = text.render(messages, tools, variables)
