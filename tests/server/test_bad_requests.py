@@ -134,6 +134,7 @@ BAD: list[tuple[str, str, str, str]] = [
     (CHAT, '{"messages": HI, "a-b\\u001b[31m": 1}', "a-b", "leave it out"),
     (CHAT, chat('"' + "x" * 5000 + '": 1'), "xxx", "leave it out"),
     (CHAT, '{"messages": HI, "\\ud800": 1}', "", "the body"),
+    (CHAT, json.dumps({"messages": [{"role": "user", "content": "x", "\n" * 5000: {"a": 1e400}}]}), "", "its"),
     (CHAT, chat(", ".join(f'"a{n}": 1' for n in range(9000))), "", "64"),
     (CHAT, '{"messages": HI, "speculative": {"drafters": ["magic"]}}', "", "choose from lookup"),
     (COMPLETION, prompt([{}] * 50_000), "prompt.0", "valid"),
@@ -261,7 +262,7 @@ EVIL_HOSTS = [
 @pytest.mark.parametrize("host", EVIL_HOSTS)
 def test_a_host_that_is_another(host: str, served: Served) -> None:
     """A web page whose name resolves to this machine sends such a host (DNS rebinding)."""
-    headers = {"host": host.encode()}
+    headers = {b"host": host.encode()}
     answer = httpx2.get(f"{served.url}/v1/models", headers=headers, timeout=LONG)
     if answer.status_code != 400:  # no host by h11's rules
         assert "127.0.0.1" in problem(answer, 421)["message"]

@@ -116,8 +116,8 @@ def parse_view(reference: str | os.PathLike[str], layers: int) -> ModelView | No
         raise UsageError(f"{text}: {SYNTAX}")
     if "skip" in data:
         return evenly_spaced_view(layers, *data["skip"])
-    layers_left_out = (frozenset(data.get(name, ())) for name in ("attention", "feed_forward"))
-    view = ModelView(data.get("exit", [0])[0], *layers_left_out, data.get("experts", [0])[0])
+    attention, feed_forward = (frozenset(data.get(name, ())) for name in ("attention", "feed_forward"))
+    view = ModelView(data.get("exit", [0])[0], attention, feed_forward, data.get("experts", [0])[0])
     if [0] in (data.get("exit"), data.get("experts")):
         raise UsageError(f"{text}: a view has at least one layer and one expert")
     view.active_blocks(layers)

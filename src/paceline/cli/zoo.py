@@ -104,9 +104,9 @@ def inflate(
 
 def parse_count(text: str) -> int:
     """Return the number of a text such as 200M or 1.1B. Raises UsageError."""
-    text = text.strip().upper()
-    unit = text[-1:] if text[-1:] in UNITS else ""
+    written = text.strip().upper()
+    unit = written[-1:] if written[-1:] in UNITS else ""
     try:
-        return int(read_number(float, text.removesuffix(unit)) * UNITS[unit])
+        return int(read_number(float, written.removesuffix(unit)) * UNITS[unit])
     except ValueError:
         raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B") from None

@@ -178,7 +178,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     assets = page.assets()
     for path, (content, kind) in assets.items():
         add_asset(path, kind, content)
-    for route in [route for route in app.routes if isinstance(route, APIRoute) and "GET" in route.methods]:
+    for route in [route for route in app.routes if isinstance(route, APIRoute) and route.methods == {"GET"}]:
         app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_handlers(app)
     open_to_all = ("/health", *assets)
