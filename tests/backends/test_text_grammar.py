@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.text.grammar import CACHED_GRAMMARS, MAX_COPIES, TextGrammar, TokenTrie
+from paceline.text.grammar import CACHED_BYTES, CACHED_GRAMMARS, MAX_COPIES, TextGrammar, TokenTrie
 from paceline.text.grammar_source import from_pattern
 
 # Overlapping tokens, one of them twice, parts of a character, one that says nothing; then two ends of text.
@@ -189,6 +189,26 @@ def test_a_grammar_is_compiled_once_until_others_have_taken_its_place(
     assert trie.get_cached(from_pattern("a+")) is made
     made.copies = MAX_COPIES
     assert trie.compile(from_pattern("a+")) is not made
+
+
+def test_cached_grammars_are_bounded_by_their_bytes() -> None:
+    trie, half = TokenTrie(PIECES, frozenset({END})), CACHED_BYTES // 2
+    for n in range(1, 6):
+        trie.compile(from_pattern(f"a{{{n}}}"), half)
+    assert [n for n in range(1, 6) if trie.get_cached(from_pattern(f"a{{{n}}}"))] == [4, 5]
+    assert trie.compile(from_pattern("b"), CACHED_BYTES + 1).first_mask.any()
+    assert trie.cached_bytes == 0
+
+
+def test_a_slow_grammar_ends_drafting_and_then_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks are computed in the thread that decodes for everybody."""
+    followed, clock = grammar("a*"), itertools.count(0.0, 0.4)
+    monkeypatch.setattr("paceline.text.grammar.thread_time", lambda: next(clock))
+    for token in range(20):
+        assert followed.is_slow == (token > 3)
+        followed.commit([0])
+    with pytest.raises(UsageError, match="expression is too slow to follow"):
+        followed.commit([0] * 20)
 
 
 def test_an_error_that_drafts_brought_about_is_tried_again_afresh(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[GrammarSource]:
     started: list[GrammarSource] = []
     check = GrammarChecker.check
 
-    def recording(self: GrammarChecker, syntax: GrammarSource) -> None:
+    def recording(self: GrammarChecker, syntax: GrammarSource) -> int:
         started.append(syntax)
-        check(self, syntax)
+        return check(self, syntax)
 
     monkeypatch.setattr(GrammarChecker, "check", recording)
     return started

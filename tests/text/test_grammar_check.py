@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
-from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.errors import PacelineError, TooSlowError, UsageError
+from paceline.text import worker_process
 from paceline.text.grammar_check import GrammarChecker
 from paceline.text.grammar_source import GrammarSource, from_pattern, from_schema
 from schemas import ENDLESS, SLOW, chain
@@ -64,3 +67,21 @@ def test_where_no_process_starts_nothing_is_taken_to_be_checked(
         with pytest.raises(PacelineError, match="grammars cannot be checked") as refused:
             checker.check(from_schema({}))
         assert not isinstance(refused.value, UsageError)
+
+
+def test_a_busy_machine_is_said_to_be_busy(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker.check(from_schema({}))
+    psutil.Process(process(checker)).suspend()  # it gets no time, as between many others
+    monkeypatch.setattr(worker_process, "STALL_SECONDS", 0.3)
+    with pytest.raises(TooSlowError, match="the machine had no time for it"):
+        checker.check(from_schema({"type": "object"}))
+    checker.check(from_schema({}))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_a_check_measures_the_grammar_and_runs_below_decoding(checker: GrammarChecker) -> None:
+    assert (
+        checker.check(from_schema({"type": "integer", "multipleOf": 9973})) > 1_000_000
+    )  # of 150 characters
+    assert checker.check(from_schema({})) < 1_000_000
+    assert psutil.Process(process(checker)).nice() > psutil.Process().nice()

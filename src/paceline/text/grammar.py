@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 NO_EXTENSION = "NoExtensionBias"  # no token fits, and the text is not complete
-CACHED_GRAMMARS = 32  # of a model; a usual grammar has 100 kB
+CACHED_GRAMMARS = 32  # of a model
+CACHED_BYTES = 64 << 20  # of them all; a usual grammar has 100 kB
+# Processor time in masks, spent by the thread that decodes for all: so many seconds, and more for each token.
+# A usual mask takes 0.1 ms, that of 2,500 optional properties 120 ms.
+DRAFTING_SECONDS, DRAFTING_SECONDS_PER_TOKEN = 1.0, 0.005
+MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 10.0, 0.05
 # Copies of a grammar share llguidance's lexer, whose limits count the states that all copies need.
 MAX_COPIES = 1000
 MAX_REBUILD_SECONDS = 0.05  # slower grammars are not compiled again during a request
@@ -44,16 +49,22 @@ class TokenTrie:
         self._lock = threading.Lock()  # of the grammars below
         self._compiled = OrderedDict[GrammarSource, CompiledGrammar]()  # the least recently used first
 
-    def compile(self, syntax: GrammarSource) -> CompiledGrammar:
-        """Return a cached grammar, or compile it, in any thread. Raises UsageError if no text can begin."""
+    def compile(self, syntax: GrammarSource, n_bytes: int = 0) -> CompiledGrammar:
+        """Return a cached grammar, or compile it, in any thread. n_bytes: its size (GrammarChecker.check).
+
+        Raises UsageError if no text can begin."""
         grammar = self.get_cached(syntax)
         if grammar is None:
-            grammar = CompiledGrammar(syntax, self)
+            grammar = CompiledGrammar(syntax, self, n_bytes)
             with self._lock:
                 self._compiled[syntax] = grammar
-                if len(self._compiled) > CACHED_GRAMMARS:
+                while len(self._compiled) > CACHED_GRAMMARS or self.cached_bytes > CACHED_BYTES:
                     self._compiled.popitem(last=False)
         return grammar
+
+    @property
+    def cached_bytes(self) -> int:
+        return sum(grammar.n_bytes for grammar in self._compiled.values())
 
     def get_cached(self, syntax: GrammarSource) -> CompiledGrammar | None:
         """Return a cached grammar, if there is one and it can be copied."""
@@ -101,11 +112,11 @@ class CompiledGrammar:
 
     llguidance limits the work of later masks: exceeding it is an error of the matcher."""
 
-    def __init__(self, syntax: GrammarSource, trie: TokenTrie) -> None:
+    def __init__(self, syntax: GrammarSource, trie: TokenTrie, n_bytes: int = 0) -> None:
         from llguidance import LLMatcher
 
         began = thread_time()
-        self.syntax, self.trie, self.copies = syntax, trie, 0
+        self.syntax, self.trie, self.n_bytes, self.copies = syntax, trie, n_bytes, 0
         self._matcher = LLMatcher(trie.tokenizer, syntax.lark, log_level=0)
         self.first_mask = trie.allow_none if self._matcher.is_error() else trie.next_token_mask(self._matcher)
         if self.first_mask is trie.allow_none:
@@ -126,6 +137,7 @@ class TextGrammar:
         self._grammar, self._trie = grammar, grammar.trie
         self._committed: list[int] = []
         self._ended = False
+        self._seconds = 0.0  # of processor time in masks
         self._masks: dict[tuple[int, ...], Mask] = {(): grammar.first_mask}
         self._restart()
 
@@ -140,8 +152,12 @@ class TextGrammar:
         self._trie.discard(self._grammar)
         if self._grammar.seconds > MAX_REBUILD_SECONDS:
             raise UsageError(_format_dead_end(self.syntax.name, text, started=True))
-        self._grammar = CompiledGrammar(self.syntax, self._trie)
+        self._grammar = CompiledGrammar(self.syntax, self._trie, self._grammar.n_bytes)
         self._restart()
+
+    @property
+    def is_slow(self) -> bool:
+        return self._seconds > DRAFTING_SECONDS + DRAFTING_SECONDS_PER_TOKEN * len(self._committed)
 
     def mask(self, path: Sequence[int]) -> Mask:
         """Return the tokens that may follow `path`. Raises UsageError if the text is at a dead end."""
@@ -160,6 +176,19 @@ class TextGrammar:
                 return nothing
             if above is everything or token in self._trie.eos:
                 return everything
+        if self._seconds > MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(self._committed):
+            raise UsageError(
+                f"{self.syntax.name} is too slow to follow: {len(self._committed)} tokens took "
+                f"{self._seconds:.0f} s of processor time; simplify it"
+            )
+        began = thread_time()
+        try:
+            return self._compute(path)
+        finally:
+            self._seconds += thread_time() - began
+
+    def _compute(self, path: tuple[int, ...]) -> Mask:
+        nothing = self._trie.allow_none
         # Other requests and drafts count against the limits: a new matcher decides.
         for _ in range(2):
             if self._walk(path) and (mask := self._trie.next_token_mask(self._matcher)) is not nothing:
