@@ -94,6 +94,7 @@ class GrammarPool:
                 outcome = error
             with self._changed:
                 del self._busy[job.client]
+                self._queue.move_to_end(job.client)
                 self._changed.notify_all()
             if not job.cancelled:
                 job.done(outcome)
