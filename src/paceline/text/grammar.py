@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 NO_EXTENSION = "NoExtensionBias"  # no token fits, and the text is not complete
-CACHED_GRAMMARS = 32  # of a model
-CACHED_BYTES = 64 << 20  # of them all; a usual grammar has 100 kB
+CACHED_BYTES = 128e6  # of a model's grammars, as estimated; a usual one has 100 kB, and grows with its use
+# More was not measured for a grammar, a character of its source, and a second of its compilation.
+BYTES_PER_GRAMMAR, BYTES_PER_CHARACTER, BYTES_PER_SECOND = 1e6, 200.0, 1e8
 # Processor time in masks, spent by the thread that decodes for all: so many seconds, and more for each token.
 # A usual mask takes 0.1 ms, that of 2,500 optional properties 120 ms.
 DRAFTING_SECONDS, DRAFTING_SECONDS_PER_TOKEN = 1.0, 0.005
@@ -49,22 +50,16 @@ class TokenTrie:
         self._lock = threading.Lock()  # of the grammars below
         self._compiled = OrderedDict[GrammarSource, CompiledGrammar]()  # the least recently used first
 
-    def compile(self, syntax: GrammarSource, n_bytes: int = 0) -> CompiledGrammar:
-        """Return a cached grammar, or compile it, in any thread. n_bytes: its size (GrammarChecker.check).
-
-        Raises UsageError if no text can begin."""
+    def compile(self, syntax: GrammarSource) -> CompiledGrammar:
+        """Return a cached grammar, or compile it, in any thread. Raises UsageError if no text can begin."""
         grammar = self.get_cached(syntax)
         if grammar is None:
-            grammar = CompiledGrammar(syntax, self, n_bytes)
+            grammar = CompiledGrammar(syntax, self)
             with self._lock:
                 self._compiled[syntax] = grammar
-                while len(self._compiled) > CACHED_GRAMMARS or self.cached_bytes > CACHED_BYTES:
+                while sum(one.n_bytes for one in self._compiled.values()) > CACHED_BYTES:
                     self._compiled.popitem(last=False)
         return grammar
-
-    @property
-    def cached_bytes(self) -> int:
-        return sum(grammar.n_bytes for grammar in self._compiled.values())
 
     def get_cached(self, syntax: GrammarSource) -> CompiledGrammar | None:
         """Return a cached grammar, if there is one and it can be copied."""
@@ -112,16 +107,18 @@ class CompiledGrammar:
 
     llguidance limits the work of later masks: exceeding it is an error of the matcher."""
 
-    def __init__(self, syntax: GrammarSource, trie: TokenTrie, n_bytes: int = 0) -> None:
+    def __init__(self, syntax: GrammarSource, trie: TokenTrie) -> None:
         from llguidance import LLMatcher
 
         began = thread_time()
-        self.syntax, self.trie, self.n_bytes, self.copies = syntax, trie, n_bytes, 0
+        self.syntax, self.trie, self.copies = syntax, trie, 0
         self._matcher = LLMatcher(trie.tokenizer, syntax.lark, log_level=0)
         self.first_mask = trie.allow_none if self._matcher.is_error() else trie.next_token_mask(self._matcher)
         if self.first_mask is trie.allow_none:
             raise UsageError(_format_dead_end(syntax.name, _error(self._matcher), started=False))
         self.seconds = thread_time() - began
+        self.n_bytes = BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(syntax.lark)
+        self.n_bytes += BYTES_PER_SECOND * self.seconds
 
     def matcher(self) -> LLMatcher:
         """Return a copy of the matcher at the beginning of a text."""
@@ -152,7 +149,7 @@ class TextGrammar:
         self._trie.discard(self._grammar)
         if self._grammar.seconds > MAX_REBUILD_SECONDS:
             raise UsageError(_format_dead_end(self.syntax.name, text, started=True))
-        self._grammar = CompiledGrammar(self.syntax, self._trie, self._grammar.n_bytes)
+        self._grammar = CompiledGrammar(self.syntax, self._trie)
         self._restart()
 
     @property

@@ -1,11 +1,10 @@
 """A check of grammars in a subprocess, since llguidance may overflow its stack, not end, or take all memory.
 
-The subprocess compiles for a vocabulary of bytes, which takes as long and as much memory as for a model's.
+The subprocess compiles for a vocabulary of bytes, which takes as long as for a model's.
 """
 
 from __future__ import annotations
 
-import ctypes
 from functools import lru_cache
 
 from paceline.speculative.errors import UsageError
@@ -21,7 +20,6 @@ from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
 MEMORY_BYTES = 1 << 30  # address space
 NICENESS = 5  # a quarter of a core beside a thread that decodes
-BYTES_PER_CHARACTER = 200  # of source, at least; 40 to 170 were measured
 
 
 class GrammarChecker(WorkerProcess):
@@ -30,18 +28,15 @@ class GrammarChecker(WorkerProcess):
     def __init__(self) -> None:
         super().__init__(__name__, "grammars cannot be checked", CPU_SECONDS)
 
-    def check(self, syntax: GrammarSource) -> int:
-        """Return the bytes that the compiled grammar takes.
-
-        Raises UsageError if llguidance cannot use it, crashes, or takes too long."""
+    def check(self, syntax: GrammarSource) -> None:
+        """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
         try:
-            answer = self.call(syntax.lark.encode())
+            error = self.call(syntax.lark.encode())
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
             raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
-        if error := answer[8:]:
+        if error:
             raise UsageError(format_grammar_error(syntax.name, error.decode(errors="replace")))
-        return max(int.from_bytes(answer[:8]), BYTES_PER_CHARACTER * len(syntax.lark))
 
 
 _checker = GrammarChecker()
@@ -69,30 +64,11 @@ def main() -> None:
     tokenizer = LLTokenizer("byte")
 
     def answer(lark: bytes) -> bytes:
-        """Return the bytes that the grammar takes, and llguidance's error, or nothing."""
-        before = allocated_bytes()
+        """Return llguidance's error, or nothing."""
         matcher = LLMatcher(tokenizer, lark.decode(), log_level=0)
         error = str(matcher.get_error())
         if not error:
             matcher.compute_bitmask()  # its time counts, too
-        # Freeing the matcher may overflow the stack, too.
-        return max(0, allocated_bytes() - before).to_bytes(8) + error.encode()
+        return error.encode()  # freeing the matcher may overflow the stack, too
 
-    serve_requests(answer, memory=MEMORY_BYTES, niceness=NICENESS)
-
-
-class MallocInfo(ctypes.Structure):
-    """glibc's mallinfo2."""
-
-    _fields_ = [(f"field{at}", ctypes.c_size_t) for at in range(10)]
-
-
-def allocated_bytes() -> int:
-    """Return the bytes in use by malloc; 0 without glibc."""
-    try:
-        mallinfo = ctypes.CDLL(None).mallinfo2
-    except (AttributeError, OSError, TypeError):  # other systems
-        return 0
-    mallinfo.restype = MallocInfo
-    info = mallinfo()
-    return int(info.field4 + info.field7)  # hblkhd, mapped by themselves, and uordblks, the others
+    serve_requests(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS, niceness=NICENESS)

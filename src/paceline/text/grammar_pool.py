@@ -116,4 +116,5 @@ class GrammarPool:
         trie = self._trie()
         if (grammar := trie.get_cached(syntax)) is not None:
             return grammar
-        return trie.compile(syntax, checker.check(syntax))
+        checker.check(syntax)
+        return trie.compile(syntax)

@@ -88,7 +88,7 @@ def main() -> None:
             reason = f"cannot be rendered: {str(getattr(error, 'message', None) or error)[: 2 * MAX_REASON]}"
         return json.dumps([rendered, reason]).encode()
 
-    serve_requests(answer, memory=MEMORY_BYTES)
+    serve_requests(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS)
 
 
 def _render(template: str, variables: dict[str, Any], size: int) -> str:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -68,7 +70,7 @@ class WorkerProcess:
                 raise
             if answer is None:
                 process.wait()
-                slow = self._killed or overrun.slow
+                slow = self._killed or overrun.slow or process.returncode == -getattr(signal, "SIGXCPU", 0)
                 self.close()
                 if overrun.stalled:
                     raise TooSlowError(f"{self._purpose}: {BUSY}")
@@ -120,8 +122,13 @@ class WorkerProcess:
         return process
 
 
-def serve_requests(answer: Callable[[bytes], bytes], *, memory: int, niceness: int = 0) -> None:
-    """Answer requests from stdin until it ends, in the child. memory: bytes of address space."""
+def serve_requests(
+    answer: Callable[[bytes], bytes], *, memory: int, seconds: float, niceness: int = 0
+) -> None:
+    """Answer requests from stdin until it ends, in the child.
+
+    memory: bytes of address space. seconds: of processor time for a request, beyond which the system ends even
+    an orphan."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
@@ -133,7 +140,9 @@ def serve_requests(answer: Callable[[bytes], bytes], *, memory: int, niceness: i
         sink.write(STARTED)
         sink.flush()
         while len(length := source.read(8)) == 8:
-            data = answer(source.read(int.from_bytes(length)))
+            request = source.read(int.from_bytes(length))
+            _limit_time(seconds)
+            data = answer(request)
             sink.write(len(data).to_bytes(8) + data)
             sink.flush()
 
@@ -149,3 +158,12 @@ def _limit_memory(size: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def _limit_time(seconds: float) -> None:
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        soft = math.ceil(usage.ru_utime + usage.ru_stime + seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
