@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.text.grammar import CACHED_BYTES, CACHED_GRAMMARS, MAX_COPIES, TextGrammar, TokenTrie
+from paceline.text.grammar import CACHED_BYTES, MAX_COPIES, TextGrammar, TokenTrie
 from paceline.text.grammar_source import from_pattern
 
 # Overlapping tokens, one of them twice, parts of a character, one that says nothing; then two ends of text.
@@ -175,29 +175,20 @@ def test_a_grammar_that_takes_long_to_compile_is_not_compiled_again_in_an_answer
     assert trie.compile(demanding[0].syntax) is not compiled  # for whoever comes next
 
 
-def test_a_grammar_is_compiled_once_until_others_have_taken_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_grammars_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     trie = TokenTrie(PIECES, frozenset({END}))
     made = trie.compile(from_pattern("a+"))
     assert trie.compile(from_pattern("a+")) is trie.get_cached(from_pattern("a+")) is made
-    for n in range(2, CACHED_GRAMMARS + 1):
-        trie.compile(from_pattern(f"a{{{n}}}"))
-    assert trie.get_cached(from_pattern("a+")) is made
-    trie.compile(from_pattern("b"))
-    assert trie.get_cached(from_pattern("a{2}")) is None
-    assert trie.get_cached(from_pattern("a+")) is made
     made.copies = MAX_COPIES
     assert trie.compile(from_pattern("a+")) is not made
-
-
-def test_cached_grammars_are_bounded_by_their_bytes() -> None:
-    trie, half = TokenTrie(PIECES, frozenset({END})), CACHED_BYTES // 2
+    monkeypatch.setattr("paceline.text.grammar.BYTES_PER_GRAMMAR", CACHED_BYTES / 2.1)
     for n in range(1, 6):
-        trie.compile(from_pattern(f"a{{{n}}}"), half)
-    assert [n for n in range(1, 6) if trie.get_cached(from_pattern(f"a{{{n}}}"))] == [4, 5]
-    assert trie.compile(from_pattern("b"), CACHED_BYTES + 1).first_mask.any()
-    assert trie.cached_bytes == 0
+        trie.compile(from_pattern(f"a{{{n}}}"))
+        trie.get_cached(from_pattern("a{1}"))
+    assert [n for n in range(1, 6) if trie.get_cached(from_pattern(f"a{{{n}}}"))] == [1, 5]
+    monkeypatch.setattr("paceline.text.grammar.BYTES_PER_GRAMMAR", CACHED_BYTES)
+    assert trie.compile(from_pattern("b")).first_mask.any()
+    assert not trie.get_cached(from_pattern("b"))
 
 
 def test_a_slow_grammar_ends_drafting_and_then_its_request(monkeypatch: pytest.MonkeyPatch) -> None:

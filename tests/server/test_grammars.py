@@ -30,9 +30,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[GrammarSource]:
     started: list[GrammarSource] = []
     check = GrammarChecker.check
 
-    def recording(self: GrammarChecker, syntax: GrammarSource) -> int:
+    def recording(self: GrammarChecker, syntax: GrammarSource) -> None:
         started.append(syntax)
-        return check(self, syntax)
+        check(self, syntax)
 
     monkeypatch.setattr(GrammarChecker, "check", recording)
     return started

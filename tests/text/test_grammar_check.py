@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import psutil
@@ -78,10 +77,6 @@ def test_a_busy_machine_is_said_to_be_busy(checker: GrammarChecker, monkeypatch:
     checker.check(from_schema({}))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
-def test_a_check_measures_the_grammar_and_runs_below_decoding(checker: GrammarChecker) -> None:
-    assert (
-        checker.check(from_schema({"type": "integer", "multipleOf": 9973})) > 1_000_000
-    )  # of 150 characters
-    assert checker.check(from_schema({})) < 1_000_000
+def test_checks_run_below_the_thread_that_decodes(checker: GrammarChecker) -> None:
+    checker.check(from_schema({}))
     assert psutil.Process(process(checker)).nice() > psutil.Process().nice()
