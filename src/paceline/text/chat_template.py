@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.messages import Message, Tool, texts_in
 
 if TYPE_CHECKING:
     from paceline.text.interface import Text
 
+log = logging.getLogger("paceline.text")
 ChatInput = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, template variables
 
 
@@ -30,7 +34,7 @@ def encode_chat(
     Control tokens in messages, tools and variables are encoded as text. Raises ModelError without a usable
     template, and UsageError if such text cannot be separated from the template's."""
     variables = variables or {}
-    rendered = text.render(messages, tools, variables)
+    messages, rendered = _render(text, messages, tools, variables)
     value: ChatInput = (messages, tools, dict(variables))
     controls = _controls(text, vocab, value)
     if not controls:
@@ -58,6 +62,33 @@ def encode_chat(
         tokens += text.encode_continuation(control) if control else []
         tokens += text.encode_continuation(piece, special=True) if piece else []
     return tokens
+
+
+def _render(
+    text: Text, messages: list[Message], tools: list[Tool] | None, variables: Mapping[str, Any]
+) -> tuple[list[Message], str]:
+    """Render a chat. A system message that the template ignores goes before the first user message."""
+    rendered = text.render(messages, tools, variables)
+    first = messages[0] if messages else {}
+    content = (first.get("content") or "").strip()
+    users = [at for at, message in enumerate(messages) if message["role"] == "user"]
+    elsewhere = sum(part.count(content) for part in texts_in(messages[1:])) if content else 0
+    if first.get("role") != "system" or rendered.count(content) > elsewhere or not users:
+        return messages, rendered
+    with suppress(ModelError):  # a template that needs the system message reads it
+        if text.render(messages[1:], tools, variables) == rendered:
+            at, below = users[0], messages[users[0]]
+            warn_of_ignored_system_message(text.template(tools=bool(tools)))
+            merged = {**below, "content": f"{content}\n{below.get('content') or ''}"}
+            messages = [*messages[1:at], merged, *messages[at + 1 :]]
+            rendered = text.render(messages, tools, variables)
+    return messages, rendered
+
+
+@lru_cache(maxsize=8)
+def warn_of_ignored_system_message(_template: str) -> None:
+    """Warn once of a template."""
+    log.warning("the chat template ignores system messages: they go before the first user message instead")
 
 
 def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:

@@ -127,7 +127,7 @@ def serve_requests(
 ) -> None:
     """Answer requests from stdin until it ends, in the child.
 
-    memory: bytes of address space. seconds: of processor time for a request; the system ends even an orphan."""
+    memory: bytes of address space. seconds: of processor time for a request; it ends an orphan, too."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
